@@ -1,0 +1,27 @@
+"""Elastic training for PyTorch, exact to the bit.
+
+``import pliant`` is light: torch is imported when an engine name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pliant.engine.randomness import seed
+    from pliant.engine.session import Session
+
+_ENGINE_NAMES = {
+    "Session": "pliant.engine.session",
+    "seed": "pliant.engine.randomness",
+}
+
+__all__ = ["Session", "seed"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import an engine name, and with it torch, on first use (PEP 562)."""
+    if name in _ENGINE_NAMES:
+        return getattr(import_module(_ENGINE_NAMES[name]), name)
+    raise AttributeError(f"module 'pliant' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""The commands people type; the only reader of argv and the environment."""

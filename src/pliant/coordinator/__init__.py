@@ -1,0 +1,1 @@
+"""One per job: a shell around the pure controller."""

@@ -1,0 +1,1 @@
+"""What decides: pure state machines and arithmetic on the standard library alone."""

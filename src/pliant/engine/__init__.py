@@ -1,0 +1,1 @@
+"""Inside the worker: session, slots, exact reduction, groups, state transfer."""

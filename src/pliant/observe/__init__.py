@@ -1,0 +1,1 @@
+"""Pure functions over the event log: status, goodput, timeline, audit."""

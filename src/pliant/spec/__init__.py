@@ -1,0 +1,1 @@
+"""The job spec: one model for the YAML file, the REST body and later the CRD."""

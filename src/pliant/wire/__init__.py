@@ -1,0 +1,1 @@
+"""Versioned messages between coordinator, agent and worker, and the seams they cross."""
