@@ -1,0 +1,71 @@
+"""Set up ``.venv`` for this checkout: check the machine, say what comes, install the tested versions.
+
+Standard library only; run by ``make``.  Each check that fails prints one sentence and exits 2.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+READY = VENV / ".pliant-ready"
+NEEDS_GB = 8
+"""Disk space for a new ``.venv``: 5 GB installed, plus what pip unpacks on the way."""
+
+
+def problem() -> str | None:
+    """Return what keeps this machine from being set up, as one sentence, or None."""
+    if sys.version_info < (3, 11):
+        return (
+            f"pliant needs Python 3.11 or newer and this is {platform.python_version()}: "
+            "install a newer one and run `make PYTHON=/path/to/python3.11`."
+        )
+    if sys.platform != "linux":
+        return f"pliant runs on Linux and this is {platform.system()}: use a Linux machine."
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        return (
+            "this Python cannot make virtual environments (venv or ensurepip is missing): "
+            "install the package python3-venv."
+        )
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    if not VENV.exists() and free_gb < NEEDS_GB:
+        return f"setting up needs {NEEDS_GB} GB of disk and {ROOT} has {free_gb:.1f} GB free."
+    return None
+
+
+def main() -> int:
+    """Make or refresh ``.venv``; return the exit code."""
+    sentence = problem()
+    if sentence is not None:
+        print(f"setup: {sentence}", file=sys.stderr)
+        return 2
+    print(
+        "Setting up .venv: pip downloads about 2.5 GB, most of it PyTorch with its CUDA "
+        "libraries; a few minutes the first time.",
+        flush=True,
+    )
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    try:
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        extras = f"{ROOT}[engine,demo,dev]"
+        constraints = str(ROOT / "constraints.txt")
+        subprocess.run([*pip, "-c", constraints, "-e", extras], check=True, cwd=ROOT)
+    except subprocess.CalledProcessError as error:
+        print(
+            f"setup: `{' '.join(map(str, error.cmd))}` failed with exit code {error.returncode}; "
+            "its output above says why. Run `make` again once that is mended.",
+            file=sys.stderr,
+        )
+        return 2
+    READY.touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
