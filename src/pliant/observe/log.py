@@ -1,0 +1,210 @@
+"""The event log: one JSON object per line, schema version 1; everything people see derives from it.
+
+Owns the shape of a record, the writer that appends and the reader that tolerates what a crash
+leaves behind.  Knows nothing of what a record means: status, timeline, goodput and explain are
+pure functions over the records, and the ledger of the audit is read with the same reader.
+
+A record::
+
+    {"v": 1, "at": 1767225600.0, "mono": 8123.25, "job": "gpt", "kind": "switched",
+     "replica": "r3", "generation": 4, "step": 118}
+
+``at`` is wall-clock time for people; ``mono`` is the node's monotonic clock, which all processes
+of a node share, and the only one that durations are computed from.  Kinds are the core's events
+and commands by their snake_case name, and these:
+
+    job_started   command, out, url, pid, min_replicas, max_replicas, start_replicas
+    worker        replica, node, pid
+    plan          num_slots, total_steps, num_samples, global_batch, micro_batch
+    decision      target_replicas, reason, ...
+    commit        step, generation, loss, grad_norm, samples, step_s, by
+    metrics       step, values
+    traceback     replica, text
+    usage         replica, sentence
+    job_ended     exit_code, reason
+
+A reader must ignore kinds and fields it does not know: within a schema version both only grow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+Record = dict[str, Any]
+Listener = Callable[[Record], None]
+
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read from a log, and what had to be left out."""
+
+    records: list[Record]
+    """Whole records in file order."""
+
+    torn: bool = False
+    """The last line was cut off by a crash; it is not in ``records``."""
+
+    skipped: int = 0
+    """Lines inside the file that are no JSON object, or are of a later schema version."""
+
+
+class EventLog:
+    """Appends records to one file; a record is on its way to disk when ``write`` returns.
+
+    One writer per file.  Every line goes out in a single write, so a killed process leaves at
+    most one torn line, at the end; the next writer closes that line before it appends.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        job: str,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._job = job
+        self._wall = wall
+        self._monotonic = monotonic
+        self._listeners: list[Listener] = []
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call ``listener`` with every later record, after it was written."""
+        self._listeners.append(listener)
+
+    def write(self, kind: str, /, **values: Any) -> Record:
+        """Append one record and return it.  ``mono`` may be given; ``at`` then follows from it."""
+        now_mono = self._monotonic()
+        mono = float(values.pop("mono", now_mono))
+        record: Record = {
+            "v": SCHEMA,
+            "at": round(self._wall() - (now_mono - mono), 6),
+            "mono": round(mono, 6),
+            "job": self._job,
+            "kind": kind,
+        }
+        record.update({name: plain(value) for name, value in values.items()})
+        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        for listener in self._listeners:
+            listener(record)
+        return record
+
+    def write_value(self, value: object, /, **more: Any) -> Record:
+        """Append a core event, command or decision under its own name."""
+        return self.write(kind_of(value), **{**fields_of(value), **more})
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def kind_of(value: object) -> str:
+    """Name a core value as the log does: ``StartReplica`` is ``start_replica``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(value).__name__).lower()
+
+
+def fields_of(value: object) -> dict[str, Any]:
+    """List the fields of a core value, ready for a record."""
+    if not is_dataclass(value):
+        raise TypeError(f"only a dataclass can be logged, not {type(value).__name__}")
+    return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+
+
+def plain(value: Any) -> Any:
+    """Turn a value into what strict JSON can hold; NaN and infinities become strings."""
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return fields_of(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, list | tuple | range):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def number(value: Any) -> float | None:
+    """Read a number that ``plain`` wrote; ``None`` for anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    return _NOT_FINITE.get(value) if isinstance(value, str) else None
+
+
+def read(path: Path) -> Reading:
+    """Read a whole log; a missing file is an empty one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Reading(records=[])
+    return parse(data)
+
+
+def parse(data: bytes) -> Reading:
+    """Split bytes into records.  A last line without its newline, if not whole, is torn."""
+    *lines, rest = data.split(b"\n")
+    records: list[Record] = []
+    skipped = 0
+    for line in lines:
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif line.strip():
+            skipped += 1
+    last = _record(rest)
+    if last is not None:
+        records.append(last)
+    return Reading(records=records, torn=bool(rest.strip()) and last is None, skipped=skipped)
+
+
+def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:
+    """Yield (offset after it, record) for each whole line from ``offset`` on; does not wait."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return
+    while (end := data.find(b"\n")) >= 0:
+        line, data = data[:end], data[end + 1 :]
+        offset += end + 1
+        record = _record(line)
+        if record is not None:
+            yield offset, record
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
+        return None
+    return value
