@@ -1,0 +1,59 @@
+"""Errors of pliant.
+
+* PliantError
+  + ConfigError       a setting is impossible; the user's to fix, never retried
+  + UsageError        the script used the session in a way it forbids; likewise
+  + TransitionError   an event arrived where it cannot: our bug; carries phase and event
+  + NoStateError      nobody who is left holds the state of the run
+  + PermanentError    a shell failed for good
+  + TransientError    a shell failed for now; carries when to try again
+  + ResizeAborted     a resize in place is impossible; fall back to a restart
+
+A stale message is none of these: it is expected, dropped and counted.
+"""
+
+from __future__ import annotations
+
+
+class PliantError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class ConfigError(PliantError, ValueError):
+    """A setting is missing, out of range or contradicts another."""
+
+
+class UsageError(PliantError):
+    """The script used the session in a way that its contract forbids."""
+
+
+class TransitionError(PliantError):
+    """An event arrived in a phase that forbids it.
+
+    Carries both, so that the report is enough to write the failing test.
+    """
+
+    def __init__(self, *, phase: str, event: object) -> None:
+        super().__init__(f"{event!r} is not legal in phase {phase}")
+        self.phase = phase
+        self.event = event
+
+
+class NoStateError(PliantError):
+    """No member of the new generation holds the state, and none may provide a first one."""
+
+
+class PermanentError(PliantError):
+    """A shell failed in a way that trying again cannot mend."""
+
+
+class TransientError(PliantError):
+    """A shell failed in a way that may mend itself."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ResizeAborted(PliantError):  # noqa: N818 - an outcome that has a name of its own
+    """The resize cannot be done in place; a restart is the way out."""

@@ -1,0 +1,405 @@
+"""The nouns every room shares: identifiers, orders, events and commands.
+
+Frozen values only.  Nothing here decides anything; nothing here does I/O.
+
+``committed`` is always a *number of committed steps*.  Step numbers count from 0, so step ``s``
+is the one that takes ``committed`` from ``s`` to ``s + 1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+ReplicaId = NewType("ReplicaId", str)
+"""Name of one replica, ``r1``, ``r2``, ...  A replacement gets a new one; none is used twice."""
+
+NodeId = NewType("NodeId", str)
+"""Name of a machine."""
+
+JobId = NewType("JobId", str)
+"""Name of one training run, however often it is resized."""
+
+Generation = NewType("Generation", int)
+"""Number of one attempt at a fixed membership.  Grows; never reused, even if it fails.  0: none."""
+
+Incarnation = NewType("Incarnation", int)
+"""Number of one life of a coordinator.  Commands of an older one are refused."""
+
+Lineage = NewType("Lineage", int)
+"""Number of one history of committed steps; a restore opens a new one."""
+
+NO_GENERATION = Generation(0)
+NO_INCARNATION = Incarnation(0)
+FIRST_LINEAGE = Lineage(1)
+
+
+# --- what a generation is -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One member of an order; its index in the order is its replica_rank."""
+
+    replica: ReplicaId
+
+    endpoint: str
+    """``host:port`` of the store this member serves, for whichever generation it hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One attempt at a fixed membership, as Prepare, Switch and Reform carry it."""
+
+    generation: Generation
+
+    members: tuple[Seat, ...]
+    """In replica_rank order: survivors first, then joiners."""
+
+    host: ReplicaId
+    """The member whose store is the rendezvous of this generation."""
+
+    origin: ReplicaId | None = None
+    """Whose initial state counts if *no* member holds state.
+
+    Set until a first generation has formed, None ever after: from then on a generation without a
+    holder of state is a lost run, not a fresh one.
+    """
+
+    hold: bool = False
+    """Form, but do not train: there are fewer members than ``minReplicas``."""
+
+    @property
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        """Names of the members in replica_rank order."""
+        return tuple(seat.replica for seat in self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """The coordinator's durable record (R1).
+
+    Write-ahead: written by compare-and-swap and confirmed *before* any command that came with it
+    is sent.  A conflict means that another coordinator has taken over.
+    """
+
+    incarnation: Incarnation
+
+    number: Generation
+    """Highest generation number ever issued, for Prepare or otherwise."""
+
+    lineage: Lineage
+
+    newest: Order | None = None
+    """The newest Switch or Reform: the recorded generation.  None before the first."""
+
+    joiners: tuple[ReplicaId, ...] = ()
+    """Members of ``newest`` that were not members of the generation before it."""
+
+    leavers: tuple[ReplicaId, ...] = ()
+    """Replicas that ``newest`` leaves behind; no later Reform may contain one."""
+
+
+# --- events: what workers tell the core ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A script reached its ``calls``-th ``steps()`` and waits there to join."""
+
+    replica: ReplicaId
+
+    calls: int
+    """Number of ``steps()`` calls before this one."""
+
+    num_slots: int
+    """K of the script: micro-batches of one step."""
+
+    layout: str
+    """Digest of the bucket layout, agreed before the first collective."""
+
+    endpoint: str
+    """``host:port`` of the store this worker serves."""
+
+    identity: tuple[tuple[str, str], ...] = ()
+    """What must be equal for exact results (seed, threads, versions), by name."""
+
+    has_state: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The groups of ``generation`` are built; a leaver answers at once."""
+
+    replica: ReplicaId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """``generation`` cannot be entered as ordered."""
+
+    replica: ReplicaId
+    """The sender; with ``joiner`` the joiner that is to be dropped, whoever says it."""
+
+    generation: Generation
+    reason: str
+
+    joiner: bool
+    """True: ``replica`` is an incompatible or failed joiner.  False: only try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """``replica`` trains in ``generation``, after a Switch or a Reform."""
+
+    replica: ReplicaId
+    generation: Generation
+
+    step: int
+    """Its number of committed steps on entering."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A collective of ``generation`` failed on ``replica``, which now waits for a Reform."""
+
+    replica: ReplicaId
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed:
+    """Heartbeat; sent every half second, and after commits."""
+
+    replica: ReplicaId
+
+    generation: Generation
+    """The generation it is in; 0 for a spare."""
+
+    committed: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """No step will end for up to ``max_s``: a long tail is no hang."""
+
+    replica: ReplicaId
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The script has done its last step; the worker waits for Release."""
+
+    replica: ReplicaId
+    committed: int
+
+
+# --- events: what agents tell the core -------------------------------------------
+
+
+class ExitKind(StrEnum):
+    """How a worker's process ended."""
+
+    FINISHED = "finished"
+    """Exit 0 after Finished."""
+
+    LEFT = "left"
+    """Exit 0 of a leaver, or of one that was dismissed."""
+
+    USAGE = "usage"
+    """Exit 2: ConfigError or UsageError; the detail is its sentence."""
+
+    SCRIPT = "script"
+    """An exception of the script; the detail is the last line of its traceback."""
+
+    SIGNAL = "signal"
+    """Ended by a signal; the detail is its name."""
+
+    EARLY = "early"
+    """Exit 0 without having finished, for instance a script without a Session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """An agent connected; its node can run this many workers at a time."""
+
+    node: NodeId
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is gone, and with it every process it ran."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """The process of ``replica`` has ended and was reaped: its device is free."""
+
+    replica: ReplicaId
+    kind: ExitKind
+    detail: str = ""
+
+
+# --- events: what people and the outside ask for ----------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """Someone wants the job to have this many replicas."""
+
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """Someone wants this replica to leave within ``notice_s``; the target falls by one."""
+
+    replica: ReplicaId
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRequested:
+    """Someone wants this replica to die: a fault, replaced under a new name."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Someone wants the job to stop at the next step boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The outside has capacity for ``replicas`` replicas in all, until it says otherwise."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """The outside takes these replicas back in ``notice_s``; it does not ask."""
+
+    replicas: tuple[ReplicaId, ...]
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Only time has passed."""
+
+
+WorkerEvent = Spare | Prepared | Refused | Switched | Broken | Progressed | Busy | Finished
+AgentEvent = NodeJoined | NodeLost | Exited
+PeopleEvent = Scaled | DrainRequested | KillRequested | StopRequested | Offered | Reclaimed
+Event = WorkerEvent | AgentEvent | PeopleEvent | Ticked
+
+
+# --- commands: what the core asks the shells to do --------------------------------
+#
+# Every command may be carried out twice.  On the wire it names the incarnation that gave it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReplica:
+    """Start a worker under this name on a free device of this node."""
+
+    replica: ReplicaId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReplica:
+    """SIGKILL this worker, reap it, and only then report its exit."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Build the groups of ``order`` in the background and answer Prepared."""
+
+    to: tuple[ReplicaId, ...]
+    """The members of ``order`` and its leavers."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """All have prepared ``order``: enter it at the boundary."""
+
+    to: tuple[ReplicaId, ...]
+    """The members of ``order`` and its leavers."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """Abandon every older generation and form ``order`` now."""
+
+    to: tuple[ReplicaId, ...]
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallThrough:
+    """The first ``calls`` ``steps()`` calls are finished already: pass through them."""
+
+    to: tuple[ReplicaId, ...]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """You are left out: leave, exit 0."""
+
+    to: tuple[ReplicaId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Nobody needs you any more: leave, exit 0."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Say in the next metadata that the run is to stop after that step."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndJob:
+    """The job is over: end every process, then exit with this code."""
+
+    exit_code: int
+    reason: str
+
+
+Command = (
+    StartReplica
+    | EndReplica
+    | Prepare
+    | Switch
+    | Reform
+    | FallThrough
+    | Dismiss
+    | Release
+    | Stop
+    | EndJob
+)
