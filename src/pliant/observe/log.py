@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
+ENVELOPE = frozenset({"v", "at", "mono", "job", "kind"})
 
 Record = dict[str, Any]
 Listener = Callable[[Record], None]
@@ -108,8 +109,16 @@ class EventLog:
         return record
 
     def write_value(self, value: object, /, **more: Any) -> Record:
-        """Append a core event, command or decision under its own name."""
-        return self.write(kind_of(value), **{**fields_of(value), **more})
+        """Append a core event, command or decision under its own name.
+
+        A field named like one of the envelope's gets the kind in front: ``exited_kind``.
+        """
+        kind = kind_of(value)
+        values = {
+            f"{kind}_{name}" if name in ENVELOPE else name: item
+            for name, item in fields_of(value).items()
+        }
+        return self.write(kind, **{**values, **more})
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -1,0 +1,272 @@
+"""The ledger audit: each sample of an epoch counted exactly once, in the order fixed by the seed.
+
+Owns the proof.  Every replica's ledger has, in this order for each step it takes part in, a slot
+line per computed slot (before its vote) and a commit line (after its commit)::
+
+    {"plan": {"seed": 1, "num_samples": 5000, "num_slots": 8, "global_batch": 64,
+              "micro_batch": 8, "shuffle": true, "drop_last": false}}
+    {"lineage": 1, "step": 7, "generation": 3, "slot": 2, "ids": [17, 4, 901, 33]}
+    {"lineage": 1, "step": 7, "generation": 3, "commit": true, "digest": "9f..."}
+
+A step counts with the slot lines of the generation that made its commit; lines of attempts that
+nobody committed count for nothing.  Duplicates are accepted only if they are equal.  A later
+lineage supersedes every step from its first one on.  What counts is then compared with a full
+permutation computed position by position, which is itself checked to be a permutation.
+
+Knows nothing of the engine, and shares with it only the permutation's definition in ``core``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pliant.core import order
+from pliant.observe.log import Record, read
+
+MAX_PROBLEMS = 20
+"""Sentences after which an audit stops listing; one fault tends to cause many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What fixes which sample belongs where."""
+
+    seed: int
+    num_samples: int
+    num_slots: int
+    global_batch: int
+    micro_batch: int
+    shuffle: bool = True
+    drop_last: bool = False
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in one pass over the data."""
+        whole, rest = divmod(self.num_samples, self.global_batch)
+        return whole + bool(rest and not self.drop_last)
+
+    def positions(self, step: int) -> range:
+        """Return the positions of the epoch that a step takes."""
+        first = step % self.steps_per_epoch * self.global_batch
+        return range(first, min(first + self.global_batch, self.num_samples))
+
+    def slot_positions(self, step: int, slot: int) -> range:
+        """Return the positions of one slot; empty past the end of a short batch."""
+        whole = self.positions(step)
+        return whole[slot * self.micro_batch : (slot + 1) * self.micro_batch]
+
+
+@dataclass(slots=True, kw_only=True)
+class Audit:
+    """What an audit found; it passed if ``problems`` is empty."""
+
+    committed_steps: int = 0
+    committed_samples: int = 0
+    epochs: int = 0
+    """Epochs that were at least begun."""
+
+    duplicates: int = 0
+    """Lines that repeat an earlier one, equal to it."""
+
+    uncommitted: int = 0
+    """Slot lines of attempts that nobody committed: work done again or given up."""
+
+    torn: int = 0
+    """Ledgers whose last line was cut off by a crash."""
+
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether every committed step used exactly the samples it must."""
+        return not self.problems
+
+    def complain(self, sentence: str) -> None:
+        """Add a problem, up to ``MAX_PROBLEMS``."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(sentence)
+        elif len(self.problems) == MAX_PROBLEMS:
+            self.problems.append("and more of the same")
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """All replicas' lines, keyed by where they belong."""
+
+    plan: Plan | None = None
+    slots: dict[tuple[int, int, int], dict[int, list[int]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """(lineage, step, generation) -> slot -> ids."""
+
+    commits: dict[tuple[int, int], dict[int, str]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """(lineage, step) -> generation -> digest of the result."""
+
+
+def audit_run(out: Path) -> Audit:
+    """Audit the ledgers below a run's output directory."""
+    readings = {path.stem: read(path) for path in sorted((out / "ledger").glob("*.jsonl"))}
+    audit = audit_of({replica: reading.records for replica, reading in readings.items()})
+    audit.torn = sum(reading.torn for reading in readings.values())
+    for replica, reading in readings.items():
+        if reading.skipped:
+            audit.complain(f"the ledger of {replica} has {reading.skipped} unreadable line(s)")
+    return audit
+
+
+def audit_of(ledgers: Mapping[str, Iterable[Record]]) -> Audit:
+    """Audit the lines of all replicas; the result does not depend on their order."""
+    audit = Audit()
+    ledger = _gather(ledgers, audit)
+    if not ledger.commits:
+        audit.complain("the ledger has no committed step")
+        return audit
+    history = _history(ledger)
+    audit.committed_steps = len(history)
+    _check_contiguous(history, audit)
+    counted: set[tuple[int, int, int]] = set()
+    for step, lineage in sorted(history.items()):
+        generations = ledger.commits[lineage, step]
+        _check_one_result(step, generations, audit)
+        for generation in generations:
+            counted.add((lineage, step, generation))
+            _check_step(ledger, (lineage, step, generation), audit)
+        slots = ledger.slots.get((lineage, step, min(generations)), {})
+        audit.committed_samples += sum(map(len, slots.values()))
+    audit.uncommitted = sum(len(slots) for key, slots in ledger.slots.items() if key not in counted)
+    if ledger.plan is None:
+        audit.complain("the ledger has no plan line, so the order of samples cannot be checked")
+    else:
+        audit.epochs = -(-(max(history) + 1) // ledger.plan.steps_per_epoch)
+        _check_epochs(ledger, ledger.plan, history, audit)
+    return audit
+
+
+def _gather(ledgers: Mapping[str, Iterable[Record]], audit: Audit) -> _Ledger:
+    ledger = _Ledger()
+    for replica, lines in ledgers.items():
+        for line in lines:
+            try:
+                _take(ledger, replica, line, audit)
+            except (KeyError, TypeError, ValueError) as error:
+                audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
+    return ledger
+
+
+def _take(ledger: _Ledger, replica: str, line: Record, audit: Audit) -> None:
+    if "plan" in line:
+        plan = _plan(line["plan"])
+        if ledger.plan not in (None, plan):
+            audit.complain(f"{replica} had another plan than the replicas before it")
+        ledger.plan = ledger.plan or plan
+        return
+    lineage, step = int(line["lineage"]), int(line["step"])
+    generation = int(line["generation"])
+    if line.get("commit"):
+        digest = str(line.get("digest", ""))
+        known = ledger.commits[lineage, step].setdefault(generation, digest)
+        if known != digest:
+            audit.complain(f"step {step} was committed with two results in generation {generation}")
+        return
+    slot, ids = int(line["slot"]), [int(sample) for sample in line["ids"]]
+    slots = ledger.slots[lineage, step, generation]
+    if slot not in slots:
+        slots[slot] = ids
+    elif slots[slot] == ids:
+        audit.duplicates += 1
+    else:
+        audit.complain(
+            f"slot {slot} of step {step} was computed twice in generation {generation},"
+            " with different samples"
+        )
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    names = {item.name for item in fields(Plan)}
+    return Plan(**{name: value for name, value in values.items() if name in names})
+
+
+def _history(ledger: _Ledger) -> dict[int, int]:
+    """Return step -> lineage of what counts: a later lineage supersedes from its first step on."""
+    history: dict[int, int] = {}
+    for lineage in sorted({lineage for lineage, _ in ledger.commits}):
+        steps = [step for other, step in ledger.commits if other == lineage]
+        history = {step: old for step, old in history.items() if step < min(steps)}
+        history.update(dict.fromkeys(steps, lineage))
+    return history
+
+
+def _check_contiguous(history: Mapping[int, int], audit: Audit) -> None:
+    missing = [step for step in range(max(history) + 1) if step not in history]
+    for step in missing[:MAX_PROBLEMS]:
+        audit.complain(f"step {step} was never committed although a later one was")
+
+
+def _check_one_result(step: int, generations: Mapping[int, str], audit: Audit) -> None:
+    if len(set(generations.values())) > 1:
+        names = ", ".join(map(str, sorted(generations)))
+        audit.complain(f"step {step} was committed with different results in generations {names}")
+
+
+def _check_step(ledger: _Ledger, key: tuple[int, int, int], audit: Audit) -> None:
+    """Compare the slots of one committed step with the permutation."""
+    _, step, generation = key
+    slots = ledger.slots.get(key, {})
+    plan = ledger.plan
+    if plan is None:
+        if not slots:
+            audit.complain(f"step {step} was committed but no replica recorded a slot of it")
+        return
+    for slot in range(plan.num_slots):
+        expected = [_sample(plan, step, at) for at in plan.slot_positions(step, slot)]
+        if slot not in slots and expected:
+            audit.complain(
+                f"step {step} was committed in generation {generation},"
+                f" but nobody recorded its slot {slot}"
+            )
+        elif slots.get(slot, []) != expected:
+            audit.complain(f"slot {slot} of step {step} used other samples than the seed orders")
+    for slot in slots.keys() - set(range(plan.num_slots)):
+        audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
+
+
+def _check_epochs(ledger: _Ledger, plan: Plan, history: Mapping[int, int], audit: Audit) -> None:
+    """Check every epoch against a full permutation that is computed on its own."""
+    used: dict[int, list[int]] = defaultdict(list)
+    for step, lineage in history.items():
+        generations = ledger.commits[lineage, step]
+        for ids in ledger.slots.get((lineage, step, min(generations)), {}).values():
+            used[step // plan.steps_per_epoch].extend(ids)
+    for epoch, ids in sorted(used.items()):
+        full = set(_permutation(plan, epoch))
+        if full != set(range(plan.num_samples)):
+            audit.complain(f"the order of epoch {epoch} is no permutation of the samples")
+        if len(set(ids)) != len(ids):
+            audit.complain(f"epoch {epoch} used {len(ids) - len(set(ids))} sample(s) twice")
+        if set(ids) - full:
+            audit.complain(f"epoch {epoch} used samples that the data set does not have")
+        last = (epoch + 1) * plan.steps_per_epoch - 1
+        whole = plan.num_samples - plan.num_samples % plan.global_batch * plan.drop_last
+        if last in history and len(ids) != whole:
+            audit.complain(f"epoch {epoch} used {len(ids)} of {whole} samples")
+
+
+def _permutation(plan: Plan, epoch: int) -> Iterator[int]:
+    for position in range(plan.num_samples):
+        yield _at(plan, epoch, position)
+
+
+def _sample(plan: Plan, step: int, position: int) -> int:
+    return _at(plan, step // plan.steps_per_epoch, position)
+
+
+def _at(plan: Plan, epoch: int, position: int) -> int:
+    if not plan.shuffle:
+        return position
+    return order.permute(position, size=plan.num_samples, key=order.key(plan.seed, epoch))

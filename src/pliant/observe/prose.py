@@ -1,0 +1,95 @@
+"""One short line of English per record worth telling; the same words in every view.
+
+Owns the wording of terminal lines and of the status' recent events.  Knows nothing of colours,
+columns or how often anybody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pliant.observe.log import Record
+from pliant.observe.timeline import Resize, ResizeKind
+
+EXITS = {
+    "finished": "finished",
+    "left": "left",
+    "usage": "ended: the script uses pliant in a way it cannot serve",
+    "script": "ended: the script raised",
+    "early": "ended without reaching the end of its steps",
+}
+
+
+def line(record: Record) -> str | None:
+    """Say what a record tells a person; None for what only machines need."""
+    say = _SAY.get(str(record.get("kind")))
+    return None if say is None else say(record, str(record.get("replica") or ""))
+
+
+def resize_line(resize: Resize) -> str:
+    """Say what one resize was and what it cost."""
+    verb = {
+        ResizeKind.JOIN: "joined",
+        ResizeKind.DRAIN: "drained",
+        ResizeKind.LOSS: "lost",
+    }[resize.kind]
+    costs = []
+    if resize.pause_s is not None:
+        costs.append(f"pause {pause(resize.pause_s)}")
+    if resize.kind is ResizeKind.JOIN and resize.ready_s is not None:
+        costs.append(f"ready after {resize.ready_s:.1f} s")
+    if resize.steps_lost:
+        costs.append(f"{count(resize.steps_lost, 'step')} lost")
+    cost = f" ({', '.join(costs)})" if costs else ""
+    why = f": {resize.reason}" if resize.reason else ""
+    return (
+        f"{', '.join(resize.replicas)} {verb} at step {resize.step}, generation"
+        f" {resize.generation}, now {count(resize.num_replicas, 'replica')}{cost}{why}"
+    )
+
+
+def pause(pause_s: float) -> str:
+    """Format a pause; one shorter than a normal step varies shows as none."""
+    return "none" if pause_s < 0.0005 else f"{pause_s:.3f} s"
+
+
+def count(number: object, noun: str) -> str:
+    """``1 replica``, ``2 replicas``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _exited(record: Record, who: str) -> str:
+    how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
+    if how == "signal":
+        return f"{who} was ended by {detail or 'a signal'}"
+    said = EXITS.get(how, how or "ended")
+    return f"{who} {said}" + (f": {detail}" if detail and how == "script" else "")
+
+
+def _names(names: object) -> str:
+    return ", ".join(map(str, names)) if isinstance(names, list) else str(names)
+
+
+def _seconds(value: object) -> str:
+    return f"{value:g} s" if isinstance(value, int | float) else "no"
+
+
+def _refused(record: Record, who: str) -> str | None:
+    return f"{who} cannot join: {record.get('reason')}" if record.get("joiner") else None
+
+
+_SAY: dict[str, Callable[[Record, str], str | None]] = {
+    "start_replica": lambda r, who: f"{who} is starting on {r.get('node') or 'this node'}",
+    "spare": lambda r, who: f"{who} is ready to join",
+    "refused": _refused,
+    "dismiss": lambda r, who: f"{_names(r.get('to'))} must leave: {r.get('reason')}",
+    "scaled": lambda r, who: f"asked for {count(r.get('target'), 'replica')}",
+    "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
+    "kill_requested": lambda r, who: f"asked to kill {who}",
+    "stop_requested": lambda r, who: "asked to stop at the next step boundary",
+    "end_replica": lambda r, who: f"{who} is ended: {r.get('reason')}",
+    "exited": _exited,
+    "node_lost": lambda r, who: f"node {r.get('node')} is lost",
+    "usage": lambda r, who: f"{who}: {r.get('sentence')}",
+    "job_ended": lambda r, who: f"job ended with exit code {r.get('exit_code')}: {r.get('reason')}",
+}

@@ -1,0 +1,274 @@
+"""What a job is doing now: the one answer behind ``pliant status``, REST and the live view.
+
+Owns the documented shape below.  Knows nothing of files, HTTP or terminals: a ``Board`` eats the
+records of the event log in file order, in bounded memory, and can be asked at any time.
+
+Shape of ``as_json`` (fields are only ever added; null: not known yet)::
+
+    job                 name
+    state               starting, training, waiting (below the minimum), stopping,
+                        finished, failed, stopped, lost
+    generation          newest generation that anyone entered
+    step                number of committed steps
+    total_steps         steps the script asked for, or null
+    target_replicas     wanted; min_replicas and max_replicas are its bounds
+    num_slots           K, the most replicas that can share a step, or null
+    replicas            [{name, state, pids, node}]; state is starting, spare (ready to join),
+                        joining, training, waiting, leaving or finished; the gone are not listed
+    loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
+    steps_lost          committed steps that had to be done again, in all
+    stale               messages dropped because they belonged to another generation
+    events              the last resizes: {at, kind (join, drain, loss), replicas, reason,
+                        generation, step, num_replicas, pause_s, ready_s, steps_lost}
+    decision            {target_replicas, reason, at} of the last decision, or null
+    exit_code, reason   once it has ended, else null
+    out, url, pid       where its files are, and where it answers
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from pliant.observe.log import Record, number
+from pliant.observe.timeline import Resize, Timeline
+
+RECENT_EVENTS = 20
+RECENT_COMMITS = 50
+"""Commits that speed, median step and ETA are taken over."""
+
+ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
+
+
+class ReplicaState(StrEnum):
+    """What a living replica is doing."""
+
+    STARTING = "starting"
+    SPARE = "spare"
+    JOINING = "joining"
+    TRAINING = "training"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaStatus:
+    """One living replica."""
+
+    name: str
+    state: ReplicaState
+    pids: list[int] = field(default_factory=list)
+    node: str = ""
+
+
+@dataclass(slots=True)
+class Board:
+    """Eats records in file order; answers with the job's status."""
+
+    job: str = ""
+    replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
+    committed: int = 0
+    total_steps: int | None = None
+    num_slots: int | None = None
+    target_replicas: int | None = None
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    loss: float | None = None
+    decision: dict[str, Any] | None = None
+    stale: int = 0
+    stopping: bool = False
+    exit_code: int | None = None
+    reason: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    _holding: bool = False
+    _recent: deque[tuple[int, float, int]] = field(
+        default_factory=lambda: deque(maxlen=RECENT_COMMITS)
+    )
+
+    def add(self, record: Record) -> None:
+        """Take in one record; kinds it does not know change nothing."""
+        self.job = str(record.get("job") or self.job)
+        self.timeline.add(record)
+        match record.get("kind"):
+            case "job_started" | "plan" | "decision" | "job_ended" | "stop_requested":
+                self._job_record(record)
+            case "commit":
+                self._on_commit(record)
+            case "prepare" | "switch" | "reform" | "dismiss":
+                self._on_order(record)
+            case _ if record.get("replica"):
+                self._replica_record(record, str(record["replica"]))
+            case _:
+                pass  # records about other things
+
+    @property
+    def state(self) -> str:
+        """Return the job's state in one word."""
+        if self.exit_code is not None:
+            return ENDED_AS.get(self.exit_code, "failed")
+        if self.stopping:
+            return "stopping"
+        if self._holding:
+            return "waiting"
+        return "training" if self.committed else "starting"
+
+    def samples_per_s(self) -> float | None:
+        """Return committed samples per second over the last steps."""
+        if len(self._recent) < 2:
+            return None
+        elapsed_s = self._recent[-1][1] - self._recent[0][1]
+        samples = sum(samples for _, _, samples in list(self._recent)[1:])
+        return samples / elapsed_s if elapsed_s > 0 and samples else None
+
+    def median_step_s(self) -> float | None:
+        """Return the median gap between the last commits."""
+        monos = [mono for _, mono, _ in self._recent]
+        gaps = [later - earlier for earlier, later in pairwise(monos)]
+        return median(gaps) if gaps else None
+
+    def eta_s(self) -> float | None:
+        """Return the seconds that the remaining steps take at the present speed."""
+        step_s = self.median_step_s()
+        if self.total_steps is None or step_s is None or self.exit_code is not None:
+            return None
+        return max(self.total_steps - self.committed, 0) * step_s
+
+    def resizes(self) -> list[Resize]:
+        """Return every resize so far."""
+        return self.timeline.resizes()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the documented shape (see the module)."""
+        resizes = self.resizes()
+        return {
+            "job": self.job,
+            "state": self.state,
+            "generation": self.timeline.generation,
+            "step": self.committed,
+            "total_steps": self.total_steps,
+            "target_replicas": self.target_replicas,
+            "min_replicas": self.min_replicas,
+            "max_replicas": self.max_replicas,
+            "num_slots": self.num_slots,
+            "replicas": [asdict(replica) for replica in self.replicas.values()],
+            "loss": self.loss,
+            "samples_per_s": self.samples_per_s(),
+            "median_step_s": self.median_step_s(),
+            "eta_s": self.eta_s(),
+            "steps_lost": sum(resize.steps_lost for resize in resizes),
+            "stale": self.stale,
+            "events": [event_json(resize) for resize in resizes[-RECENT_EVENTS:]],
+            "decision": self.decision,
+            "exit_code": self.exit_code,
+            "reason": self.reason,
+            **{name: self.about.get(name) for name in ("out", "url", "pid")},
+        }
+
+    def _job_record(self, record: Record) -> None:
+        for name in ("total_steps", "num_slots", "min_replicas", "max_replicas", "target_replicas"):
+            if isinstance(record.get(name), int):
+                setattr(self, name, record[name])
+        match record["kind"]:
+            case "job_started":
+                self.about = record
+                if self.target_replicas is None and isinstance(record.get("start_replicas"), int):
+                    self.target_replicas = record["start_replicas"]
+            case "decision":
+                self.decision = {
+                    name: record.get(name) for name in ("target_replicas", "reason", "at")
+                }
+            case "stop_requested":
+                self.stopping = True
+            case "job_ended":
+                code = record.get("exit_code")
+                self.exit_code = code if isinstance(code, int) else 1
+                self.reason = str(record.get("reason") or "")
+            case _:
+                pass  # a plan: its numbers were taken above
+
+    def _on_commit(self, record: Record) -> None:
+        step = record.get("step")
+        if not isinstance(step, int) or step < self.committed:
+            return
+        self.committed = step + 1
+        self.loss = number(record.get("loss"))
+        samples = record.get("samples")
+        mono = number(record.get("mono")) or 0.0
+        self._recent.append((step, mono, samples if isinstance(samples, int) else 0))
+
+    def _on_order(self, record: Record) -> None:
+        if record["kind"] == "dismiss":
+            for name in record.get("to") or ():
+                self._set(str(name), ReplicaState.LEAVING)
+            return
+        order = record.get("order")
+        if not isinstance(order, dict):
+            return
+        members = {str(seat["replica"]) for seat in order.get("members") or ()}
+        if record["kind"] == "prepare":
+            for name in members:
+                if name in self.replicas and self.replicas[name].state is ReplicaState.SPARE:
+                    self._set(name, ReplicaState.JOINING)
+            return
+        self._holding = bool(order.get("hold"))
+        for name, replica in self.replicas.items():
+            if replica.state is ReplicaState.TRAINING and name not in members:
+                self._set(name, ReplicaState.LEAVING)
+
+    def _replica_record(self, record: Record, name: str) -> None:
+        match record.get("kind"):
+            case "start_replica":
+                node = str(record.get("node") or "")
+                self.replicas[name] = ReplicaStatus(
+                    name=name, state=ReplicaState.STARTING, node=node
+                )
+            case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
+                self.replicas[name].pids.append(record["pid"])
+            case "spare":
+                self._set(name, ReplicaState.SPARE)
+            case "switched":
+                waiting = ReplicaState.WAITING if self._holding else ReplicaState.TRAINING
+                self._set(name, waiting)
+            case "drain_requested":
+                self._set(name, ReplicaState.LEAVING)
+            case "finished":
+                self._set(name, ReplicaState.FINISHED)
+            case "exited":
+                self.replicas.pop(name, None)
+            case _:
+                pass  # answers and heartbeats change no state here
+
+    def _set(self, name: str, state: ReplicaState) -> None:
+        if name in self.replicas:
+            self.replicas[name].state = state
+
+
+def event_json(resize: Resize) -> dict[str, Any]:
+    """Return one resize as status, report and REST show it."""
+    return {
+        "at": resize.at,
+        "kind": resize.kind.value,
+        "replicas": list(resize.replicas),
+        "reason": resize.reason,
+        "generation": resize.generation,
+        "step": resize.step,
+        "num_replicas": resize.num_replicas,
+        "pause_s": resize.pause_s,
+        "ready_s": resize.ready_s,
+        "steps_lost": resize.steps_lost,
+    }
+
+
+def board_of(records: Iterable[Record]) -> Board:
+    """Feed a whole log to a new board."""
+    board = Board()
+    for record in records:
+        board.add(record)
+    return board

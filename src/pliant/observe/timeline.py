@@ -1,0 +1,354 @@
+"""What each resize cost: its pause, the steps it lost, how long a joiner took.
+
+Owns the definition of ``pause_s`` (glossary): the longest gap between consecutive commits across
+the event, minus the median step at the new size.  *Across* starts at the last commit before the
+cause (the first Prepare of a planned change; the end of a process, or the broken group, of a
+loss) and ends with the first commit of the generation that answers it, so a slow preparation
+counts.  A median step is the median gap between commits of one generation, over all generations
+of that size.  Times are the node's monotonic clock.
+
+Knows nothing of files, processes or the wall clock; a ``Timeline`` eats records one by one, in
+file order, in bounded memory, so that the live view and the report after the fact are one code.
+
+    request ---start_replica---> starting ---spare---> ready to join ---switched---> training
+       |<------------------------------- ready_s -------------------------------->|
+    commits:  |    |    |    |    |       |       |   |   |   |      (longest gap - median = pause)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+
+from pliant.observe.log import Record, number
+
+KEPT_COMMITS = 20_000
+"""Commits looked back on, about 2 MB; a preparation that spans more is judged by its end."""
+
+KEPT_GAPS = 1_001
+"""Gaps of one size that its median is taken over: the newest ones."""
+
+HARMLESS_EXITS = frozenset({"finished", "left"})
+"""Kinds of ``exited`` that are no loss."""
+
+
+class ResizeKind(StrEnum):
+    """What happened to the replicas that a resize names."""
+
+    JOIN = "join"
+    DRAIN = "drain"
+    LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """One move from one generation to the next, seen by the replicas it is about."""
+
+    kind: ResizeKind
+    replicas: tuple[str, ...]
+    reason: str
+    generation: int
+    """The generation that answered the event."""
+
+    step: int
+    """Steps committed when that generation was entered."""
+
+    num_replicas: int
+    at: float
+    """Wall-clock time, for people."""
+
+    mono: float
+    """When it was entered, on the node's monotonic clock."""
+
+    cause_mono: float
+    """When its cause was noticed: the first Prepare, or the loss."""
+
+    pause_s: float | None = None
+    """See the module; None until a commit and a normal step at the new size are known."""
+
+    ready_s: float | None = None
+    """A join: from the order to start a replica until it trains; the slowest joiner."""
+
+    steps_lost: int = 0
+    """Committed steps that had to be done again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One committed step."""
+
+    step: int
+    generation: int
+    mono: float
+    loss: float | None = None
+    samples: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """One replica from its start to its end; times are monotonic, None: not (yet)."""
+
+    replica: str
+    node: str = ""
+    requested: float
+    spare: float | None = None
+    joined: float | None = None
+    ended: float | None = None
+    how: str = ""
+    """Kind of its exit: finished, left, signal, script, ...; empty while it lives."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A resize whose first commit is still awaited."""
+
+    resize: Resize
+    longest_s: float | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Eats records in file order; answers with resizes, lives and median steps."""
+
+    members: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Replicas of each generation ordered by a Switch or a Reform."""
+
+    reformed: set[int] = field(default_factory=set)
+    generation: int = 0
+    """Newest generation that anyone entered."""
+
+    commits: deque[Commit] = field(default_factory=lambda: deque(maxlen=KEPT_COMMITS))
+    lives: dict[str, Life] = field(default_factory=dict)
+    num_commits: int = 0
+    _gaps: dict[int, deque[float]] = field(default_factory=dict)
+    _resizes: list[_Open] = field(default_factory=list)
+    _seen: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=64))
+    _first_prepare: float | None = None
+    _first_loss: float | None = None
+    _losses: dict[str, str] = field(default_factory=dict)
+    _drains: dict[str, str] = field(default_factory=dict)
+    _starts: dict[str, str] = field(default_factory=dict)
+    _decided: str = ""
+    _handlers: dict[str, Callable[[Record], None]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._handlers = {
+            "decision": self._on_decision,
+            "start_replica": self._on_start_replica,
+            "spare": self._on_spare,
+            "drain_requested": self._on_drain_requested,
+            "kill_requested": self._on_kill_requested,
+            "end_replica": self._on_end_replica,
+            "exited": self._on_exited,
+            "broken": self._on_loss,
+            "node_lost": self._on_loss,
+            "prepare": self._on_prepare,
+            "switch": self._on_order,
+            "reform": self._on_order,
+            "switched": self._on_switched,
+            "commit": self._on_commit,
+        }
+
+    def add(self, record: Record) -> None:
+        """Take in one record; kinds it does not know change nothing."""
+        handler = self._handlers.get(str(record.get("kind")))
+        if handler is not None:
+            handler(record)
+
+    def median_step_s(self, num_replicas: int | None = None) -> float | None:
+        """Return the median step at one size, or over all sizes."""
+        if num_replicas is None:
+            gaps = [gap for some in self._gaps.values() for gap in some]
+        else:
+            gaps = list(self._gaps.get(num_replicas, ()))
+        return median(gaps) if gaps else None
+
+    def resizes(self) -> list[Resize]:
+        """Return every resize so far, with what is known of its cost by now."""
+        return [self._priced(opened) for opened in self._resizes]
+
+    def _priced(self, opened: _Open) -> Resize:
+        resize = opened.resize
+        normal = self.median_step_s(resize.num_replicas)
+        if opened.longest_s is None or normal is None:
+            return resize
+        return replace(resize, pause_s=opened.longest_s - normal)
+
+    # --- what the records mean, in the order they come -----------------------
+
+    def _on_decision(self, record: Record) -> None:
+        self._decided = str(record.get("reason") or "") or self._decided
+
+    def _on_start_replica(self, record: Record) -> None:
+        name = str(record.get("replica"))
+        self.lives.setdefault(
+            name,
+            Life(replica=name, node=str(record.get("node") or ""), requested=_mono(record)),
+        )
+        self._starts.setdefault(name, self._decided)
+
+    def _on_spare(self, record: Record) -> None:
+        life = self.lives.get(str(record.get("replica")))
+        if life is not None and life.spare is None:
+            life.spare = _mono(record)
+
+    def _on_drain_requested(self, record: Record) -> None:
+        notice_s = number(record.get("notice_s"))
+        notice = "" if notice_s is None else f" with {notice_s:g} s notice"
+        self._drains[str(record.get("replica"))] = f"drain requested{notice}"
+
+    def _on_kill_requested(self, record: Record) -> None:
+        self._losses.setdefault(str(record.get("replica")), "kill requested")
+
+    def _on_end_replica(self, record: Record) -> None:
+        if reason := str(record.get("reason") or ""):
+            self._losses.setdefault(str(record.get("replica")), reason)
+
+    def _on_exited(self, record: Record) -> None:
+        name, how = str(record.get("replica")), str(record.get("exited_kind") or "")
+        detail = str(record.get("detail") or "")
+        life = self.lives.get(name)
+        if life is not None and life.ended is None:
+            life.ended, life.how = _mono(record), how
+        if how in HARMLESS_EXITS:
+            return
+        asked = self._losses.get(name)
+        ended = f"ended by {detail}" if how == "signal" and detail else detail or how
+        self._losses[name] = f"{asked}: {ended}" if asked and ended else asked or ended
+        self._on_loss(record)
+
+    def _on_loss(self, record: Record) -> None:
+        if self._first_loss is None:
+            self._first_loss = _mono(record)
+
+    def _on_prepare(self, record: Record) -> None:
+        if self._first_prepare is None:
+            self._first_prepare = _mono(record)
+
+    def _on_order(self, record: Record) -> None:
+        order = record.get("order")
+        if not isinstance(order, dict):
+            return
+        generation = _whole(order.get("generation"))
+        self.members[generation] = tuple(
+            str(seat["replica"]) for seat in order.get("members", ()) if isinstance(seat, dict)
+        )
+        if record.get("kind") == "reform":
+            self.reformed.add(generation)
+        for old in [g for g in self.members if g < self.generation]:
+            del self.members[old]
+
+    def _on_switched(self, record: Record) -> None:
+        generation, name = _whole(record.get("generation")), str(record.get("replica"))
+        life = self.lives.get(name)
+        if life is not None and life.joined is None:
+            life.joined = _mono(record)
+            self._joiner_trains(life, generation)
+        if generation > self.generation:
+            before = self.members.get(self.generation, ())
+            self.generation = generation
+            if before:
+                self._entered(record, generation, before)
+            self._first_prepare = None
+            if generation in self.reformed:
+                self._first_loss = None
+
+    def _entered(self, record: Record, generation: int, before: tuple[str, ...]) -> None:
+        now = self.members.get(generation, ())
+        joined = tuple(name for name in now if name not in before)
+        gone = tuple(name for name in before if name not in now)
+        by_loss = generation in self.reformed
+        cause = self._first_loss if by_loss else self._first_prepare
+        lost = tuple(name for name in gone if by_loss or name in self._losses)
+        drained = tuple(name for name in gone if name not in lost)
+        reasons = {**self._starts, **self._drains, **self._losses}
+        for kind, names in (
+            (ResizeKind.LOSS, lost),
+            (ResizeKind.DRAIN, drained),
+            (ResizeKind.JOIN, joined),
+        ):
+            if names:
+                resize = Resize(
+                    kind=kind,
+                    replicas=names,
+                    reason="; ".join(dict.fromkeys(filter(None, map(reasons.get, names))))
+                    or self._decided,
+                    generation=generation,
+                    step=_whole(record.get("step")),
+                    num_replicas=len(now),
+                    at=float(record.get("at") or 0.0),
+                    mono=_mono(record),
+                    cause_mono=_mono(record) if cause is None else cause,
+                    ready_s=self._ready_s(names) if kind is ResizeKind.JOIN else None,
+                )
+                self._resizes.append(_Open(resize=resize))
+
+    def _ready_s(self, names: tuple[str, ...]) -> float | None:
+        lives = [self.lives[name] for name in names if name in self.lives]
+        waits = [life.joined - life.requested for life in lives if life.joined is not None]
+        return max(waits, default=None)
+
+    def _joiner_trains(self, life: Life, generation: int) -> None:
+        for opened in reversed(self._resizes):
+            resize = opened.resize
+            if resize.generation < generation:
+                return
+            if resize.kind is ResizeKind.JOIN and life.replica in resize.replicas:
+                opened.resize = replace(resize, ready_s=self._ready_s(resize.replicas))
+
+    def _on_commit(self, record: Record) -> None:
+        commit = Commit(
+            step=_whole(record.get("step")),
+            generation=_whole(record.get("generation")),
+            mono=_mono(record),
+            loss=number(record.get("loss")),
+            samples=_whole(record.get("samples")),
+        )
+        if (commit.step, commit.generation) in self._seen:
+            return
+        self._seen.append((commit.step, commit.generation))
+        last = self.commits[-1] if self.commits else None
+        self.commits.append(commit)
+        self.num_commits += 1
+        if last is None:
+            return
+        if last.generation == commit.generation:
+            size = len(self.members.get(commit.generation, ()))
+            if size:
+                gaps = self._gaps.setdefault(size, deque(maxlen=KEPT_GAPS))
+                gaps.append(commit.mono - last.mono)
+        for opened in reversed(self._resizes):
+            if opened.longest_s is not None or opened.resize.generation > commit.generation:
+                break
+            self._close(opened, last, commit)
+
+    def _close(self, opened: _Open, last: Commit, commit: Commit) -> None:
+        """The first commit after the resize: the event is over, its longest gap is known."""
+        longest = commit.mono - last.mono
+        later = commit
+        for earlier in reversed(self.commits):
+            if later.mono <= opened.resize.cause_mono:
+                break
+            longest = max(longest, later.mono - earlier.mono)
+            later = earlier
+        opened.longest_s = longest
+        opened.resize = replace(opened.resize, steps_lost=max(last.step + 1 - commit.step, 0))
+
+
+def timeline_of(records: Iterable[Record]) -> Timeline:
+    """Feed a whole log to a new timeline."""
+    timeline = Timeline()
+    for record in records:
+        timeline.add(record)
+    return timeline
+
+
+def _mono(record: Record) -> float:
+    return number(record.get("mono")) or 0.0
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
