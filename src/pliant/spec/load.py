@@ -1,0 +1,172 @@
+"""Reading a job file: every mistake becomes one sentence that names the line and the cure.
+
+Owns the translation from YAML text and pydantic's errors to ``ConfigError``.  Knows nothing of
+what the fields mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pliant.core.errors import ConfigError
+from pliant.spec.job import ElasticJob
+
+Path = tuple[str | int, ...]
+
+
+def load(text: str, *, source: str = "job file") -> ElasticJob:
+    """Parse a job file.
+
+    Raises:
+        ConfigError: one sentence; names ``source``, the line and the nearest valid field.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+        lines = {} if root is None else dict(_lines(root, ()))
+        twice = next(_duplicates(root), None)
+    except yaml.YAMLError as error:
+        place, why = _yaml_place(error), _yaml_why(error)
+        raise ConfigError(f"{source}{place} is not valid YAML{why}") from None
+    except (ValueError, RecursionError) as error:  # an impossible date; an anchor inside itself
+        raise ConfigError(f"{source} is not valid YAML: {error}") from None
+    if twice is not None:
+        raise ConfigError(f"{source} line {twice[1]}: the field {twice[0]} is given twice")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
+    try:
+        return ElasticJob.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, lines, source)) from None
+
+
+def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
+    """Check a job that is data already, for instance the body of a request.
+
+    Raises:
+        ConfigError: as for ``load``, without a line.
+    """
+    try:
+        return ElasticJob.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, {}, source)) from None
+
+
+def _sentence(error: ValidationError, lines: dict[Path, int], source: str) -> str:
+    """Say the first error of the most telling kind: an unknown field explains a missing one."""
+    errors = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    first = errors[0]
+    path: Path = tuple(first["loc"])
+    line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
+    where = source if line is None else f"{source} line {line}"
+    return " ".join(f"{where}: {_what(first, path)}".split())
+
+
+def _what(error: Any, path: Path) -> str:
+    name, given = dotted(path), error.get("input")
+    match error["type"]:
+        case "impossible":
+            return str(error["msg"])
+        case "extra_forbidden":
+            valid = field_names(path[:-1])
+            nearest = _nearest(str(path[-1]), valid)
+            hint = f"did you mean {nearest}?" if nearest else f"valid are {', '.join(valid)}"
+            return f"unknown field {name}; {hint}"
+        case "missing":
+            return f"{name} is missing"
+        case "string_type":
+            return f'{name} must be text; put it in quotes: "{given}"'
+        case "int_type" | "int_parsing" | "int_from_float":
+            return f"{name} must be a whole number, not {given!r}"
+        case "greater_than_equal":
+            return f"{name} must be at least {error['ctx']['ge']}, not {given!r}"
+        case "literal_error":
+            return f"{name} must be {error['ctx']['expected'].strip(chr(39))}, not {given!r}"
+        case "too_short":
+            return f"{name} must not be empty"
+        case "model_type" | "dict_type":
+            return f"{name} must be a mapping, not {given!r}"
+        case "list_type":
+            return f"{name} must be a list, not {given!r}"
+        case _:
+            return f"{name}: {error['msg']}"
+
+
+def _nearest(name: str, valid: list[str]) -> str | None:
+    """Return the valid field that ``name`` was meant to be, whatever its case; None if none is."""
+    by_lower = {field.lower(): field for field in valid}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[near[0]] if near else None
+
+
+def dotted(path: Path) -> str:
+    """``("spec", "command", 1)`` is ``spec.command[1]``."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
+
+
+def field_names(path: Path) -> list[str]:
+    """Return the valid fields at a path of the spec, as they are written in YAML."""
+    model: type[BaseModel] = ElasticJob
+    for part in path:
+        inner = next(
+            (
+                found
+                for item in model.model_fields.values()
+                if item.alias == part and (found := _model_in(item.annotation)) is not None
+            ),
+            None,
+        )
+        if inner is None:
+            return []
+        model = inner
+    return [str(item.alias) for item in model.model_fields.values()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, type(int | None)):
+        return next(filter(None, map(_model_in, get_args(annotation))), None)
+    return None
+
+
+def _lines(node: yaml.Node, path: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the line (from 1) of every field and list entry."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*path, index), value.start_mark.line + 1
+            yield from _lines(value, (*path, index))
+
+
+def _duplicates(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
+    """Yield fields given twice in one mapping; YAML would silently take the last one."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if str(key.value) in seen:
+                yield str(key.value), key.start_mark.line + 1
+            seen.add(str(key.value))
+            yield from _duplicates(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _duplicates(value)
+
+
+def _yaml_place(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f" line {mark.line + 1}"
+
+
+def _yaml_why(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None)
+    return f": {problem}" if problem else ""
