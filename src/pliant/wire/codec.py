@@ -1,0 +1,143 @@
+"""Messages as bytes: one JSON object with version, type and incarnation, checked to the last field.
+
+Owns the envelope ``{"v": 1, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
+Knows nothing of sockets.  What cannot be read is an answer, not an exception: ``decode`` returns
+a ``Refusal`` with its reason; the caller counts it and goes on, and nothing changes.
+
+A message is accepted if it has exactly the fields of its type, with exactly their types, at
+every depth.  Nothing is converted and nothing extra is ignored, so that a mistake on one side
+cannot become a default on the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import pydantic_core
+from pydantic import TypeAdapter, ValidationError
+
+from pliant.core.vocabulary import Command, Event, Incarnation, WorkerEvent
+from pliant.wire.notes import AgentNote, Note, WorkerNote
+
+VERSION = 1
+"""Raised when the meaning of a message changes; both sides must agree exactly."""
+
+MAX_MESSAGE_BYTES = 1 << 20
+"""Largest message, in bytes.  An order with 1,000 members takes about 60 kB."""
+
+Message = Event | Command | Note
+
+EVENTS: frozenset[type] = frozenset(get_args(Event))
+WORKER_EVENTS: frozenset[type] = frozenset(get_args(WorkerEvent))
+COMMANDS: frozenset[type] = frozenset(get_args(Command))
+WORKER_NOTES: frozenset[type] = frozenset(get_args(WorkerNote))
+AGENT_NOTES: frozenset[type] = frozenset(get_args(AgentNote))
+
+_ENVELOPE = ("v", "type", "incarnation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A message as it arrived, with the incarnation of the coordinator it belongs to."""
+
+    message: Message
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why bytes are no message.  A value: refused, counted, without effect."""
+
+    reason: str
+
+
+def type_name(kind: type) -> str:
+    """Name a message type on the wire: ``StartReplica`` is ``start_replica``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+TYPES: dict[str, type] = {
+    type_name(kind): kind for kind in EVENTS | COMMANDS | WORKER_NOTES | AGENT_NOTES
+}
+"""Every message by its name on the wire."""
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def encode(message: Message, incarnation: Incarnation) -> bytes:
+    """Turn a message into UTF-8 JSON.  NaN and infinities are written as JavaScript does."""
+    envelope = {"v": VERSION, "type": type_name(type(message)), "incarnation": incarnation}
+    body = json.dumps(envelope | asdict(message), separators=(",", ":"), ensure_ascii=False)
+    return body.encode("utf-8", "replace")  # a traceback may hold lone surrogates
+
+
+def decode(data: bytes | str, allowed: Iterable[type] | None = None) -> Envelope | Refusal:
+    """Read one message.
+
+    Args:
+        data: one JSON object.
+        allowed: types the sender may send; ``None`` means all.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        return Refusal(reason=f"{len(data)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    try:
+        fields = pydantic_core.from_json(data)
+    except ValueError as error:
+        return Refusal(reason=f"no JSON: {error}")
+    if not isinstance(fields, dict):
+        return Refusal(reason=f"a JSON {type(fields).__name__}, not an object")
+    version, name, incarnation = (fields.pop(key, None) for key in _ENVELOPE)
+    if type(version) is not int or version != VERSION:
+        return Refusal(reason=f"version {version!r:.40}; this side speaks {VERSION}")
+    kind = TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        return Refusal(reason=f"unknown type {name!r:.40}")
+    if allowed is not None and kind not in allowed:
+        return Refusal(reason=f"{name} is not for this side to say")
+    if type(incarnation) is not int or incarnation < 0:
+        return Refusal(reason=f"incarnation {incarnation!r:.40} of {name}")
+    return _body(kind, fields, Incarnation(incarnation))
+
+
+def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envelope | Refusal:
+    """Check the fields of one type.
+
+    Strict validation of JSON, not of Python values: only there is an array a tuple.  pydantic
+    cannot forbid extra fields of plain dataclasses, so the value is written again and compared.
+    """
+    adapter = _ADAPTERS.get(kind)
+    if adapter is None:
+        adapter = _ADAPTERS[kind] = TypeAdapter(kind)
+    try:
+        message = adapter.validate_json(pydantic_core.to_json(fields), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return Refusal(reason=f"{type_name(kind)}.{where}: {first['msg']}")
+    except ValueError as error:
+        return Refusal(reason=f"{type_name(kind)}: {error}")
+    difference = _difference(fields, asdict(message))
+    if difference is not None:
+        return Refusal(reason=f"{type_name(kind)}{difference}")
+    return Envelope(message=message, incarnation=incarnation)
+
+
+def _difference(received: Any, known: Any) -> str | None:
+    """Name the first field that was received and is unknown, or the other way round."""
+    if isinstance(known, dict) and isinstance(received, dict):
+        for key in received.keys() ^ known.keys():
+            return f".{key!s:.40}: " + ("unknown field" if key in received else "missing field")
+        pairs = [(f".{key}", received[key], known[key]) for key in known]
+    elif isinstance(known, list | tuple) and isinstance(received, list):
+        pairs = [(f"[{i}]", *pair) for i, pair in enumerate(zip(received, known, strict=False))]
+    else:
+        return None
+    for where, one, other in pairs:
+        inner = _difference(one, other)
+        if inner is not None:
+            return where + inner
+    return None

@@ -1,0 +1,133 @@
+"""What an agent and its fork server tell each other, over a socket pair of records.
+
+Owns the requests (with three file descriptors beside a start: control socket, stdout, stderr)
+and the reports.  Knows nothing of torch or of jobs.  Both ends are of one installation and one
+parent, so unlike messages between machines these carry no version; a record that cannot be read
+is a bug and raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from pliant.core.vocabulary import Incarnation, ReplicaId
+
+MAX_RECORD_BYTES = 128 * 1024
+"""Largest record, in bytes; below the default send buffer of a Unix socket (208 KiB)."""
+
+NUM_START_FDS = 3
+"""Control socket, stdout, stderr: sent with every ``StartWorker``, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Who a new worker is and what it runs."""
+
+    replica: ReplicaId
+    job: str
+
+    command: tuple[str, ...]
+    """The script and its arguments, as after ``python``."""
+
+    cwd: str
+    out: str
+    """Directory of the run, absolute."""
+
+    address: str
+    """Address of this node under which members elsewhere reach it."""
+
+    incarnation: Incarnation
+    init: str | None = None
+    """File with weights to start from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker:
+    """Fork a worker."""
+
+    assignment: Assignment
+    type: Literal["start"] = "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillWorker:
+    """SIGKILL a worker and its process group; unknown or gone: nothing happens."""
+
+    replica: ReplicaId
+    type: Literal["kill"] = "kill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardFiles:
+    """Remove these files if the agent dies, unless others lie there by then."""
+
+    paths: tuple[str, ...]
+    type: Literal["guard"] = "guard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReady:
+    """Everything is imported; starts are warm from now on."""
+
+    pid: int
+    type: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFailed:
+    """The engine cannot be imported; the fork server ends."""
+
+    reason: str
+    type: Literal["failed"] = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted:
+    """A worker was forked."""
+
+    replica: ReplicaId
+    pid: int
+    type: Literal["started"] = "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    """A worker was reaped."""
+
+    replica: ReplicaId
+    pid: int
+
+    returncode: int
+    """Exit code, or the negated number of the signal that ended it."""
+
+    type: Literal["exited"] = "exited"
+
+
+Request = StartWorker | KillWorker | GuardFiles
+Report = ServerReady | ServerFailed | WorkerStarted | WorkerExited
+
+_REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)
+_REPORTS: TypeAdapter[Report] = TypeAdapter(Report)
+
+
+def write_request(request: Request) -> bytes:
+    """Turn a request into a record."""
+    return _REQUESTS.dump_json(request)
+
+
+def read_request(data: bytes) -> Request:
+    """Read a record as a request."""
+    return _REQUESTS.validate_json(data)
+
+
+def write_report(report: Report) -> bytes:
+    """Turn a report into a record."""
+    return _REPORTS.dump_json(report)
+
+
+def read_report(data: bytes) -> Report:
+    """Read a record as a report."""
+    return _REPORTS.validate_json(data)

@@ -1,0 +1,103 @@
+"""What processes tell each other that the core never decides on.
+
+Owns the facts for people (commits, logged values, error texts, process ids) and the agent's
+sign of life.  Knows nothing of the protocol: a note may be lost without changing what happens
+to a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.vocabulary import ExitKind, Generation, NodeId, ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A replica committed a step.  Every member may report it; the log keeps the first."""
+
+    replica: ReplicaId
+    generation: Generation
+    step: int
+    mono_s: float
+    """Moment of the commit on the node's monotonic clock, in seconds."""
+    loss: float | None
+    grad_norm: float | None
+    samples: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Values the script passed to ``session.log``."""
+
+    replica: ReplicaId
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a step consists of and how many there are, from the script's own arguments."""
+
+    replica: ReplicaId
+    num_slots: int
+    total_steps: int | None
+    num_samples: int
+    global_batch: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """One sentence of the session for people, e.g. its memory report."""
+
+    replica: ReplicaId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The sentence of a ConfigError or UsageError; the worker ends with code 2."""
+
+    replica: ReplicaId
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback:
+    """The script's traceback, the user's frames only."""
+
+    replica: ReplicaId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last thing a worker says: why it ends.  One that is killed says nothing."""
+
+    replica: ReplicaId
+    kind: ExitKind
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The agent started a worker process."""
+
+    replica: ReplicaId
+    node: NodeId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The agent's sign of life; ``refused`` counts messages of its workers it could not read."""
+
+    node: NodeId
+    refused: int
+
+
+WorkerNote = Committed | Logged | Planned | Noted | Usage | Traceback | Ended
+AgentNote = Started | Alive
+Note = WorkerNote | AgentNote
