@@ -1,0 +1,277 @@
+"""Buffers: how a model's buffers move in a step that many replicas compute.
+
+Owns the rules of DESIGN 4.2.  Every slot starts from the values of the step's start; what each
+slot changed is added up along the tree, beside the gradients, as float64.  Must not know slots'
+content, sums or groups: it writes one slot's changes into a vector and applies the total.
+
+    mean    floating point: start + mean of the changes over the computed slots
+    agree   integer and bool: every slot must have made the same change
+    sum     start + sum of the changes          (asked for with buffers={name: "sum"})
+    max     largest value any slot ended with   (asked for)
+    local   left alone: differs between replicas, and is in no digest   (asked for)
+
+Buffers are read again by name after each slot, since ``self.ema = ...`` rebinds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from pliant.core.errors import ConfigError, UsageError
+
+RULES = frozenset({"mean", "agree", "sum", "max", "local"})
+
+LARGE_NUMEL = 16_384
+"""Above this a buffer is taken for a constant (a causal mask, a table of positions) unless a rule
+is given: its changes would travel as 8 bytes per element and slot."""
+
+
+class BufferRules:
+    """The buffers of one model and the rule of each."""
+
+    def __init__(self, model: torch.nn.Module, rules: Mapping[str, str], num_slots: int) -> None:
+        named = dict(model.named_buffers())
+        _check_rules(rules, named)
+        self._kept = [
+            _buffer(name, *_owner(model, name), tensor, rules.get(name), num_slots)
+            for name, tensor in named.items()
+            if rules.get(name) != "local"
+        ]
+        self.local = frozenset(name for name, rule in rules.items() if rule == "local")
+        """Names of the buffers that are not the same on every replica."""
+        self.width = sum(buffer.width for buffer in self._kept)
+        """Float64 values per slot."""
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Remember the values of the step's start."""
+        for buffer in self._kept:
+            buffer.begin()
+
+    @torch.no_grad()
+    def rewind(self) -> None:
+        """Give every buffer the value, and the tensor, it had at the step's start."""
+        for buffer in self._kept:
+            buffer.rewind()
+
+    @torch.no_grad()
+    def write_changes(self, out: torch.Tensor, slot: int) -> None:
+        """Write what the slot that just ended changed into ``out``, which is zero."""
+        for buffer, part in self._parts(out):
+            buffer.write(part, slot)
+
+    @torch.no_grad()
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        """Move from the step's start by the reduced changes.
+
+        Raises:
+            UsageError: slots changed an integer buffer differently.
+        """
+        for buffer, part in self._parts(total):
+            buffer.rewind()
+            if num_computed:
+                buffer.commit(part, num_computed)
+
+    def _parts(self, vector: torch.Tensor) -> Iterable[tuple[_Buffer, torch.Tensor]]:
+        start = 0
+        for buffer in self._kept:
+            yield buffer, vector[start : start + buffer.width]
+            start += buffer.width
+
+
+class _Buffer:
+    """One buffer that follows the mean rule; the others derive from it."""
+
+    def __init__(
+        self, name: str, module: torch.nn.Module, key: str, tensor: torch.Tensor, num_slots: int
+    ) -> None:
+        self.name = name
+        self.module = module
+        self.key = key
+        self.tensor = tensor
+        self.start = torch.empty(0)
+        self.num_slots = num_slots
+        self.width = self._width(tensor.numel() * (2 if tensor.is_complex() else 1))
+
+    def _width(self, numel: int) -> int:
+        return numel
+
+    def now(self) -> torch.Tensor:
+        """Return the tensor that bears the name now."""
+        found = self.module._buffers.get(self.key)  # noqa: SLF001  # get_buffer refuses rebinding to None
+        if found is None or found.shape != self.tensor.shape or found.dtype != self.tensor.dtype:
+            raise UsageError(
+                f"buffer {self.name!r} changed its shape, its type or was removed during a step; "
+                f'say buffers={{"{self.name}": "local"}} if it is not part of the model\'s state'
+            )
+        return found
+
+    def begin(self) -> None:
+        self.tensor = self.now()
+        self.start = self.tensor.detach().clone()
+
+    def rewind(self) -> None:
+        self.module._buffers[self.key] = self.tensor  # noqa: SLF001  # keeps the tensor itself
+        self.tensor.copy_(self.start)
+
+    def write(self, out: torch.Tensor, slot: int) -> None:
+        del slot
+        end, start = (_real(value).double().reshape(-1) for value in (self.now(), self.start))
+        torch.sub(end, start, out=out)
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        self._add(total / num_computed)
+
+    def _add(self, change: torch.Tensor) -> None:
+        if not change.any():
+            return  # a buffer that nobody changed keeps its bits
+        start = _real(self.start)
+        moved = start.double() + change.reshape(start.shape)
+        _real(self.tensor).copy_(moved)
+
+
+class _SumBuffer(_Buffer):
+    """Moves by the sum of all changes."""
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        del num_computed
+        self._add(total)
+
+
+class _MaxBuffer(_Buffer):
+    """Takes the largest value; each slot has columns of its own, since only sums travel."""
+
+    def _width(self, numel: int) -> int:
+        return (numel + 1) * self.num_slots
+
+    def write(self, out: torch.Tensor, slot: int) -> None:
+        row = out.view(self.num_slots, -1)[slot]
+        row[0] = 1.0
+        row[1:] = self.now().double().reshape(-1)
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        del num_computed
+        rows = total.view(self.num_slots, -1)
+        computed = rows[rows[:, 0] > 0, 1:]
+        self.tensor.copy_(computed.amax(dim=0).reshape(self.tensor.shape))
+
+
+class _AgreeBuffer(_Buffer):
+    """Makes the one change that every slot made; a hash of it shows whether all did."""
+
+    def _width(self, numel: int) -> int:
+        return numel + 1
+
+    def write(self, out: torch.Tensor, slot: int) -> None:
+        del slot
+        change = _change(self.start, self.now())
+        out[0] = _hash(change)
+        out[1:] = change
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        change = total[1:] / num_computed
+        if float(total[0]) != _hash(change) * num_computed:
+            raise UsageError(
+                f"the slots of one step changed buffer {self.name!r} in different ways; say what "
+                f'to do with it: buffers={{"{self.name}": "sum"}}, "max" or "local"'
+            )
+        if not change.any():
+            return
+        change = change.reshape(self.start.shape)
+        if self.start.dtype is torch.bool:
+            self.tensor.copy_(self.start.logical_xor(change != 0))
+        else:
+            self.tensor.copy_(self.start + change.to(self.start.dtype))
+
+
+class _ConstantBuffer(_Buffer):
+    """A large buffer that no slot may change."""
+
+    def _width(self, numel: int) -> int:
+        del numel
+        return 0
+
+    def begin(self) -> None:
+        """Keep no copy; in-place changes show in the version counter."""
+        self.tensor = self.now()
+        self._version = self.tensor._version  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+
+    def rewind(self) -> None:
+        self.module._buffers[self.key] = self.tensor  # noqa: SLF001  # keeps the tensor itself
+
+    def write(self, out: torch.Tensor, slot: int) -> None:
+        del out, slot
+        if self.now() is not self.tensor or self.tensor._version != self._version:  # noqa: SLF001
+            raise UsageError(
+                f"buffer {self.name!r} has {self.tensor.numel()} elements and changed during a "
+                f'step; say how: buffers={{"{self.name}": "mean"}}, "sum", "max" or "local"'
+            )
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        del total, num_computed
+
+
+_CLASSES: dict[str, type[_Buffer]] = {
+    "mean": _Buffer,
+    "agree": _AgreeBuffer,
+    "sum": _SumBuffer,
+    "max": _MaxBuffer,
+    "constant": _ConstantBuffer,
+}
+
+
+def _buffer(
+    name: str,
+    module: torch.nn.Module,
+    key: str,
+    tensor: torch.Tensor,
+    rule: str | None,
+    num_slots: int,
+) -> _Buffer:
+    if rule is None:
+        is_float = tensor.is_floating_point() or tensor.is_complex()
+        rule = "mean" if is_float else "agree"
+        if tensor.numel() > LARGE_NUMEL:
+            rule = "constant"
+    return _CLASSES[rule](name, module, key, tensor, num_slots)
+
+
+def _check_rules(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> None:
+    for name, rule in rules.items():
+        if name not in named:
+            known = ", ".join(sorted(named)) or "none"
+            raise ConfigError(f"buffers names {name!r}, which the model has not; it has: {known}")
+        if rule not in RULES:
+            raise ConfigError(
+                f"buffers={{{name!r}: {rule!r}}}: the rule must be one of "
+                f"{', '.join(sorted(RULES))}"
+            )
+        is_float = named[name].is_floating_point() or named[name].is_complex()
+        if rule == "mean" and not is_float:
+            raise ConfigError(f"buffers={{{name!r}: 'mean'}}: {named[name].dtype} has no mean")
+        if rule == "max" and named[name].is_complex():
+            raise ConfigError(f"buffers={{{name!r}: 'max'}}: complex numbers have no order")
+
+
+def _owner(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    path, _, key = name.rpartition(".")
+    return model.get_submodule(path), key
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _change(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Return what turns ``start`` into ``end`` as exact float64 values (below 2**53)."""
+    if start.dtype is torch.bool:
+        return start.logical_xor(end).double().reshape(-1)
+    return (end - start).double().reshape(-1)
+
+
+def _hash(change: torch.Tensor) -> float:
+    """Return 32 bits of the change; the sum of equal ones over all slots is exact in float64."""
+    return float(zlib.crc32((change + 0.0).numpy().tobytes()))

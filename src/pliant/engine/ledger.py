@@ -1,0 +1,62 @@
+"""Ledger: which samples each slot really used, and which slots were committed.
+
+Owns one append-only file of JSON lines per replica.  A slot's line is written before the vote, so
+that whoever commits has its samples on record; the commit's line after it.  Knows nothing of
+tensors, epochs or what an audit does with the lines (``observe.audit``).
+
+One ``os.write`` per line on an ``O_APPEND`` descriptor: a line is whole or absent, also when the
+process is killed right after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Ledger:
+    """The ledger of one replica; without a path every line is dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._fd = -1
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def slot(
+        self, *, lineage: int, step: int, generation: int, slot: int, ids: Sequence[int]
+    ) -> None:
+        """Record that ``slot`` of ``step`` was computed from these samples."""
+        self._write(
+            {
+                "lineage": lineage,
+                "step": step,
+                "generation": generation,
+                "slot": slot,
+                "ids": list(ids),
+            }
+        )
+
+    def commit(self, *, lineage: int, step: int, generation: int, digest: str) -> None:
+        """Record that ``step`` was committed with this result."""
+        self._write(
+            {
+                "lineage": lineage,
+                "step": step,
+                "generation": generation,
+                "commit": True,
+                "digest": digest,
+            }
+        )
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: dict[str, object]) -> None:
+        if self._fd >= 0:
+            os.write(self._fd, (json.dumps(line, separators=(",", ":")) + "\n").encode())

@@ -1,0 +1,120 @@
+"""Fault injection: what a test makes a worker do to itself at a named point.
+
+Owns the points' names, the plan of faults and the one hook that the engine's probe calls.  Knows
+nothing of torch, of the engine or of a job; without ``install`` it does nothing.
+
+A plan is text, so that it travels as a script's argument:
+
+    r2@vote:7=SIGKILL          replica r2 kills itself at point "vote" of step 7
+    r3@transfer=SIGSTOP        the first time r3 passes "transfer"
+    r1@tail:4=hang:2.5         r1 sleeps for 2.5 s
+    r1@tail:4=raise            r1 raises InjectedError
+
+Several are joined by commas.  Each happens once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+POINTS = frozenset(
+    {
+        "build",
+        "prepared",
+        "boundary",
+        "transfer",
+        "micro_batch",
+        "bucket",
+        "reduced",
+        "vote",
+        "commit",
+        "tail",
+        "reform",
+    }
+)
+"""Every phase in which a fault can be placed; the engine passes each of them."""
+
+Hook = Callable[[str, int], None]
+"""Gets the point's name and the number of steps committed so far."""
+
+installed: Hook | None = None
+"""What the engine's probe calls; None outside of tests."""
+
+
+class InjectedError(RuntimeError):
+    """The fault that a plan asked for with ``raise``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong in one replica, once."""
+
+    replica: str
+    point: str
+    action: str
+
+    step: int | None = None
+    """None: the first time the replica passes the point."""
+
+    def __post_init__(self) -> None:
+        if self.point not in POINTS:
+            raise ValueError(f"unknown point {self.point!r}; one of {', '.join(sorted(POINTS))}")
+        kind = self.action.partition(":")[0]
+        if kind not in {"raise", "hang"} and not hasattr(signal, kind):
+            raise ValueError(f"unknown action {self.action!r}: a signal's name, hang:S or raise")
+
+    def fits(self, point: str, step: int) -> bool:
+        """Return whether this fault is due here."""
+        return self.point == point and self.step in (None, step)
+
+    def happen(self) -> None:
+        """Do it, to the calling process."""
+        kind, _, value = self.action.partition(":")
+        if kind == "raise":
+            raise InjectedError(f"{self.replica} at {self.point} of step {self.step}")
+        if kind == "hang":
+            threading.Event().wait(float(value))
+            return
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Read a plan of faults.
+
+    Raises:
+        ValueError: the text does not follow the form shown at the top of this module.
+    """
+    return tuple(_parse_one(part.strip()) for part in text.split(",") if part.strip())
+
+
+def install(hook: Hook | None) -> None:
+    """Call ``hook`` at every point from now on; None takes it out."""
+    global installed  # one per process, like a signal handler
+    installed = hook
+
+
+def install_plan(plan: str, *, replica: str) -> None:
+    """Let the faults of ``plan`` that name ``replica`` happen in this process."""
+    waiting = [fault for fault in parse(plan) if fault.replica == replica]
+
+    def hook(point: str, step: int) -> None:
+        for fault in waiting:
+            if fault.fits(point, step):
+                waiting.remove(fault)
+                fault.happen()
+                return
+
+    install(hook)
+
+
+def _parse_one(text: str) -> Fault:
+    place, equals, action = text.partition("=")
+    replica, at, where = place.partition("@")
+    point, colon, step = where.partition(":")
+    if not (equals and at and replica and action and (step or not colon)):
+        raise ValueError(f"a fault looks like r2@vote:7=SIGKILL, got {text!r}")
+    return Fault(replica=replica, point=point, action=action, step=int(step) if step else None)
