@@ -98,6 +98,14 @@ class Alive:
     refused: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFailed:
+    """The agent cannot start workers any more; the reason is for people."""
+
+    node: NodeId
+    reason: str
+
+
 WorkerNote = Committed | Logged | Planned | Noted | Usage | Traceback | Ended
-AgentNote = Started | Alive
+AgentNote = Started | Alive | AgentFailed
 Note = WorkerNote | AgentNote

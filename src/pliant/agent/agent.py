@@ -1,0 +1,318 @@
+"""The agent of one node: runs workers, carries what they and the coordinator say to each other.
+
+Owns the processes of its node: their devices, their control sockets, their output, their exits.
+Knows nothing of generations, torch or why a replica starts or ends: it decides nothing.
+
+    coordinator ==WebSocket==> agent --socket pair--> fork server --fork--> workers
+                                 \\=======one socket pair per worker=======/
+
+A device is free only when the process that had it was reaped.  A fork server that dies takes its
+workers with it and is started once more; a second death ends the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, assert_never
+
+from pliant.agent.launcher import Launcher
+from pliant.agent.uplink import Uplink
+from pliant.agent.worker import Worker
+from pliant.core.vocabulary import (
+    Command,
+    Dismiss,
+    EndJob,
+    EndReplica,
+    Exited,
+    ExitKind,
+    FallThrough,
+    Incarnation,
+    NodeId,
+    NodeJoined,
+    Prepare,
+    Reform,
+    Release,
+    ReplicaId,
+    StartReplica,
+    Stop,
+    Switch,
+)
+from pliant.wire.codec import Message
+from pliant.wire.launch import (
+    Assignment,
+    GuardFiles,
+    KillWorker,
+    Report,
+    ServerFailed,
+    ServerReady,
+    StartWorker,
+    WorkerExited,
+    WorkerStarted,
+)
+from pliant.wire.notes import AgentFailed, Alive, Started
+from pliant.wire.seams import OutputListener
+
+ALIVE_S = 1.0
+"""Between two signs of life of an agent, in seconds."""
+
+MAX_SERVER_LIVES = 2
+"""Fork servers an agent starts in its life: a second death has a cause that a third would meet."""
+
+_REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """What an agent runs, and where."""
+
+    node: NodeId
+    job: str
+
+    devices: int
+    """Workers that may run here at a time."""
+
+    command: tuple[str, ...]
+    """The script and its arguments."""
+
+    cwd: Path
+    out: Path
+    """Directory of the run; the agent writes ``logs/`` in it."""
+
+    environment: Mapping[str, str]
+    """Environment of the workers."""
+
+    address: str = "127.0.0.1"
+    """Address under which workers elsewhere reach this node."""
+
+    init: Path | None = None
+    guarded: tuple[Path, ...] = field(default=())
+    """Files that must not outlive this process, even if it is killed."""
+
+
+def nobody_listens(replica: ReplicaId, line: str, /) -> None:
+    """Follow no output."""
+
+
+class Agent:
+    """Runs the workers of one job on one node.  ``open``, ``serve``, ``close``, each once."""
+
+    def __init__(self, config: AgentConfig, *, listener: OutputListener = nobody_listens) -> None:
+        self._config = config
+        self._listener = listener
+        self._workers: dict[ReplicaId, Worker] = {}
+        self._waiting: deque[ReplicaId] = deque()
+        self._exits: dict[ReplicaId, Exited] = {}
+        self._launcher: Launcher | None = None
+        self._lives = 0
+        self._uplink: Uplink | None = None
+        self._early: list[Message] = []
+        self._refused = 0
+        self._over = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Start the fork server, which imports for a second or two; returns at once."""
+        self._lives += 1
+        self._launcher = Launcher(on_report=self._on_report, on_gone=self._on_server_gone)
+        self._launcher.start(
+            environment=self._config.environment,
+            cwd=self._config.cwd,
+            log=self._config.out / "logs" / "forkserver.log",
+        )
+        if self._config.guarded:
+            self.guard()
+
+    def guard(self) -> None:
+        """Tell the fork server which files to remove if this process is killed."""
+        if self._launcher is not None:
+            self._launcher.ask(GuardFiles(paths=tuple(map(str, self._config.guarded))))
+
+    async def serve(self, url: str, token: str) -> None:
+        """Obey the coordinator at ``url`` until it ends the job.
+
+        Raises:
+            PermanentError: the coordinator refuses this agent or cannot be reached any more.
+        """
+        self._uplink = Uplink(url, token, greeting=self._greeting, on_command=self._obey)
+        for message in self._early:
+            self._uplink.send(message)
+        uplink = asyncio.create_task(self._uplink.run())
+        alive = asyncio.create_task(self._stay_alive())
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait({uplink, over}, return_when=asyncio.FIRST_COMPLETED)
+            if uplink.done():
+                uplink.result()
+        finally:
+            for task in (uplink, alive, over):
+                task.cancel()
+            await asyncio.gather(uplink, alive, over, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End every worker and the fork server; returns when they are gone."""
+        if self._launcher is not None:
+            await self._launcher.close()
+            self._launcher = None
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        await asyncio.sleep(0)  # let transports close their files
+
+    # --- what the coordinator says ------------------------------------------------
+
+    def _obey(self, command: Command, incarnation: Incarnation) -> None:
+        """Carry out a command; one that was carried out before changes nothing."""
+        match command:
+            case StartReplica(replica=replica):
+                self._start(replica)
+            case EndReplica(replica=replica):
+                self._end(replica)
+            case EndJob():
+                self._over.set()
+            case Prepare() | Switch() | Reform() | FallThrough() | Dismiss() | Release() | Stop():
+                for replica in command.to:
+                    worker = self._workers.get(replica)
+                    if worker is not None:
+                        worker.send(command, incarnation)
+            case _:
+                assert_never(command)
+
+    def _start(self, replica: ReplicaId) -> None:
+        if replica in self._workers or replica in self._exits or replica in self._waiting:
+            return
+        if not _REPLICA_NAME.fullmatch(replica):
+            self._refuse(replica, "is no name for a replica")
+            return
+        self._waiting.append(replica)
+        self._fill_devices()
+
+    def _fill_devices(self) -> None:
+        """Start those who wait, as far as devices are free."""
+        while self._waiting and len(self._workers) < self._config.devices:
+            replica = self._waiting.popleft()
+            worker = Worker(replica, on_message=self._send, on_refusal=self._refuse)
+            self._workers[replica] = worker
+            self._spawn(self._launch(worker))
+
+    async def _launch(self, worker: Worker) -> None:
+        replica = worker.replica
+        log = self._config.out / "logs" / f"{replica}.log"
+        fds = await worker.open(log, self._listener)
+        assignment = Assignment(
+            replica=replica,
+            job=self._config.job,
+            command=self._config.command,
+            cwd=str(self._config.cwd),
+            out=str(self._config.out),
+            address=self._config.address,
+            incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
+            init=str(self._config.init) if self._config.init else None,
+        )
+        if self._launcher is not None:
+            self._launcher.ask(StartWorker(assignment=assignment), fds)
+
+    def _end(self, replica: ReplicaId) -> None:
+        """Kill a worker; its exit is reported once it was reaped, again if asked again."""
+        if replica in self._exits:
+            self._send(self._exits[replica])
+        elif replica in self._waiting:
+            self._waiting.remove(replica)
+            self._report_exit(Exited(replica=replica, kind=ExitKind.SIGNAL, detail="SIGKILL"))
+        elif replica in self._workers:
+            self._workers[replica].end_requested = True
+            if self._launcher is not None:
+                self._launcher.ask(KillWorker(replica=replica))
+
+    # --- what the fork server says ------------------------------------------------
+
+    def _on_report(self, report: Report) -> None:
+        match report:
+            case ServerReady():
+                pass
+            case ServerFailed(reason=reason):
+                self._lives = MAX_SERVER_LIVES
+                self._fail(f"the engine cannot be imported: {reason}")
+            case WorkerStarted(replica=replica, pid=pid):
+                worker = self._workers.get(replica)
+                if worker is not None:
+                    worker.started(pid)
+                    self._send(Started(replica=replica, node=self._config.node, pid=pid))
+                    if worker.end_requested and self._launcher is not None:
+                        self._launcher.ask(KillWorker(replica=replica))
+            case WorkerExited(replica=replica, returncode=returncode):
+                worker = self._workers.get(replica)
+                if worker is not None:
+                    self._spawn(self._bury(worker, returncode))
+            case _:
+                assert_never(report)
+
+    async def _bury(self, worker: Worker, returncode: int) -> None:
+        exited = await worker.exit(returncode)
+        self._workers.pop(worker.replica, None)
+        self._report_exit(exited)
+        self._fill_devices()
+
+    def _report_exit(self, exited: Exited) -> None:
+        self._exits[exited.replica] = exited
+        self._send(exited)
+
+    def _on_server_gone(self, launcher: Launcher) -> None:
+        """The fork server died: so did its workers.  Try once more."""
+        _log.warning("the fork server %s died", launcher.pid)
+        lost = tuple(self._workers.values())
+        self._spawn(launcher.close())
+        if self._lives >= MAX_SERVER_LIVES:
+            self._launcher = None
+            self._fail("the fork server died; see logs/forkserver.log")
+        else:
+            self.open()
+        for worker in lost:
+            self._spawn(self._bury_orphan(worker))
+
+    async def _bury_orphan(self, worker: Worker) -> None:
+        await worker.vanished()
+        await self._bury(worker, -9)
+
+    # --- what goes up -----------------------------------------------------------------
+
+    def _greeting(self) -> list[Message]:
+        return [NodeJoined(node=self._config.node, devices=self._config.devices)]
+
+    def _send(self, message: Message) -> None:
+        if self._uplink is None:
+            self._early.append(message)
+        else:
+            self._uplink.send(message)
+
+    def _fail(self, reason: str) -> None:
+        self._send(AgentFailed(node=self._config.node, reason=reason))
+
+    def _refuse(self, replica: ReplicaId, reason: str) -> None:
+        self._refused += 1
+        _log.warning("refused a message of %s: %s", replica, reason)
+
+    async def _stay_alive(self) -> None:
+        while True:
+            self._send(Alive(node=self._config.node, refused=self._refused))
+            await asyncio.sleep(ALIVE_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(f"{type(error).__name__}: {error}")

@@ -1,0 +1,149 @@
+"""The agent's side of its fork server: start it, ask it, hear from it, see it die.
+
+Owns one child process and one socket of records.  Knows nothing of replicas beyond their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pliant.wire.launch import MAX_RECORD_BYTES, Report, Request, read_report, write_request
+
+SERVER_MODULE = "pliant.engine.forkserver"
+
+FIXED_ENVIRONMENT = {
+    # glibc gives memory back and faults it in again: up to 57,000 page faults a step.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
+"""Read once, when a process starts; hence set here and not in the worker."""
+
+DEFAULT_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+"""Set unless the user did: replicas must agree on the order of sets of strings."""
+
+END_S = 8.0
+"""Longest wait for a fork server to bury its workers and exit, in seconds; then SIGKILL."""
+
+ReportHandler = Callable[[Report], None]
+
+
+class Launcher:
+    """One fork server.  A second life is a second object."""
+
+    def __init__(self, *, on_report: ReportHandler, on_gone: Callable[[Launcher], None]) -> None:
+        self._on_report = on_report
+        self._on_gone = on_gone
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
+        self._closing = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the fork server."""
+        return self._process.pid if self._process else None
+
+    def start(self, *, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
+        """Start the process; returns at once.  Its own output goes to the file ``log``.
+
+        A session of its own: Ctrl-C in the terminal reaches the agent only.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603  # our own module
+                [sys.executable, "-m", SERVER_MODULE, str(theirs.fileno())],
+                cwd=cwd,
+                env={**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._socket = ours
+        asyncio.get_running_loop().add_reader(ours, self._readable)
+
+    def ask(self, request: Request, fds: Sequence[int] = ()) -> None:
+        """Send a request with the files it needs; they are closed here once they were sent."""
+        self._waiting.append((write_request(request), fds))
+        self._flush()
+
+    async def close(self) -> None:
+        """Let the fork server bury its workers and exit; kill it if it does not."""
+        self._closing = True
+        self._hang_up()
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while process.poll() is None:
+                    await asyncio.sleep(0.02)
+        if process.poll() is None:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    def kill(self) -> None:
+        """End the fork server, and through the kernel its workers, at once."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._socket is not None:
+            data, fds = self._waiting[0]
+            try:
+                socket.send_fds(self._socket, [data], list(fds))
+            except BlockingIOError:
+                loop.add_writer(self._socket, self._flush)
+                return
+            except OSError:
+                break  # it is gone; the reader says so
+            self._waiting.popleft()
+            _close_all(fds)
+        if self._socket is not None:
+            loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            data = self._socket.recv(MAX_RECORD_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._on_report(read_report(data))
+            return
+        self._hang_up()
+        if not self._closing:
+            self._on_gone(self)
+
+    def _hang_up(self) -> None:
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
+        self._socket.close()
+        self._socket = None
+        for _, fds in self._waiting:
+            _close_all(fds)
+        self._waiting.clear()
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

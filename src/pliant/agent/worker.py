@@ -1,0 +1,196 @@
+"""One worker as its agent sees it: a process, a control socket, two pipes.
+
+Owns the descriptors of one replica and what it said about its end.  Knows nothing of starting
+processes (the launcher does) or of the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from pliant.agent.output import Output, RotatingFile
+from pliant.core.vocabulary import (
+    Command,
+    Exited,
+    ExitKind,
+    Finished,
+    Incarnation,
+    Refused,
+    ReplicaId,
+)
+from pliant.wire.codec import (
+    WORKER_EVENTS,
+    WORKER_NOTES,
+    Envelope,
+    Message,
+    Refusal,
+    decode,
+    encode,
+)
+from pliant.wire.framing import FrameError, Unframer, frame
+from pliant.wire.notes import Ended
+from pliant.wire.seams import OutputListener
+
+DRAIN_S = 1.0
+"""Longest wait for the last words of a dead worker, in seconds; a grandchild may hold a pipe."""
+
+_MAY_SAY = WORKER_EVENTS | WORKER_NOTES
+
+OnMessage = Callable[[Message], None]
+OnRefusal = Callable[[ReplicaId, str], None]
+
+
+class Worker(asyncio.Protocol):
+    """A worker from the request to start it until its exit was reported."""
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        *,
+        on_message: OnMessage,
+        on_refusal: OnRefusal,
+    ) -> None:
+        self.replica = replica
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.end_requested = False
+        self._on_message = on_message
+        self._on_refusal = on_refusal
+        self._unframer = Unframer()
+        self._control: asyncio.WriteTransport | None = None
+        self._control_ended = asyncio.Event()
+        self._outputs: list[tuple[asyncio.ReadTransport, Output]] = []
+        self._file: RotatingFile | None = None
+        self._ended: Ended | None = None
+        self._finished = False
+
+    async def open(self, log: Path, listener: OutputListener) -> tuple[int, int, int]:
+        """Open socket and pipes; return the child's ends: control, stdout, stderr."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        await loop.create_connection(lambda: self, sock=ours)
+        self._file = file = RotatingFile(log)
+        ends = [theirs.detach()]
+        for _ in range(2):
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+            transport, output = await loop.connect_read_pipe(
+                lambda: Output(self.replica, file, listener),
+                os.fdopen(read_end, "rb", buffering=0),
+            )
+            self._outputs.append((transport, output))
+            ends.append(write_end)
+        return ends[0], ends[1], ends[2]
+
+    def started(self, pid: int) -> None:
+        """Note the process; from now on it can be waited for even without its parent."""
+        self.pid = pid
+        with contextlib.suppress(OSError):
+            self.pidfd = os.pidfd_open(pid)
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        """Pass a command on; a worker that is gone does not hear it."""
+        if self._control is not None and not self._control.is_closing():
+            self._control.write(frame(encode(command, incarnation)))
+
+    async def exit(self, returncode: int) -> Exited:
+        """Take the last words of a process that has ended, and word its exit."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._control_ended.wait()
+                for _, output in self._outputs:
+                    await output.ended.wait()
+        self.close()
+        kind, detail = self._how(returncode)
+        return Exited(replica=self.replica, kind=kind, detail=detail)
+
+    def close(self) -> None:
+        """Close everything that belongs to the worker; a second call does nothing."""
+        if self._control is not None:
+            self._control.abort()
+        for transport, _ in self._outputs:
+            transport.close()
+        if self._file is not None:
+            asyncio.get_running_loop().call_soon(self._file.close)
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    async def vanished(self) -> None:
+        """Kill a worker whose parent is gone, and wait until it is no more."""
+        if self.pidfd is None or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.pidfd, gone.set)
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await gone.wait()
+        except TimeoutError:
+            pass  # uninterruptible; nothing more can be done about it
+        finally:
+            loop.remove_reader(self.pidfd)
+
+    def _how(self, returncode: int) -> tuple[ExitKind, str]:
+        """Say how the process ended: its own word counts if it came to say it."""
+        if self._ended is not None:
+            return self._ended.kind, self._ended.detail
+        if returncode < 0:
+            return ExitKind.SIGNAL, _signal_name(-returncode)
+        if returncode == 0 and self._finished:
+            return ExitKind.FINISHED, ""
+        if returncode == 0:
+            return ExitKind.EARLY, "the process ended with code 0 before its last step"
+        return ExitKind.SCRIPT, f"the process ended with code {returncode}"
+
+    # --- asyncio.Protocol of the control socket ----------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        if isinstance(transport, asyncio.WriteTransport):
+            self._control = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Check what the worker says and hand it on."""
+        try:
+            for message in self._unframer.feed(data):
+                self._take(decode(message, _MAY_SAY))
+        except FrameError as error:
+            self._on_refusal(self.replica, str(error))
+            if self._control is not None:
+                self._control.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that there is nothing more to hear."""
+        self._control_ended.set()
+
+    def _take(self, received: Envelope | Refusal) -> None:
+        if isinstance(received, Refusal):
+            self._on_refusal(self.replica, received.reason)
+            return
+        message = received.message
+        speaker = getattr(message, "replica", None)
+        if speaker != self.replica and not (isinstance(message, Refused) and message.joiner):
+            self._on_refusal(self.replica, f"spoke for {speaker!r:.40}")
+            return
+        if isinstance(message, Ended):
+            self._ended = message
+            return
+        self._finished = self._finished or isinstance(message, Finished)
+        self._on_message(message)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
