@@ -1,0 +1,201 @@
+"""What a step of pliant costs when nothing changes, over DDP: ``python -m benchmarks.steady``.
+
+Owns the configurations, the ratios and the page.  The measured turns are in ``steady_worker``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import harness
+from benchmarks.harness import Figure, Page
+
+WARM_TURNS = 3
+DESCRIPTION = "exact and fast step of pliant over DDP accumulating the same micro-batches"
+
+METHOD = """\
+Model: byte-level GPT, 9.64M parameters, 116 MB with Adam state, fp32, AdamW, clipping at 1.0;
+micro-batches of {micro} samples x {length} tokens; one thread per worker. Every worker of
+`pliant run` also holds a DDP copy of the model on a gloo group of its own
+(`gradient_as_bucket_view=True`, `no_sync` for all but the last micro-batch) and does one DDP step
+in the tail of each step, so both sides see the same noise, heap and cores. A barrier goes before
+each turn. A turn of pliant is everything between two tails: data, seeding, slots, reduction, vote,
+commit, clipping, optimizer, ledger, membership. A turn of DDP is data, slots, all-reduce, clipping,
+optimizer; it reduces no loss. Wall time of a turn: its slowest rank; CPU time: summed over ranks
+and threads. After {warm} turns to warm up, {blocks} blocks of {turns} turns; the ratio of a block
+is that of the two medians (CPU: of the two sums). glibc keeps freed memory on both sides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One configuration."""
+
+    slots: int
+    size: int
+    reduction: str
+
+    @property
+    def name(self) -> str:
+        """How the case is called in the table."""
+        return f"{self.reduction} K={self.slots} W={self.size}"
+
+    @property
+    def limits(self) -> tuple[str, str]:
+        """Target and goal of the ratio of wall time."""
+        if self.reduction == "fast":
+            return "", "<= 1.00"
+        if self.slots % self.size:
+            return "", "<= 1.08"
+        return "<= 1.10", "<= 1.03 (P = W), else 1.08"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn over all ranks."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def read_turns(folder: Path) -> dict[str, list[Turn]]:
+    """Combine the ranks' records: slowest rank for wall time, sum for CPU time."""
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for path in folder.glob("*.turns"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            found.setdefault((record["side"], record["turn"]), []).append(record)
+    sides: dict[str, list[Turn]] = {}
+    for (side, _), records in sorted(found.items()):
+        turn = Turn(
+            wall_s=max(record["wall_s"] for record in records),
+            cpu_s=sum(record["cpu_s"] for record in records),
+        )
+        sides.setdefault(side, []).append(turn)
+    return sides
+
+
+def block_ratios(
+    ours: Sequence[Turn], theirs: Sequence[Turn], *, turns: int
+) -> tuple[list[float], list[float]]:
+    """Return the ratios of wall and of CPU time, one per block of ``turns`` turns."""
+    wall, cpu = [], []
+    for start in range(0, min(len(ours), len(theirs)) - turns + 1, turns):
+        a, b = ours[start : start + turns], theirs[start : start + turns]
+        wall.append(statistics.median(t.wall_s for t in a) / statistics.median(t.wall_s for t in b))
+        cpu.append(sum(t.cpu_s for t in a) / sum(t.cpu_s for t in b))
+    return wall, cpu
+
+
+def measure(case: Case, chosen: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Run one job and return its turns without the warm-up."""
+    rounds = WARM_TURNS + chosen.blocks * chosen.turns
+    with tempfile.TemporaryDirectory(prefix="pliant-steady-") as name:
+        folder = Path(name)
+        command = [
+            *(
+                sys.executable,
+                "-m",
+                "pliant",
+                "run",
+                "--job",
+                "steady",
+                "--out",
+                str(folder / "run"),
+            ),
+            *("--min", str(case.size), "--max", str(case.size), "--start", str(case.size)),
+            *(str(harness.ROOT / "benchmarks" / "steady_worker.py"), "--rounds", str(rounds)),
+            *("--size", str(case.size), "--slots", str(case.slots)),
+            *("--micro-batch", str(chosen.micro_batch), "--length", str(chosen.length)),
+            *("--reduction", case.reduction, "--folder", name),
+        ]
+        output = folder / "output.txt"
+        with harness.process(command, env=harness.environment(), output=output) as job:
+            code = job.wait(timeout=chosen.limit)
+        if code:
+            raise RuntimeError(f"{case.name}: exit code {code}\n{output.read_text()[-4000:]}")
+        return {side: turns[WARM_TURNS:] for side, turns in read_turns(folder).items()}
+
+
+def figures_of(case: Case, sides: dict[str, list[Turn]], *, turns: int) -> Iterable[Figure]:
+    """Yield the rows of one configuration."""
+    ours, ddp, whole = sides["pliant"], sides["ddp"], sides["ddp, one batch"]
+    wall, cpu = block_ratios(ours, ddp, turns=turns)
+    target, goal = case.limits
+    yield Figure(
+        name=f"{case.name}: wall over DDP", unit="", raw=tuple(wall), target=target, goal=goal
+    )
+    yield Figure(name=f"{case.name}: CPU over DDP", unit="", raw=tuple(cpu))
+    one, _ = block_ratios(ours, whole, turns=turns)
+    yield Figure(
+        name=f"{case.name}: wall over DDP with one batch per rank", unit="", raw=tuple(one)
+    )
+    yield Figure(name=f"{case.name}: step", unit="s", raw=tuple(turn.wall_s for turn in ours))
+    yield Figure(name=f"{case.name}: DDP's step", unit="s", raw=tuple(turn.wall_s for turn in ddp))
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    parser.add_argument("--slots", type=int, nargs="+", default=[8, 12])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--reductions", nargs="+", default=["exact", "fast"])
+    parser.add_argument("--uneven", action="store_true", help="also sizes that do not divide")
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=5, help="turns in a block")
+    parser.add_argument("--micro-batch", type=int, default=2)
+    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds per configuration")
+    parser.add_argument("--smoke", action="store_true", help="one short block, no page")
+    chosen = parser.parse_args()
+    if chosen.smoke:
+        chosen.blocks, chosen.turns = 1, 2
+    return chosen
+
+
+def cases(chosen: argparse.Namespace) -> list[Case]:
+    """List the configurations that were asked for."""
+    return [
+        Case(slots=slots, size=size, reduction=reduction)
+        for slots in chosen.slots
+        for size in chosen.sizes
+        for reduction in chosen.reductions
+        if size <= slots and (chosen.uneven or slots % size == 0)
+    ]
+
+
+def main() -> None:
+    """Measure every configuration and write the page."""
+    chosen = options()
+    before = harness.load()
+    figures: list[Figure] = []
+    for case in cases(chosen):
+        print(f"{case.name} ...", flush=True)
+        rows = list(figures_of(case, measure(case, chosen), turns=chosen.turns))
+        print(harness.table(rows), flush=True)
+        figures += rows
+    page = Page(
+        theme="steady",
+        summary="What a step of pliant costs over DDP when nothing changes.",
+        method=METHOD.format(
+            micro=chosen.micro_batch,
+            length=chosen.length,
+            warm=WARM_TURNS,
+            blocks=chosen.blocks,
+            turns=chosen.turns,
+        ),
+        figures=tuple(figures),
+        command=harness.command_line("steady"),
+        load=(before, harness.load()),
+    )
+    harness.publish(page, write=not chosen.smoke)
+
+
+if __name__ == "__main__":
+    main()
