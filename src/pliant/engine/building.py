@@ -1,0 +1,189 @@
+"""Building: how the members of a new generation find each other.
+
+Owns one attempt, from the first knock at the meeting point to a connected group, and giving up
+at any moment of it.  Must not know who decided on the members, nor what the group is for.
+
+    reach the host's store -> compare layouts with rank 0 -> listen, say where
+        -> wait until everybody has said so -> connect, find the connections
+
+Nothing is announced before the layouts agree, so a member whose model differs leaves without the
+others noticing; they wait until they are told to give up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from torch._C._distributed_c10d import Store
+
+from pliant.engine import gloo
+from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch, first_line
+from pliant.engine.layout import Layout, first_difference
+from pliant.engine.undertaker import UNDERTAKER
+
+MAX_UNBURIED = 8
+"""Abandoned groups that may wait for their burial.  With cut sockets it is rarely more than one."""
+
+_SLICE_S = 0.25
+"""How often a build that waits for others looks whether it was given up."""
+
+
+class Attempt:
+    """One try at building the group of a generation.
+
+    Torch blocks where it likes (a store whose process is stopped answers never), so the work is
+    done by a thread that is left alone when the deadline passes; what it then still produces is
+    buried.
+    """
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        endpoints: Sequence[str],
+        rank: int,
+        meeting: str,
+        address: str,
+        layout: Layout,
+        deadline_s: float,
+        collective_s: float,
+        abort: Abort,
+    ) -> None:
+        self._generation = generation
+        self._size = len(endpoints)
+        self._rank = rank
+        self._meeting = meeting
+        self._address = address
+        self._layout = layout
+        self._deadline_s = deadline_s
+        self._deadline_at = time.monotonic() + deadline_s
+        self._collective_s = collective_s
+        self._abort = abort
+        self._lock = threading.Lock()
+        self._outcome: queue.SimpleQueue[Group | Exception | None] = queue.SimpleQueue()
+        self._given_up = False
+
+    def run(self) -> Group:
+        """Return the connected group; see ``Group.build``."""
+        if not UNDERTAKER.wait_until_below(MAX_UNBURIED, deadline_s=self._deadline_s):
+            raise self._failed(f"{MAX_UNBURIED} abandoned groups are not destroyed yet")
+        self._abort.subscribe(self._wake)
+        threading.Thread(target=self._work, name=f"build-g{self._generation}", daemon=True).start()
+        try:
+            outcome = self._outcome.get(timeout=self._left_s())
+        except queue.Empty:
+            outcome = None
+        if outcome is None:
+            outcome = self._give_up()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _wake(self) -> None:
+        self._outcome.put(None)
+
+    def _give_up(self) -> Group | Exception:
+        """Leave the thread alone, unless it has finished in this very moment."""
+        with self._lock:
+            self._given_up = True
+        with contextlib.suppress(queue.Empty):
+            late = self._outcome.get_nowait()
+            if isinstance(late, Group):
+                late.abandon("given up while it was built")
+        return self._failed(self._abort.reason or f"not built within {self._deadline_s:g} s")
+
+    def _work(self) -> None:
+        outcome: Group | Exception
+        try:
+            outcome = self._connect()
+        except (GroupBroken, LayoutMismatch) as refused:
+            outcome = refused
+        except Exception as error:  # thread boundary: becomes the caller's error
+            outcome = self._failed(first_line(error))
+        with self._lock:
+            if not self._given_up:
+                self._outcome.put(outcome)
+                return
+        if isinstance(outcome, Group):
+            outcome.abandon("given up while it was built")
+
+    def _connect(self) -> Group:
+        self._reach()
+        store = gloo.open_store(
+            self._meeting, f"g{self._generation}", timeout_s=max(1.0, self._left_s())
+        )
+        if self._rank == 0:
+            store.set("layout", json.dumps(self._layout.describe()))
+            store.set("digest", self._layout.digest)
+        self._compare(store)
+        device = gloo.Device.open(self._address)
+        store.set(f"device/{self._rank}", json.dumps(device.listens_at))
+        devices = [f"device/{rank}" for rank in range(self._size)]
+        self._await(store, devices)
+        peers = [json.loads(value) for value in store.multi_get(devices)]
+        backend = gloo.GlooBackend(
+            store,
+            rank=self._rank,
+            size=self._size,
+            device=device,
+            peers=[(host, port) for host, port in filter(None, peers)],
+            connect_s=max(1.0, self._left_s()),
+            collective_s=self._collective_s,
+        )
+        if self._rank == 0:  # all have read it: they have connected
+            store.delete_key("layout")
+        return Group(
+            generation=self._generation,
+            rank=self._rank,
+            size=self._size,
+            backend=backend,
+            collective_s=self._collective_s,
+        )
+
+    def _reach(self) -> None:
+        """Wait until the host's store answers: TCPStore would retry without looking up."""
+        host, port = gloo.parse_endpoint(self._meeting)
+        pause = threading.Event()
+        self._abort.subscribe(pause.set)
+        while True:
+            self._check()
+            try:
+                socket.create_connection((host, port), timeout=_SLICE_S).close()
+            except OSError:
+                pause.wait(0.02)
+            else:
+                return
+
+    def _compare(self, store: Store) -> None:
+        """Refuse a layout other than that of rank 0, before anybody counts on this member."""
+        self._await(store, ["digest"])
+        if store.get("digest").decode() == self._layout.digest:
+            return
+        theirs = json.loads(store.get("layout"))
+        raise LayoutMismatch(
+            first_difference(self._layout.describe(), theirs)
+            or "this worker lays out its gradients in another way than the members"
+        )
+
+    def _await(self, store: Store, keys: Sequence[str]) -> None:
+        self._check()
+        while not gloo.await_keys(store, keys, timeout_s=min(_SLICE_S, self._left_s() + 0.001)):
+            self._check()
+
+    def _check(self) -> None:
+        if self._abort.reason is not None or self._given_up:
+            raise self._failed(self._abort.reason or "given up")
+        if self._left_s() <= 0:
+            raise self._failed(f"not built within {self._deadline_s:g} s")
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline_at - time.monotonic())
+
+    def _failed(self, reason: str) -> GroupBroken:
+        return GroupBroken(self._generation, reason)
