@@ -27,9 +27,9 @@ METHOD = """\
 `pliant run --start {size}` and `torchrun --standalone --nproc-per-node={size}` take turns, {times}
 times each, with the script of `benchmarks.resize` (model of 9.64M parameters, K={slots}). The clock
 starts before the process is created and stops when the user's code after the first step runs, on
-the rank that gets there first; files are in the page cache (one start of each before counting). Memory
-of the coordinator is the RSS of the process of `pliant run` (coordinator and agent) after {steps}
-steps; torch is looked for in its memory map. torchrun's is its agent's."""
+the rank that gets there first; files are in the page cache (one start of each before counting).
+Memory of the coordinator is the RSS of the process of `pliant run` (coordinator and agent) after
+{steps} steps; torch is looked for in its memory map. torchrun's is its agent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
