@@ -1,0 +1,76 @@
+"""The CLI's side of a job's REST interface.
+
+Owns the requests and turns every way they can fail into one sentence.  Knows nothing of how the
+answers are shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from pliant.cli.jobs import RunningJob
+from pliant.core.errors import ConfigError
+
+TIMEOUT_S = 10.0
+"""Longest wait for an answer, in seconds; the coordinator answers in milliseconds."""
+
+
+class Client:
+    """Asks one running job."""
+
+    def __init__(self, job: RunningJob) -> None:
+        self._job = job
+        self._http = httpx.Client(
+            base_url=job.url,
+            headers={"Authorization": f"Bearer {job.token()}"},
+            timeout=TIMEOUT_S,
+            trust_env=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return the documented shape of ``status --json``."""
+        return self._ask("GET", "/v1/status")
+
+    def scale(self, target: int) -> dict[str, Any]:
+        """Wish for a number of replicas."""
+        return self._ask("POST", "/v1/scale", {"target": target})
+
+    def drain(self, replica: str, notice_s: float) -> dict[str, Any]:
+        """Let a replica leave within ``notice_s``."""
+        return self._ask("POST", f"/v1/replicas/{replica}/drain", {"notice_s": notice_s})
+
+    def kill(self, replica: str) -> dict[str, Any]:
+        """End a replica as a fault would."""
+        return self._ask("POST", f"/v1/replicas/{replica}/kill", {})
+
+    def stop(self) -> dict[str, Any]:
+        """Stop the job at the next step boundary."""
+        return self._ask("POST", "/v1/stop", {})
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise ConfigError(
+                f"job {self._job.job} does not answer at {self._job.url}: {error}"
+            ) from None
+        try:
+            values = response.json()
+        except ValueError:
+            values = None
+        if response.is_success and isinstance(values, dict):
+            return values
+        raise ConfigError(_refusal(response, values))
+
+
+def _refusal(response: httpx.Response, values: object) -> str:
+    """Return the sentence the job answered with, or one that names the status code."""
+    if isinstance(values, dict):
+        said = values.get("error") or values.get("detail")
+        if isinstance(said, str):
+            return said
+        if isinstance(said, list) and said and isinstance(said[0], dict):
+            return str(said[0].get("msg", said[0]))
+    return f"the job refused the request with HTTP status {response.status_code}"

@@ -1,0 +1,132 @@
+"""Finding jobs: which run here, and which one a command is about.
+
+Owns the reading of the discovery records that ``pliant run`` leaves below the user's state
+directory.  Knows nothing of what a job is doing; that is asked over its URL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+
+NONE_RUNNING = "no job is running; start one with pliant run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """One discovery record whose process lives."""
+
+    job: str
+    url: str
+    pid: int
+    out: Path
+    started: float
+    token_file: Path
+
+    def token(self) -> str:
+        """Read the token that the job's REST interface asks for.
+
+        Raises:
+            ConfigError: only the user who started the job can read it.
+        """
+        try:
+            return self.token_file.read_text().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"the token of job {self.job} cannot be read: {error.strerror}"
+            ) from None
+
+
+def jobs_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where discovery records lie."""
+    environ = os.environ if environ is None else environ
+    state = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(state) / "pliant" / "jobs"
+
+
+def running_jobs(directory: Path | None = None) -> list[RunningJob]:
+    """Return every running job, oldest first; remove the records of those that are gone."""
+    directory = jobs_directory() if directory is None else directory
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        job = _read(path)
+        if job is not None and _lives(job.pid):
+            found.append(job)
+        elif job is not None:
+            for stale in (path, job.token_file):
+                with suppress(OSError):
+                    stale.unlink()
+    return sorted(found, key=lambda job: job.started)
+
+
+def find_job(name: str | None = None, directory: Path | None = None) -> RunningJob:
+    """Return the job that is meant.
+
+    Raises:
+        ConfigError: none runs, several do and none was named, or none has that name.
+    """
+    jobs = running_jobs(directory)
+    if name is not None:
+        named = next((job for job in jobs if job.job == name), None)
+        if named is not None:
+            return named
+        others = f"; running: {_names(jobs)}" if jobs else f"; {NONE_RUNNING}"
+        raise ConfigError(f"no job named {name} is running{others}")
+    if not jobs:
+        raise ConfigError(NONE_RUNNING)
+    if len(jobs) > 1:
+        raise ConfigError(f"several jobs are running, say which with --job: {_names(jobs)}")
+    return jobs[0]
+
+
+def find_run(name: str | None, out: Path | None, directory: Path | None = None) -> Path:
+    """Return the output directory that is meant: ``out``, or that of a running job.
+
+    Without either, the newest run below ``runs/`` here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if out is not None:
+        if not (out / "events.jsonl").is_file():
+            raise ConfigError(f"{out} holds no run: it has no events.jsonl")
+        return out
+    if name is not None or running_jobs(directory):
+        return find_job(name, directory).out
+    logs = list(Path("runs").glob("*/events.jsonl"))
+    if not logs:
+        raise ConfigError(NONE_RUNNING)
+    return max(logs, key=lambda path: path.stat().st_mtime).parent
+
+
+def _read(path: Path) -> RunningJob | None:
+    try:
+        values = json.loads(path.read_text())
+        return RunningJob(
+            job=str(values["job"]),
+            url=str(values["url"]),
+            pid=int(values["pid"]),
+            out=Path(values["out"]),
+            started=float(values["started"]),
+            token_file=path.with_suffix(".token"),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # being written, or not ours
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
+
+
+def _names(jobs: list[RunningJob]) -> str:
+    return ", ".join(job.job for job in jobs)

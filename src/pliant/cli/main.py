@@ -1,0 +1,300 @@
+"""``pliant``: start a job, look at it, resize it, prove what it did.
+
+Owns argv: every option that people type, what it means, and the promise that bad input ends with
+one sentence on stderr and exit code 2.  Knows nothing of how the answers are made.
+
+    exit code   means
+    0           finished
+    1           the script failed, or the restart budget is spent
+    2           the user's input: options, job file, ConfigError, UsageError, no Session
+    3           stopped on request (stop, Ctrl-C once)
+    4           the last holder of the state was lost; names the last committed step
+    130         Ctrl-C twice
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pliant.cli import jobs, screens, settings
+from pliant.cli.client import Client
+from pliant.core.errors import ConfigError, PliantError
+from pliant.observe import log
+from pliant.observe.audit import audit_run
+from pliant.observe.explain import decisions_of
+from pliant.observe.goodput import goodput_of
+from pliant.observe.status import board_of
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    name="pliant",
+    help="Elastic training for PyTorch: grow, shrink and lose replicas; the weights stay the same.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Job = Annotated[
+    str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
+]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="Passed to the script untouched."),
+    ] = None,
+    low: Annotated[
+        int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
+    ] = None,
+    high: Annotated[
+        int | None,
+        typer.Option("--max", metavar="N", help="Most replicas.  [default: accelerators]"),
+    ] = None,
+    start: Annotated[
+        int | None,
+        typer.Option("--start", metavar="N", help="Replicas to start with.  [default: max]"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="[default: the script's name]")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where its files go.  [default: runs/NAME]"),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="FILE", help="Start from weights that a session saved."),
+    ] = None,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            "--max-restarts",
+            metavar="N",
+            help="Replicas replaced after faults before giving up."
+            f"  [default: {settings.DEFAULT_RESTARTS}]",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
+    ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show",
+            metavar="all|none|REPLICA",
+            help="Whose output to show.  [default: the oldest replica's]",
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; follow it with status.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the event log's records as they come.")
+    ] = False,
+) -> int:
+    """Run a script elastically: its replicas may join, leave and die while it trains.
+
+    Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
+    job file, default.
+    """
+    from pliant.cli import start as starting  # what it needs is slow to import
+
+    given = {
+        "min_replicas": low,
+        "max_replicas": high,
+        "start_replicas": start,
+        "name": name,
+        "out": out,
+        "init": init,
+        "max_restarts": max_restarts,
+        "port": port,
+        "show": show,
+    }
+    command, job = settings.read_command(target, arguments or [])
+    resolved = settings.resolve(given, os.environ, job)
+    if detach:
+        return starting.detached(command, resolved, as_json=as_json)
+    return starting.attached(command, resolved, as_json=as_json)
+
+
+@app.command()
+def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+    """Show what a job is doing: step, speed, replicas, last events."""
+    if out is None:
+        found = Client(jobs.find_job(job)).status()
+    else:
+        found = board_of(log.read(jobs.find_run(job, out) / "events.jsonl").records).as_json()
+    if as_json:
+        return _print_json(found)
+    _console().print(screens.job_panel(found))
+    return EXIT_OK
+
+
+@app.command()
+def scale(
+    target: Annotated[int, typer.Argument(metavar="N", help="Replicas wanted.")],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Ask for a number of replicas; the job resizes while it trains."""
+    return _answer(Client(jobs.find_job(job)).scale(target), as_json=as_json)
+
+
+@app.command()
+def drain(
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who leaves, e.g. r3.")],
+    notice: Annotated[
+        str, typer.Option("--notice", metavar="TIME", help="Time it has, e.g. 30s.")
+    ] = "30s",
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Let a replica leave at a step boundary; the target falls by one."""
+    notice_s = settings.seconds(notice)
+    return _answer(Client(jobs.find_job(job)).drain(replica, notice_s), as_json=as_json)
+
+
+@app.command()
+def kill(
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who dies, e.g. r2.")],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Kill a replica as a fault would; it is replaced under a new name."""
+    return _answer(Client(jobs.find_job(job)).kill(replica), as_json=as_json)
+
+
+@app.command()
+def stop(job: Job = None, as_json: Json = False) -> int:
+    """Stop a job at its next step boundary."""
+    return _answer(Client(jobs.find_job(job)).stop(), as_json=as_json)
+
+
+@app.command()
+def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+    """Show the last decisions about the job's size, with their reasons."""
+    records = log.read(jobs.find_run(job, out) / "events.jsonl").records
+    decisions = decisions_of(records)
+    if as_json:
+        return _print_json({"decisions": [asdict(decision) for decision in decisions]})
+    if not decisions:
+        _console().print("nothing was decided yet")
+        return EXIT_OK
+    _console().print(screens.decisions_table(decisions))
+    return EXIT_OK
+
+
+@app.command()
+def logs(
+    replica: Annotated[
+        str | None, typer.Argument(metavar="[REPLICA]", help="Whose output, e.g. r1.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
+    job: Job = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> int:
+    """Show what a replica printed."""
+    from pliant.cli import output
+
+    return output.show(jobs.find_run(job, out), replica, follow=follow, as_json=as_json)
+
+
+@app.command()
+def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+    """Prove from the ledger that every sample counted exactly once."""
+    directory = jobs.find_run(job, out)
+    found = audit_run(directory)
+    spent = goodput_of(log.read(directory / "events.jsonl").records)
+    if as_json:
+        values = {**asdict(found), "samples_exactly_once": found.exactly_once}
+        _print_json({**values, "goodput": asdict(spent)})
+    else:
+        _console().print(screens.audit_text(found, spent, directory), soft_wrap=True)
+    return EXIT_OK if found.exactly_once else EXIT_FAILED
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, for CI.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where report and pictures go.")
+    ] = Path("runs/demo"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Watch a run grow, drain, lose a replica and end as if nothing had happened."""
+    from pliant.cli import demo as showing
+
+    return showing.demo(out, quick=quick, as_json=as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(code_of(sys.argv[1:] if arguments is None else arguments))
+
+
+def code_of(arguments: Sequence[str]) -> int:
+    """Run the command line; return its exit code.  Bad input becomes one sentence on stderr."""
+    try:
+        code = app(args=list(arguments), prog_name="pliant", standalone_mode=False)
+    except PliantError as error:
+        return _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:  # `pliant logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_OK
+    except Exception as error:  # the boundary of the process
+        say = getattr(error, "format_message", None)
+        if say is None:
+            raise
+        return _refuse(say()) if say() else EXIT_USAGE  # empty: the help was shown
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _refuse(sentence: str) -> int:
+    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _answer(values: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        return _print_json(values)
+    _console().print(str(values.get("message") or "done"), soft_wrap=True, highlight=False)
+    return EXIT_OK
+
+
+def _print_json(values: Any) -> int:
+    print(json.dumps(log.plain(values), indent=2))
+    return EXIT_OK
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise ``ConfigError(sentence)`` unless the condition holds."""
+    if not condition:
+        raise ConfigError(sentence)

@@ -1,0 +1,207 @@
+"""What people see: one job as a panel, as text, and the tables of events and decisions.
+
+Owns layout, colours and number formats.  Knows nothing of where the values come from: everything
+is drawn from the documented shape of ``status --json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pliant.observe.audit import Audit
+from pliant.observe.explain import Reasoned
+from pliant.observe.goodput import Goodput
+from pliant.observe.prose import count, pause
+
+STATE_STYLE = {
+    "training": "green",
+    "finished": "green",
+    "starting": "yellow",
+    "spare": "yellow",
+    "joining": "cyan",
+    "waiting": "yellow",
+    "leaving": "magenta",
+    "stopping": "magenta",
+    "stopped": "magenta",
+    "failed": "bold red",
+    "lost": "bold red",
+}
+KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red"}
+KIND_SIGN = {"join": "+", "drain": "-", "loss": "x"}
+
+SHOWN_EVENTS = 5
+
+
+def job_panel(
+    status: dict[str, Any], metrics: dict[str, Any] | None = None, news: Sequence[str] = ()
+) -> RenderableType:
+    """Draw one job: progress, figures, replicas, last events.
+
+    Args:
+        status: the documented shape of ``status --json``.
+        metrics: last values that the script logged.
+        news: what happened last and is no resize (yet), newest last.
+    """
+    rows: list[RenderableType] = [_progress(status), _figures(status, metrics or {})]
+    rows.append(_replicas(status))
+    if status["events"]:
+        rows.append(events_table(status["events"][-SHOWN_EVENTS:], status["median_step_s"]))
+    rows.extend(Text(f"  {sentence}", style="dim", overflow="ellipsis") for sentence in news)
+    state = status["state"]
+    title = Text.assemble(
+        (status["job"] or "job", "bold"), "  ", (state, STATE_STYLE.get(state, "")), " "
+    )
+    return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
+
+
+def events_table(events: Sequence[dict[str, Any]], step_s: float | None = None) -> Table:
+    """Draw resizes: what, why, pause, steps lost, time until ready."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    table.add_column("step", justify="right")
+    table.add_column("what", no_wrap=True)
+    table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=True)
+    table.add_column("pause", justify="right", no_wrap=True)
+    table.add_column("steps lost", justify="right", no_wrap=True)
+    table.add_column("ready after", justify="right", no_wrap=True)
+    for event in events:
+        kind = event["kind"]
+        what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"
+        paused = event["pause_s"]
+        ready = event["ready_s"]
+        table.add_row(
+            str(event["step"]),
+            Text(what, style=KIND_STYLE[kind]),
+            event["reason"],
+            "..." if paused is None else pause(paused),
+            str(event["steps_lost"]),
+            "" if ready is None else f"{ready:.1f} s",
+        )
+    return table
+
+
+def decisions_table(decisions: Sequence[Reasoned]) -> Table:
+    """Draw decisions with their reasons."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("when", no_wrap=True)
+    table.add_column("target", justify="right")
+    table.add_column("why")
+    for decision in decisions:
+        table.add_row(clock(decision.at), str(decision.target_replicas), decision.reason)
+    return table
+
+
+def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> str:
+    """Say in one plain line how far the job is."""
+    parts = [f"step {status['step']}" + _of(status["total_steps"])]
+    parts += [f"{name} {value}" for name, value in _numbers(status, metrics or {})]
+    present = sum(replica["state"] == "training" for replica in status["replicas"])
+    parts.append(f"{present} replica" + ("s" if present != 1 else ""))
+    return "  ".join(parts)
+
+
+def clock(at: float) -> str:
+    """Format a moment as the local time of day."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def duration(value_s: float) -> str:
+    """Format seconds for people: ``42 s``, ``3:07 min``, ``1:05:00 h``."""
+    whole = round(value_s)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02} h"
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
+
+
+def _progress(status: dict[str, Any]) -> RenderableType:
+    total = status["total_steps"]
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_row(
+        Text(f"step {status['step']}" + _of(total), style="bold"),
+        ProgressBar(total=total or 1, completed=status["step"] if total else 0),
+        Text(f"generation {status['generation']}", style="dim"),
+    )
+    return grid
+
+
+def _figures(status: dict[str, Any], metrics: dict[str, Any]) -> RenderableType:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for name, value in _numbers(status, metrics):
+        text.append(f"{name} ", style="dim")
+        text.append(f"{value}   ")
+    if not text:
+        text.append("waiting for the first step", style="dim")
+    return text
+
+
+def _replicas(status: dict[str, Any]) -> RenderableType:
+    present = sum(replica["state"] == "training" for replica in status["replicas"])
+    wanted = status["target_replicas"]
+    bounds = f" ({status['min_replicas']} to {status['max_replicas']})"
+    text = Text()
+    text.append("replicas ", style="dim")
+    text.append(f"{present}" + (f" of {wanted}" if wanted is not None else ""))
+    text.append(bounds if status["max_replicas"] is not None else "", style="dim")
+    text.append("   ")
+    for replica in status["replicas"]:
+        state = replica["state"]
+        text.append(replica["name"], style="bold")
+        text.append(f" {state}   ", style=STATE_STYLE.get(state, ""))
+    return text
+
+
+def _numbers(status: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    if status["loss"] is not None:
+        found.append(("loss", f"{status['loss']:.4f}"))
+    found += [
+        (name, f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in metrics.items()
+        if name != "loss"
+    ]
+    if status["samples_per_s"] is not None:
+        found.append(("samples/s", f"{status['samples_per_s']:.1f}"))
+    if status["median_step_s"] is not None:
+        found.append(("step", f"{status['median_step_s']:.3f} s"))
+    if status["eta_s"] is not None:
+        found.append(("ETA", duration(status["eta_s"])))
+    return found
+
+
+def _of(total: int | None) -> str:
+    return "" if total is None else f"/{total}"
+
+
+def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
+    """Say what an audit found, and where the time went."""
+    text = Text()
+    if audit.exactly_once:
+        text.append("every sample counted exactly once", style="bold green")
+    else:
+        text.append(f"{count(len(audit.problems), 'problem')} found", style="bold red")
+    text.append(
+        f"\n{count(audit.committed_steps, 'committed step')},"
+        f" {count(audit.committed_samples, 'sample')},"
+        f" {count(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
+        f" {count(audit.uncommitted, 'slot')} computed but not committed"
+        f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
+        f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
+        f" {spent.productive:.1%} productive"
+        f"\n{directory}"
+    )
+    for problem in audit.problems:
+        text.append(f"\n- {problem}", style="red")
+    return text

@@ -1,0 +1,226 @@
+"""Where a setting of ``pliant run`` comes from: argument > environment > file > default.
+
+Owns that list, once, for every setting.  Knows nothing of what the settings do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pliant.core.errors import ConfigError
+from pliant.core.policy import ElasticPolicy
+from pliant.spec.job import NAME, ElasticJob
+from pliant.spec.load import load
+
+DEFAULT_RESTARTS = 10
+"""Replicas replaced after a fault before a job gives up: enough for bad luck, not for a bug."""
+
+
+def _whole(text: str) -> int:
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting and the places it can be given in."""
+
+    name: str
+    flag: str
+    variable: str
+    from_file: Callable[[ElasticJob], Any] = lambda job: None
+    parse: Callable[[str], Any] = str
+    default: Any = None
+
+
+SETTINGS = (
+    Setting(
+        name="name",
+        flag="--name",
+        variable="PLIANT_NAME",
+        from_file=lambda job: job.metadata.name,
+    ),
+    Setting(
+        name="min_replicas",
+        flag="--min",
+        variable="PLIANT_MIN",
+        from_file=lambda job: job.spec.elastic_policy.min_replicas,
+        parse=_whole,
+        default=1,
+    ),
+    Setting(
+        name="max_replicas",
+        flag="--max",
+        variable="PLIANT_MAX",
+        from_file=lambda job: job.spec.elastic_policy.max_replicas,
+        parse=_whole,
+    ),
+    Setting(
+        name="start_replicas",
+        flag="--start",
+        variable="PLIANT_START",
+        from_file=lambda job: job.spec.start_replicas,
+        parse=_whole,
+    ),
+    Setting(
+        name="max_restarts",
+        flag="--max-restarts",
+        variable="PLIANT_MAX_RESTARTS",
+        from_file=lambda job: job.spec.max_restarts,
+        parse=_whole,
+        default=DEFAULT_RESTARTS,
+    ),
+    Setting(name="out", flag="--out", variable="PLIANT_OUT", parse=Path),
+    Setting(name="port", flag="--port", variable="PLIANT_PORT", parse=_whole, default=0),
+    Setting(name="show", flag="--show", variable="PLIANT_SHOW"),
+    Setting(name="init", flag="--init", variable="PLIANT_INIT", parse=Path),
+)
+"""Every setting of ``pliant run``, in the order of its help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A value and where it came from."""
+
+    value: Any
+    source: str
+
+
+def resolve(
+    arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
+) -> dict[str, Resolved]:
+    """Take each setting from the first place that gives it.
+
+    Raises:
+        ConfigError: an environment variable cannot be read.
+    """
+    return {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
+
+
+def _resolve(
+    item: Setting, arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
+) -> Resolved:
+    if arguments.get(item.name) is not None:
+        return Resolved(value=arguments[item.name], source=item.flag)
+    if environ.get(item.variable):
+        try:
+            return Resolved(value=item.parse(environ[item.variable]), source=item.variable)
+        except ValueError:
+            raise ConfigError(
+                f"{item.variable}={environ[item.variable]} must be a whole number"
+            ) from None
+    if job is not None and item.from_file(job) is not None:
+        return Resolved(value=item.from_file(job), source="job file")
+    return Resolved(value=item.default, source="default")
+
+
+def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
+    """Return the core's bounds; contradictions are named by the flags that people typed.
+
+    Raises:
+        ConfigError: the sizes are not positive, or contradict each other.
+    """
+    low, high = settings["min_replicas"], settings["max_replicas"]
+    start = settings["start_replicas"]
+    for name, given in (("min", low), ("max", high), ("start", start)):
+        if given.value is not None and given.value < 1:
+            raise ConfigError(f"--{name} {given.value} must be at least 1")
+    if high.value is not None and low.value > high.value:
+        raise ConfigError(f"--min {low.value} is greater than --max {high.value}")
+    if start.value is not None and start.value < low.value:
+        raise ConfigError(f"--start {start.value} is less than --min {low.value}")
+    if None not in (start.value, high.value) and start.value > high.value:
+        raise ConfigError(f"--start {start.value} is greater than --max {high.value}")
+    return ElasticPolicy(
+        min_replicas=low.value, max_replicas=high.value, start_replicas=start.value
+    )
+
+
+def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJob | None]:
+    """Return what to run: a script with its arguments, or what a job file names.
+
+    Raises:
+        ConfigError: the file is missing, is no job, or arguments follow a job file.
+    """
+    path = Path(target)
+    if path.suffix not in (".yaml", ".yml"):
+        command, job = [target, *arguments], None
+    else:
+        if arguments:
+            raise ConfigError(
+                f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
+            )
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise ConfigError(f"{target} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{target} cannot be read: it is no UTF-8 text") from None
+        job = load(text, source=target)
+        command = list(job.spec.command)
+    if not Path(command[0]).is_file():
+        raise ConfigError(f"the script {command[0]} does not exist")
+    return command, job
+
+
+def job_name(settings: Mapping[str, Resolved], script: str) -> str:
+    """Return the job's name; without one, the script's in the letters a name may have.
+
+    Raises:
+        ConfigError: the given name has other letters.
+    """
+    given = settings["name"]
+    if given.value is None:
+        made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+        return made[:63].strip("-") or "job"
+    if not NAME.fullmatch(given.value):
+        raise ConfigError(
+            f"{given.source} {given.value!r} must be lower-case letters, digits and dashes,"
+            " at most 63 of them"
+        )
+    return str(given.value)
+
+
+def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
+    """Return where the run's files go; the default is a directory that holds no run yet.
+
+    Raises:
+        ConfigError: the directory that was asked for holds a run, or cannot be written.
+    """
+    given = settings["out"].value
+    if given is not None:
+        if (given / "events.jsonl").exists():
+            raise ConfigError(f"{given} already holds a run; choose another --out or remove it")
+        return _writable(given)
+    out, number = Path("runs") / name, 1
+    while (out / "events.jsonl").exists():
+        number += 1
+        out = Path("runs") / f"{name}-{number}"
+    return _writable(out)
+
+
+def _writable(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    return out.resolve()
+
+
+def seconds(text: str) -> float:
+    """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)?", text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
+    unit = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    return float(match[1]) * unit[match[2]]

@@ -1,0 +1,145 @@
+"""``pliant run``: from resolved settings to a running job, in the foreground or behind.
+
+Owns what happens around a job: its directory, the view on it, and what is left when it was
+refused.  Knows nothing of how a job runs (``cli.run``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from pliant.cli.jobs import running_jobs
+from pliant.cli.run import JobConfig, run_job
+from pliant.cli.settings import Resolved, job_name, output_directory, policy_of
+from pliant.cli.view import View, view_for
+from pliant.core.errors import ConfigError
+from pliant.observe.log import Record
+
+EXIT_USAGE = 2
+
+DETACH_S = 30.0
+"""Longest wait for a job in the background to be found, in seconds."""
+
+POLL_S = 0.05
+
+
+class JsonView(View):
+    """Every record of the event log on standard output, as it is."""
+
+    def record(self, record: Record) -> None:
+        """Print one record."""
+        self.take(record)
+        print(json.dumps(record), flush=True)
+
+    def output(self, replica: str, text: str) -> None:
+        """Leave output out: standard output holds records only."""
+
+
+def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
+    """Run a job and follow it to its end; return its exit code."""
+    name, policy = _checked(command, settings)
+    new = not _exists(settings)
+    out = output_directory(settings, name)
+    config = JobConfig(
+        name=name,
+        argv=tuple(command),
+        policy=policy,
+        max_restarts=settings["max_restarts"].value,
+        out=out,
+        port=settings["port"].value,
+        init=settings["init"].value,
+    )
+    console = Console(highlight=False)
+    show = settings["show"].value
+    view = (
+        JsonView(console, show=show)
+        if as_json
+        else view_for(console, show=show, metrics=None)
+    )
+    with view:
+        code = run_job(config, observer=view)
+    if code == EXIT_USAGE and new and not view.board.committed:
+        shutil.rmtree(out, ignore_errors=True)  # refused before its first step: leave nothing
+    return code
+
+
+def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
+    """Start a job in the background and say where it is."""
+    name, _ = _checked(command, settings)
+    out = output_directory(settings, name)
+    with (out / "pliant.log").open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "pliant", *_again(command, settings, name, out)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    waited, pause = 0.0, threading.Event()
+    while waited < DETACH_S:
+        job = next((job for job in running_jobs() if job.job == name), None)
+        if job is not None:
+            said = {"job": name, "pid": job.pid, "url": job.url, "out": str(out)}
+            print(
+                json.dumps(said)
+                if as_json
+                else f"job {name} runs in the background; follow it with pliant status"
+            )
+            return 0
+        if process.poll() is not None:
+            raise ConfigError(_last_line(out / "pliant.log"))
+        pause.wait(POLL_S)
+        waited += POLL_S
+    raise ConfigError(f"job {name} was not found within {DETACH_S:g} s; see {out / 'pliant.log'}")
+
+
+def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str, object]:
+    """Check everything that can be checked before anything is written."""
+    policy = policy_of(settings)
+    name = job_name(settings, command[0])
+    if settings["max_restarts"].value < 0:
+        raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
+    init = settings["init"].value
+    if init is not None and not init.is_file():
+        raise ConfigError(f"--init {init} does not exist")
+    if any(job.job == name for job in running_jobs()):
+        raise ConfigError(f"a job named {name} is running already; choose another with --name")
+    return name, policy
+
+
+def _exists(settings: Mapping[str, Resolved]) -> bool:
+    out: Path | None = settings["out"].value
+    return out is not None and out.exists()
+
+
+def _again(
+    command: list[str], settings: Mapping[str, Resolved], name: str, out: Path
+) -> list[str]:
+    """Return the arguments that start the same job in the foreground of another process."""
+    arguments = ["run", "--name", name, "--out", str(out)]
+    for flag, key in (
+        ("--min", "min_replicas"),
+        ("--max", "max_replicas"),
+        ("--start", "start_replicas"),
+        ("--max-restarts", "max_restarts"),
+        ("--port", "port"),
+        ("--show", "show"),
+        ("--init", "init"),
+    ):
+        if settings[key].value is not None:
+            arguments += [flag, str(settings[key].value)]
+    return [*arguments, *command]
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").split("\n")
+    said = [line for line in lines if line.strip()]
+    return said[-1].removeprefix("pliant: ") if said else f"the job ended at once; see {path}"

@@ -1,0 +1,182 @@
+"""Following a job as it runs: a live panel on a terminal, plain lines anywhere else.
+
+Owns what is shown when.  Knows nothing of how the job runs: it is handed the records of the event
+log and the lines that replicas print.  Both methods of an observer are called on the job's event
+loop and return at once; the live panel is drawn by Rich's own thread, hence the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from pliant.cli.screens import clock, job_panel, step_line
+from pliant.observe.log import Record
+from pliant.observe.prose import line, resize_line
+from pliant.observe.status import Board
+from pliant.observe.timeline import Resize
+
+EVERY_STEPS = 10
+"""Without a terminal: steps between two lines of progress."""
+
+REFRESH_HZ = 4
+NEWS = 2
+"""Sentences below the table of events."""
+
+
+class Observer(Protocol):
+    """Someone who follows a job; called on its event loop."""
+
+    def record(self, record: Record) -> None:
+        """Take one record of the event log."""
+
+    def output(self, replica: str, text: str) -> None:
+        """Take one line that a replica printed, without its newline."""
+
+
+class View:
+    """What the live and the plain view share: the board, the news, whose output is shown."""
+
+    def __init__(self, console: Console, *, show: str | None, metrics: Path | None = None) -> None:
+        self.board = Board()
+        self.console = console
+        self.values: dict[str, Any] = {}
+        self._show = show
+        self._metrics = None if metrics is None else metrics.open("a", encoding="utf-8")
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def shows(self, replica: str) -> bool:
+        """Whether this replica's output is shown; by default the oldest one's that trains."""
+        if self._show is not None:
+            return self._show in ("all", replica)
+        return replica == next(iter(self.board.replicas), replica)
+
+    def label(self, replica: str) -> str:
+        """Return what stands before a line of output."""
+        return f"{replica} | " if self._show == "all" else ""
+
+    def take(self, record: Record) -> list[Resize]:
+        """Bring the board up to date; return the resizes whose price is newly known."""
+        self.board.add(record)
+        if record.get("kind") == "metrics" and isinstance(record.get("values"), dict):
+            self.values = record["values"]
+            self._keep(record)
+        if record.get("kind") not in ("commit", "job_ended"):
+            return []
+        resizes = self.board.resizes()
+        ended = record["kind"] == "job_ended"
+        told = []
+        for resize in resizes[self._told :]:
+            if resize.pause_s is None and not ended:
+                break
+            told.append(resize)
+        self._told += len(told)
+        return told
+
+    def _keep(self, record: Record) -> None:
+        if self._metrics is not None:
+            values = {"step": record.get("step"), "at": record.get("at"), **self.values}
+            self._metrics.write(json.dumps(values) + "\n")
+            self._metrics.flush()
+
+
+class PlainView(View):
+    """One line per event and every few steps; for files, pipes and CI."""
+
+    def record(self, record: Record) -> None:
+        """Print what a record says, if it says something to people."""
+        resizes = self.take(record)
+        sentence = line(record)
+        at = float(record.get("at") or 0.0)
+        if sentence is not None:
+            self._print(at, sentence)
+        for resize in resizes:
+            self._print(at, resize_line(resize))
+        if record.get("kind") == "traceback":
+            self.console.print(Text(str(record.get("text", "")).rstrip()))
+        if record.get("kind") == "commit" and self.board.committed % EVERY_STEPS == 0:
+            self._print(at, step_line(self.board.as_json(), self.values))
+
+    def output(self, replica: str, text: str) -> None:
+        """Print a line of a replica, if its output is shown."""
+        if self.shows(replica):
+            self.console.print(Text(self.label(replica) + text), soft_wrap=True)
+
+    def _print(self, at: float, sentence: str) -> None:
+        self.console.print(Text(f"{clock(at)}  {sentence}"), soft_wrap=True)
+
+
+class LiveView(View):
+    """A panel that stays at the bottom of the terminal, output scrolling above it."""
+
+    def __init__(self, console: Console, *, show: str | None, metrics: Path | None = None) -> None:
+        super().__init__(console, show=show, metrics=metrics)
+        self._lock = threading.Lock()
+        self._news: deque[str] = deque(maxlen=NEWS)
+        self._live = Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=REFRESH_HZ,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+        super().__exit__(kind, error, trace)
+
+    def record(self, record: Record) -> None:
+        """Take a record into the next picture."""
+        with self._lock:
+            resizes = self.take(record)
+            sentence = line(record)
+            if sentence is not None:
+                self._news.append(f"{clock(float(record.get('at') or 0.0))}  {sentence}")
+            elif resizes:
+                self._news.clear()  # the table of events tells it now
+        if record.get("kind") == "traceback":
+            self.console.print(Text(str(record.get("text", "")).rstrip(), style="red"))
+
+    def output(self, replica: str, text: str) -> None:
+        """Print a line of a replica above the panel, if its output is shown."""
+        if self.shows(replica):
+            self.console.print(Text.assemble((self.label(replica), "dim"), text), soft_wrap=True)
+
+    def _draw(self) -> RenderableType:
+        with self._lock:
+            return job_panel(self.board.as_json(), self.values, list(self._news))
+
+
+def view_for(console: Console, *, show: str | None, metrics: Path | None) -> LiveView | PlainView:
+    """Return the view that fits where the output goes."""
+    kind = LiveView if console.is_terminal and not console.is_dumb_terminal else PlainView
+    return kind(console, show=show, metrics=metrics)

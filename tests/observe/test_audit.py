@@ -1,0 +1,266 @@
+"""The audit passes exactly when every sample counted once, and says what is wrong otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.core import order
+from pliant.observe.audit import Audit, Plan, audit_of, audit_run
+
+Line = dict[str, Any]
+
+PLAN = Plan(seed=1, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+
+
+def plan_line(plan: Plan = PLAN) -> Line:
+    names = ("seed", "num_samples", "num_slots", "global_batch", "micro_batch", "shuffle")
+    return {"plan": {name: getattr(plan, name) for name in (*names, "drop_last")}}
+
+
+def ids(plan: Plan, step: int, slot: int) -> list[int]:
+    epoch = step // plan.steps_per_epoch
+    key = order.key(plan.seed, epoch)
+    positions = plan.slot_positions(step, slot)
+    if not plan.shuffle:
+        return list(positions)
+    return [order.permute(at, size=plan.num_samples, key=key) for at in positions]
+
+
+def slot_lines(
+    step: int,
+    *,
+    generation: int = 1,
+    lineage: int = 1,
+    slots: range | None = None,
+    plan: Plan = PLAN,
+) -> list[Line]:
+    return [
+        {
+            "lineage": lineage,
+            "step": step,
+            "generation": generation,
+            "slot": slot,
+            "ids": ids(plan, step, slot),
+        }
+        for slot in (range(plan.num_slots) if slots is None else slots)
+    ]
+
+
+def commit_line(
+    step: int, *, generation: int = 1, lineage: int = 1, digest: str | None = None
+) -> Line:
+    return {
+        "lineage": lineage,
+        "step": step,
+        "generation": generation,
+        "commit": True,
+        "digest": f"d{step}" if digest is None else digest,
+    }
+
+
+def done(step: int, *, generation: int = 1, lineage: int = 1, plan: Plan = PLAN) -> list[Line]:
+    return [
+        *slot_lines(step, generation=generation, lineage=lineage, plan=plan),
+        commit_line(step, generation=generation, lineage=lineage),
+    ]
+
+
+def steps(*numbers: int, **where: Any) -> list[Line]:
+    return [line for number in numbers for line in done(number, **where)]
+
+
+def audited(*lines: Line, **others: list[Line]) -> Audit:
+    return audit_of({"r1": [plan_line(), *lines], **others})
+
+
+def test_a_run_of_one_replica_passes() -> None:
+    audit = audited(*steps(*range(12)))
+
+    assert audit.problems == []
+    assert audit.exactly_once
+    assert (audit.committed_steps, audit.epochs) == (12, 3)
+    assert audit.committed_samples == 37 + 37 + 2 * 8
+
+
+def test_two_replicas_share_the_slots() -> None:
+    halves = [[*slot_lines(0, slots=part), commit_line(0)] for part in (range(2), range(2, 4))]
+
+    assert audited(*halves[0], r2=halves[1]).exactly_once
+
+
+def test_lines_of_an_attempt_that_nobody_committed_count_for_nothing() -> None:
+    abandoned = slot_lines(1, generation=1, slots=range(2))
+
+    audit = audited(*steps(0), *abandoned, *steps(1, generation=2))
+
+    assert audit.exactly_once
+    assert audit.uncommitted == 2
+
+
+def test_equal_duplicates_are_accepted_and_counted() -> None:
+    audit = audited(*steps(0), r2=slot_lines(0, slots=range(1)))
+
+    assert (audit.exactly_once, audit.duplicates) == (True, 1)
+
+
+def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
+    both = [*steps(0), *steps(1), *slot_lines(1, generation=2), commit_line(1, generation=2)]
+
+    assert audited(*both).exactly_once
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([], "the ledger has no committed step"),
+        (
+            [*steps(0), *slot_lines(1, slots=range(3)), commit_line(1)],
+            "step 1 was committed in generation 1, but nobody recorded its slot 3",
+        ),
+        (
+            [*steps(0), *slot_lines(1, generation=1), commit_line(1, generation=2)],
+            "step 1 was committed in generation 2, but nobody recorded its slot 0",
+        ),
+        ([*steps(0, 2)], "step 1 was never committed although a later one was"),
+        (
+            [*steps(0), commit_line(0, digest="other")],
+            "step 0 was committed with two results in generation 1",
+        ),
+        (
+            [*steps(0), *slot_lines(0, generation=2), commit_line(0, generation=2, digest="x")],
+            "step 0 was committed with different results in generations 1, 2",
+        ),
+        (
+            [*steps(0), {**slot_lines(0)[2], "ids": [0, 1]}],
+            "slot 2 of step 0 was computed twice in generation 1, with different samples",
+        ),
+        (
+            [
+                {**slot_lines(0)[0], "ids": [5, 5]},
+                *slot_lines(0, slots=range(1, 4)),
+                commit_line(0),
+            ],
+            "slot 0 of step 0 used other samples than the seed orders",
+        ),
+        (
+            [*steps(0), {**slot_lines(0)[0], "slot": 9}],
+            "step 0 has a slot 9, but a step has 4 slots",
+        ),
+        (
+            [*steps(0), {"lineage": 1, "step": 0}],
+            "the ledger of r1 has a line without meaning: KeyError('generation')",
+        ),
+    ],
+)
+def test_each_fault_is_named(lines: list[Line], problem: str) -> None:
+    audit = audited(*lines)
+
+    assert problem in audit.problems
+    assert not audit.exactly_once
+
+
+def test_a_later_lineage_supersedes_from_its_first_step_on() -> None:
+    first = [*steps(0, 1), *slot_lines(2), commit_line(2, digest="old"), *steps(3)]
+
+    audit = audited(*first, *steps(2, 3, 4, lineage=2, generation=7))
+
+    assert audit.problems == []
+    assert audit.committed_steps == 5
+
+
+def test_another_plan_is_a_problem() -> None:
+    other = Plan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+
+    audit = audited(*steps(0), r2=[plan_line(other)])
+
+    assert audit.problems == ["r2 had another plan than the replicas before it"]
+
+
+def test_without_a_plan_nothing_is_proved() -> None:
+    audit = audit_of({"r1": steps(0)})
+
+    assert audit.problems == [
+        "the ledger has no plan line, so the order of samples cannot be checked"
+    ]
+
+
+def test_a_long_list_of_problems_is_cut() -> None:
+    audit = audited(*[commit_line(step) for step in range(100)])
+
+    assert len(audit.problems) == 21
+    assert audit.problems[-1] == "and more of the same"
+
+
+def test_dropped_samples_are_not_missed_if_that_was_the_plan() -> None:
+    plan = Plan(seed=3, num_samples=37, num_slots=4, global_batch=8, micro_batch=2, drop_last=True)
+
+    audit = audit_of({"r1": [plan_line(plan), *steps(*range(8), plan=plan)]})
+
+    assert audit.problems == []
+    assert audit.committed_samples == 64
+
+
+def test_a_torn_last_line_is_no_problem(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger" / "r1.jsonl"
+    ledger.parent.mkdir()
+    lines = [plan_line(), *steps(0, 1)]
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"lineage": 1, "st')
+
+    audit = audit_run(tmp_path)
+
+    assert (audit.problems, audit.torn) == ([], 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_samples=st.integers(4, 60),
+    num_slots=st.integers(1, 6),
+    micro_batch=st.integers(1, 3),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)
+def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
+    num_samples: int,
+    num_slots: int,
+    micro_batch: int,
+    shuffle: bool,
+    drop_last: bool,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    batch = num_slots * micro_batch
+    plan = Plan(
+        seed=seed,
+        num_samples=max(num_samples, batch),
+        num_slots=num_slots,
+        global_batch=batch,
+        micro_batch=micro_batch,
+        shuffle=shuffle,
+        drop_last=drop_last,
+    )
+    lines = steps(*range(data.draw(st.integers(1, 12))), plan=plan)
+    shuffled = data.draw(st.permutations(lines))
+    split = data.draw(st.integers(0, len(lines)))
+    ledgers = {
+        "r1": [plan_line(plan), *shuffled[:split]],
+        "r2": [plan_line(plan), *shuffled[split:]],
+    }
+    assert audit_of(ledgers).problems == []
+
+    victims = [line for line in lines if line.get("ids")]
+    victim = data.draw(st.sampled_from(victims))
+    changed = [*victim["ids"]]
+    changed[0] = (changed[0] + 1) % plan.num_samples
+    corrupted = [{**line, "ids": changed} if line is victim else line for line in lines]
+
+    assert (
+        changed == victim["ids"] or not audit_of({"r1": [plan_line(plan), *corrupted]}).exactly_once
+    )

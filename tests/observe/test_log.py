@@ -1,0 +1,186 @@
+"""Whatever a crash leaves of an event log, its whole records are read and the rest is counted."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.vocabulary import (
+    Exited,
+    ExitKind,
+    Generation,
+    NodeId,
+    Order,
+    ReplicaId,
+    Seat,
+    StartReplica,
+    Switch,
+)
+from pliant.observe.log import EventLog, follow, kind_of, number, parse, plain, read
+
+R1 = ReplicaId("r1")
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def clocked(path: Path, job: str = "gpt") -> EventLog:
+    return EventLog(path, job=job, wall=lambda: 1000.0, monotonic=lambda: 50.0)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    log = clocked(tmp_path / "deep" / "events.jsonl")
+
+    written = log.write("metrics", step=3, values={"loss": 2.5})
+    log.close()
+
+    assert read(tmp_path / "deep" / "events.jsonl").records == [written]
+    assert written == {
+        "v": 1,
+        "at": 1000.0,
+        "mono": 50.0,
+        "job": "gpt",
+        "kind": "metrics",
+        "step": 3,
+        "values": {"loss": 2.5},
+    }
+
+
+def test_a_moment_reported_late_keeps_its_own_time(tmp_path: Path) -> None:
+    record = clocked(tmp_path / "events.jsonl").write("commit", mono=48.5, step=1)
+
+    assert (record["mono"], record["at"]) == (48.5, 998.5)
+
+
+def test_core_values_are_written_under_their_own_names(tmp_path: Path) -> None:
+    log = clocked(tmp_path / "events.jsonl")
+    order = Order(
+        generation=Generation(2), members=(Seat(replica=R1, endpoint="h:1"),), host=R1, hold=False
+    )
+
+    start = log.write_value(StartReplica(replica=R1, node=NodeId("n")))
+    switch = log.write_value(Switch(to=(R1,), order=order))
+
+    assert (start["kind"], start["replica"], start["node"]) == ("start_replica", "r1", "n")
+    assert switch["order"]["members"] == [{"replica": "r1", "endpoint": "h:1"}]
+    assert switch["to"] == ["r1"]
+
+
+def test_a_field_named_like_the_envelope_does_not_overwrite_it(tmp_path: Path) -> None:
+    record = clocked(tmp_path / "events.jsonl").write_value(
+        Exited(replica=R1, kind=ExitKind.SIGNAL, detail="SIGKILL")
+    )
+
+    assert (record["kind"], record["exited_kind"]) == ("exited", "signal")
+
+
+def test_only_dataclasses_are_core_values(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="only a dataclass can be logged, not int"):
+        clocked(tmp_path / "events.jsonl").write_value(3)
+
+
+def test_listeners_get_every_record_after_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = clocked(path)
+    seen: list[int] = []
+    log.subscribe(lambda record: seen.append(len(read(path).records)))
+
+    log.write("a")
+    log.write("b")
+
+    assert seen == [1, 2]
+
+
+def test_a_missing_log_is_an_empty_one(tmp_path: Path) -> None:
+    assert read(tmp_path / "none.jsonl").records == []
+    assert list(follow(tmp_path / "none.jsonl")) == []
+
+
+def test_the_next_writer_closes_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"v":1,"kind":"a"}\n{"v":1,"ki')
+
+    clocked(path).write("b")
+
+    reading = read(path)
+    assert [record["kind"] for record in reading.records] == ["a", "b"]
+    assert (reading.torn, reading.skipped) == (False, 1)
+
+
+@given(st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_size=5), st.data())
+def test_a_log_cut_anywhere_loses_at_most_its_last_record(
+    values: list[dict[str, object]], data: st.DataObject
+) -> None:
+    lines = [json.dumps({"v": 1, "kind": "x", "values": plain(value)}) + "\n" for value in values]
+    whole = "".join(lines).encode()
+    cut = data.draw(st.integers(0, len(whole)))
+
+    reading = parse(whole[:cut])
+
+    complete = whole[:cut].count(b"\n")
+    assert len(reading.records) in (complete, complete + 1)
+    assert reading.records == [json.loads(line) for line in lines[: len(reading.records)]]
+    assert reading.skipped == 0
+    assert reading.torn == (
+        len(reading.records) == complete and bool(whole[:cut].rpartition(b"\n")[2])
+    )
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_read(data: bytes) -> None:
+    assert all(isinstance(record, dict) for record in parse(data).records)
+
+
+def test_records_of_a_later_schema_are_skipped_and_counted() -> None:
+    reading = parse(b'{"v":2,"kind":"a"}\n{"v":1,"kind":"b"}\n[]\n\n')
+
+    assert [record["kind"] for record in reading.records] == ["b"]
+    assert reading.skipped == 2
+
+
+def test_following_goes_on_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = clocked(path)
+    log.write("a")
+    [(offset, first)] = list(follow(path))
+    log.write("b")
+    with path.open("ab") as file:
+        file.write(b'{"v":1,"kind":"c"')
+
+    later = [record["kind"] for _, record in follow(path, offset)]
+
+    assert (first["kind"], later) == ("a", ["b"])
+
+
+@given(st.floats())
+def test_numbers_survive_strict_json(value: float) -> None:
+    back = number(json.loads(json.dumps(plain(value), allow_nan=False)))
+
+    assert back == value or (back is not None and math.isnan(back) and math.isnan(value))
+
+
+@given(json_values)
+def test_what_plain_returns_is_strict_json(value: object) -> None:
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_kinds_are_snake_case() -> None:
+    @dataclass
+    class NodeJoinedTwice:
+        pass
+
+    assert kind_of(NodeJoinedTwice()) == "node_joined_twice"
+
+
+@pytest.mark.parametrize("value", [None, True, "word", [1]])
+def test_what_is_no_number_reads_as_none(value: object) -> None:
+    assert number(value) is None
