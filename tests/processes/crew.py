@@ -1,0 +1,151 @@
+"""A crew: a few real processes, each with a store server, that run functions when told to.
+
+Functions and arguments travel by pickle between parent and children of one test; a function gets
+its ``Member`` first.  A crew kills its processes when it is closed, whatever state they are in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from pliant.engine.groups import Abort, Group, StoreServer
+from pliant.engine.layout import Layout
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
+
+
+@dataclass
+class Member:
+    """One process of a crew, seen from inside."""
+
+    rank: int
+    server: StoreServer
+    endpoints: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Whatever one function leaves for the next one."""
+
+    def build(
+        self,
+        generation: int,
+        ranks: list[int] | None = None,
+        *,
+        layout: Layout | None = None,
+        host: int | None = None,
+        deadline_s: float = 10.0,
+        collective_s: float = 30.0,
+        abort: Abort | None = None,
+    ) -> Group:
+        ranks = list(range(len(self.endpoints))) if ranks is None else ranks
+        return Group.build(
+            generation=generation,
+            seats=[(f"r{rank}", self.endpoints[rank]) for rank in ranks],
+            replica=f"r{self.rank}",
+            host=f"r{ranks[0] if host is None else host}",
+            server=self.server,
+            layout=layout or Layout.of([]),
+            deadline_s=deadline_s,
+            collective_s=collective_s,
+            abort=abort,
+        )
+
+
+class CrewError(Exception):
+    """A function raised in a member."""
+
+
+class Crew:
+    """The processes, seen from the test."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(size):
+            mine, theirs = _context.Pipe()
+            process = _context.Process(target=_live, args=(theirs, rank), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self.processes.append(process)
+        endpoints = [self.result(rank) for rank in range(size)]
+        self.everybody(_learn, endpoints)
+
+    def start(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
+        self._pipes[rank].send((function, args))
+
+    def result(self, rank: int, timeout_s: float = 60.0) -> Any:
+        """Return what the member's function returned; raise CrewError if it raised."""
+        if not self._pipes[rank].poll(timeout_s):
+            raise TimeoutError(f"member {rank} did not answer within {timeout_s} s")
+        is_good, value = self._pipes[rank].recv()
+        if not is_good:
+            raise CrewError(value)
+        return value
+
+    def everybody(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Run a function on all members at once; return the results in rank order."""
+        for rank in range(self.size):
+            self.start(rank, function, *args)
+        return [self.result(rank) for rank in range(self.size)]
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(10)
+            assert not process.is_alive()
+            process.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+@contextlib.contextmanager
+def crew(size: int) -> Iterator[Crew]:
+    it = Crew(size)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+def _learn(member: Member, endpoints: list[str]) -> None:
+    member.endpoints = endpoints
+
+
+def _live(pipe: Connection, rank: int) -> None:
+    torch.set_num_threads(1)
+    member = Member(rank, StoreServer())
+    pipe.send((True, member.server.endpoint))
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        try:
+            answer = (True, function(member, *args))
+        except Exception:
+            answer = (False, traceback.format_exc())
+        pipe.send(answer)
+
+
+def background(function: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread

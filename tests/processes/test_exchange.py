@@ -1,0 +1,106 @@
+"""Exact reduction over real groups equals the fold of one process, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pliant.core import batching
+from pliant.engine.exchange import Plan, Reduction, fold
+from pliant.engine.layout import Layout
+from tests.processes.crew import Member, crew
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def a_layout() -> Layout:
+    """Small and large buckets, float64 and complex ones, sizes that W does not divide."""
+    return Layout.of(
+        [
+            ("embedding", torch.empty(1013, 31)),
+            ("half", torch.empty(257, 7, dtype=torch.bfloat16)),
+            ("scalar", torch.empty(())),
+            ("double", torch.empty(33, dtype=torch.float64)),
+            ("complex", torch.empty(19, 3, dtype=torch.complex64)),
+            ("last", torch.empty(40_961)),
+        ],
+        extras=23,
+        bucket_bytes=100_000,
+    )
+
+
+def slot_gradients(layout: Layout, slot: int, step: int) -> list[torch.Tensor]:
+    """Values of very different magnitude, so that every order of addition shows."""
+    generator = torch.Generator().manual_seed(1000 * step + slot)
+    gradients = []
+    for bucket in layout.buckets:
+        real = torch.float64 if bucket.dtype in (torch.float64, torch.complex128) else torch.float32
+        shape = (bucket.numel, 2) if bucket.dtype.is_complex else (bucket.numel,)
+        values = torch.randn(shape, generator=generator, dtype=real)
+        values *= 10.0 ** torch.randint(-6, 7, shape, generator=generator)
+        gradients.append(torch.view_as_complex(values) if bucket.dtype.is_complex else values)
+    return gradients
+
+
+def node_sum(layout: Layout, node: batching.Node, step: int) -> list[torch.Tensor]:
+    if node.hi - node.lo == 1:
+        return slot_gradients(layout, node.lo, step)
+    left, right = (node_sum(layout, child, step) for child in batching.children(node))
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, bool]]:
+    """For every K: two steps over one group; compare with the sums of one process."""
+    layout = a_layout()
+    group = member.build(1, layout=layout)
+    outcome = []
+    previous = None
+    for num_slots in counts:
+        owned = batching.ownership(num_slots, group.size)
+        plan = Plan.of(num_slots, owned)
+        reduction = Reduction(group, layout, plan, previous=previous)
+        previous = reduction
+        for step in range(2):
+            nodes = batching.subtrees(num_slots, owned[group.rank])
+            partials = [node_sum(layout, node, step) for node in nodes]
+            before = [[p.clone() for p in partial] for partial in partials]
+            for bucket in layout.buckets:
+                reduction.launch(bucket.index, [partial[bucket.index] for partial in partials])
+            reduced = reduction.finish()
+            alone = node_sum(layout, batching.root(num_slots), step)
+            equal = all(map(same_bits, reduced, alone))
+            untouched = all(
+                same_bits(a, b)
+                for was, now in zip(before, partials, strict=True)
+                for a, b in zip(was, now, strict=True)
+            )
+            outcome.append((num_slots, equal and untouched))
+    group.retire(grace_s=0.1)
+    return outcome
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3, 4, 5])
+def test_every_ownership_gives_the_bits_of_one_process(num_replicas: int) -> None:
+    counts = list(range(num_replicas, 25))
+
+    with crew(num_replicas) as members:
+        outcomes = members.everybody(reduce_all, counts)
+
+    assert outcomes == [[(k, True) for k in counts for _ in range(2)]] * num_replicas
+
+
+def test_the_fold_of_one_process_equals_the_tree() -> None:
+    layout = a_layout()
+    for num_slots in range(1, 25):
+        for num_replicas in range(1, min(5, num_slots) + 1):
+            owned = batching.ownership(num_slots, num_replicas)
+            nodes = [n for part in batching.partials(num_slots, owned) for n in part]
+            leaves = [node_sum(layout, node, 0)[0] for node in nodes]
+
+            root = fold(Plan.of(num_slots, owned), leaves)
+
+            assert same_bits(root, node_sum(layout, batching.root(num_slots), 0)[0])
