@@ -66,7 +66,7 @@ def job_panel(
 def events_table(events: Sequence[dict[str, Any]], step_s: float | None = None) -> Table:
     """Draw resizes: what, why, pause, steps lost, time until ready."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    table.add_column("step", justify="right")
+    table.add_column("at step", justify="right")
     table.add_column("what", no_wrap=True)
     table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=True)
     table.add_column("pause", justify="right", no_wrap=True)

@@ -59,11 +59,7 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     )
     console = Console(highlight=False)
     show = settings["show"].value
-    view = (
-        JsonView(console, show=show)
-        if as_json
-        else view_for(console, show=show, metrics=None)
-    )
+    view = JsonView(console, show=show) if as_json else view_for(console, show=show)
     with view:
         code = run_job(config, observer=view)
     if code == EXIT_USAGE and new and not view.board.committed:
@@ -120,9 +116,7 @@ def _exists(settings: Mapping[str, Resolved]) -> bool:
     return out is not None and out.exists()
 
 
-def _again(
-    command: list[str], settings: Mapping[str, Resolved], name: str, out: Path
-) -> list[str]:
+def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out: Path) -> list[str]:
     """Return the arguments that start the same job in the foreground of another process."""
     arguments = ["run", "--name", name, "--out", str(out)]
     for flag, key in (

@@ -7,10 +7,8 @@ loop and return at once; the live panel is drawn by Rich's own thread, hence the
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,7 +19,7 @@ from rich.text import Text
 from pliant.cli.screens import clock, job_panel, step_line
 from pliant.observe.log import Record
 from pliant.observe.prose import line, resize_line
-from pliant.observe.status import Board
+from pliant.observe.status import ENDINGS, Board
 from pliant.observe.timeline import Resize
 
 EVERY_STEPS = 10
@@ -45,12 +43,11 @@ class Observer(Protocol):
 class View:
     """What the live and the plain view share: the board, the news, whose output is shown."""
 
-    def __init__(self, console: Console, *, show: str | None, metrics: Path | None = None) -> None:
+    def __init__(self, console: Console, *, show: str | None) -> None:
         self.board = Board()
         self.console = console
         self.values: dict[str, Any] = {}
         self._show = show
-        self._metrics = None if metrics is None else metrics.open("a", encoding="utf-8")
         self._told = 0
 
     def __enter__(self) -> Self:
@@ -62,8 +59,7 @@ class View:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._metrics is not None:
-            self._metrics.close()
+        """Stop following."""
 
     def shows(self, replica: str) -> bool:
         """Whether this replica's output is shown; by default the oldest one's that trains."""
@@ -80,11 +76,10 @@ class View:
         self.board.add(record)
         if record.get("kind") == "metrics" and isinstance(record.get("values"), dict):
             self.values = record["values"]
-            self._keep(record)
-        if record.get("kind") not in ("commit", "job_ended"):
+        if record.get("kind") not in ("commit", *ENDINGS):
             return []
         resizes = self.board.resizes()
-        ended = record["kind"] == "job_ended"
+        ended = record["kind"] in ENDINGS
         told = []
         for resize in resizes[self._told :]:
             if resize.pause_s is None and not ended:
@@ -92,12 +87,6 @@ class View:
             told.append(resize)
         self._told += len(told)
         return told
-
-    def _keep(self, record: Record) -> None:
-        if self._metrics is not None:
-            values = {"step": record.get("step"), "at": record.get("at"), **self.values}
-            self._metrics.write(json.dumps(values) + "\n")
-            self._metrics.flush()
 
 
 class PlainView(View):
@@ -129,8 +118,8 @@ class PlainView(View):
 class LiveView(View):
     """A panel that stays at the bottom of the terminal, output scrolling above it."""
 
-    def __init__(self, console: Console, *, show: str | None, metrics: Path | None = None) -> None:
-        super().__init__(console, show=show, metrics=metrics)
+    def __init__(self, console: Console, *, show: str | None) -> None:
+        super().__init__(console, show=show)
         self._lock = threading.Lock()
         self._news: deque[str] = deque(maxlen=NEWS)
         self._live = Live(
@@ -176,7 +165,7 @@ class LiveView(View):
             return job_panel(self.board.as_json(), self.values, list(self._news))
 
 
-def view_for(console: Console, *, show: str | None, metrics: Path | None) -> LiveView | PlainView:
+def view_for(console: Console, *, show: str | None) -> LiveView | PlainView:
     """Return the view that fits where the output goes."""
     kind = LiveView if console.is_terminal and not console.is_dumb_terminal else PlainView
-    return kind(console, show=show, metrics=metrics)
+    return kind(console, show=show)

@@ -91,5 +91,8 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",
     "usage": lambda r, who: f"{who}: {r.get('sentence')}",
-    "job_ended": lambda r, who: f"job ended with exit code {r.get('exit_code')}: {r.get('reason')}",
+    "end_job": lambda r, who: (
+        f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
+    ),
+    "note": lambda r, who: f"{who}: {r.get('text')}",
 }

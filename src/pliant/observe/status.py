@@ -42,6 +42,9 @@ RECENT_EVENTS = 20
 RECENT_COMMITS = 50
 """Commits that speed, median step and ETA are taken over."""
 
+ENDINGS = ("end_job", "job_ended")
+"""Kinds that end a job: the core's command, and the last word of the process that ran it."""
+
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
 
@@ -97,7 +100,7 @@ class Board:
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
         match record.get("kind"):
-            case "job_started" | "plan" | "decision" | "job_ended" | "stop_requested":
+            case "job_started" | "plan" | "decision" | "end_job" | "job_ended" | "stop_requested":
                 self._job_record(record)
             case "commit":
                 self._on_commit(record)
@@ -186,7 +189,7 @@ class Board:
                 }
             case "stop_requested":
                 self.stopping = True
-            case "job_ended":
+            case "end_job" | "job_ended":
                 code = record.get("exit_code")
                 self.exit_code = code if isinstance(code, int) else 1
                 self.reason = str(record.get("reason") or "")
