@@ -42,10 +42,10 @@ def main() -> None:
         max_grad_norm=1.0,
         reduction=chosen.reduction,
     ) as session:
-        for number, step in enumerate(session.steps(chosen.steps)):
+        for step in session.steps(chosen.steps):
             for x, y in step:
                 step.backward(loss_of(model, x, y))
-            log.write(step=getattr(step, "number", number))
+            log.write(step=step.index)
 
 
 if __name__ == "__main__":
