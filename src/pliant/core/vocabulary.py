@@ -117,7 +117,8 @@ class Spare:
     """K of the script: micro-batches of one step."""
 
     layout: str
-    """Digest of the bucket layout, agreed before the first collective."""
+    """Digest of the bucket layout, agreed before the first collective.  Compared for equality; of
+    a text of several lines the first that differs is named."""
 
     endpoint: str
     """``host:port`` of the store this worker serves."""
@@ -181,6 +182,9 @@ class Progressed:
 
     committed: int
     calls: int
+
+    waiting: Generation = NO_GENERATION
+    """Its main thread is at the header exchange of this generation and waits for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,725 @@
+"""One job from its first process to its exit code: policy, membership and lifecycle together.
+
+Owns every decision about a job: whom to start where, whom to let go, when to begin, stop, give up,
+and with which exit code.  Knows nothing of sockets, processes, files, torch or the wall clock: a
+driver translates the world into events, passes ``now_s`` in, and carries the commands out.
+
+    STARTING --first generation prepared--> RUNNING --stop requested--> STOPPING
+                                               |                           |
+                                               +---all finished------------+--> FINISHING
+    any --input wrong, state lost, budget spent--> ENDED <--every process gone------+
+
+``step`` is the only way in; a local run, a simulator and an operator drive the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from pliant.core import attempts, hearing
+from pliant.core import membership as group
+from pliant.core.errors import ConfigError
+from pliant.core.job import (
+    Declined,
+    Job,
+    Loss,
+    Ready,
+    Replica,
+    ReplicaState,
+    Settings,
+    Stage,
+    difference,
+    free_devices,
+    is_budget_spent,
+    live,
+    moment,
+    put,
+    recent_losses,
+    view,
+)
+from pliant.core.membership import NEVER, Membership, Moment, Outcome, Phase
+from pliant.core.policy import decide, objection, require_slots
+from pliant.core.vocabulary import (
+    Busy,
+    Command,
+    Dismiss,
+    DrainRequested,
+    EndJob,
+    EndReplica,
+    Event,
+    Exited,
+    ExitKind,
+    Incarnation,
+    KillRequested,
+    NodeId,
+    NodeJoined,
+    NodeLost,
+    Offered,
+    PeopleEvent,
+    Prepare,
+    Progressed,
+    Reclaimed,
+    Reform,
+    Release,
+    ReplicaId,
+    Scaled,
+    Spare,
+    StartReplica,
+    Stop,
+    StopRequested,
+    Ticked,
+    WorkerEvent,
+)
+
+NOW = 0.0
+"""A moment that has come: no deadline any more."""
+
+EXIT_FINISHED, EXIT_FAILED, EXIT_INPUT, EXIT_STOPPED, EXIT_STATE_LOST = range(5)
+
+
+def begin(incarnation: Incarnation, *, now_s: float, settings: Settings) -> tuple[Job, Ready]:
+    """Return a job without nodes, and the register that must be written before anything else."""
+    job = Job(
+        membership=Membership(incarnation=incarnation),
+        start_by_s=now_s + settings.start_s,
+    )
+    return job, Ready(incarnation=incarnation, register=group.register(job.membership))
+
+
+def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[Job, Ready]:
+    """Apply one event; return the next state and what the driver is to do.
+
+    Pure: same arguments, same result.
+
+    Args:
+        job: the value returned by the previous call.
+        event: what happened.  The driver sends ``Ticked`` at ``next_deadline_s``, and once a
+            second, so that a restart budget can recover.
+        now_s: monotonic seconds; must not run backwards between calls.
+        settings: policy and waits; the same in every call.
+    """
+    turn = _Turn(job=job, now_s=now_s, settings=settings)
+    if job.stage is not Stage.ENDED:
+        _apply(turn, event)
+        if turn.is_worth_a_look:
+            _advance(turn)
+    elif isinstance(event, Scaled | DrainRequested | KillRequested | StopRequested):
+        turn.declined = Declined(reason=f"the job has ended: {job.reason}")
+    register = group.register(turn.job.membership)
+    return turn.job, Ready(
+        incarnation=job.membership.incarnation,
+        register=register if register != group.register(job.membership) else None,
+        commands=tuple(turn.commands),
+        decision=turn.job.decision if turn.job.decision != job.decision else None,
+        declined=turn.declined,
+        notes=tuple(turn.notes),
+    )
+
+
+def next_deadline_s(job: Job) -> float:
+    """Return when a ``Ticked`` will next change something, if nothing else happens."""
+    if job.stage is Stage.ENDED:
+        return NEVER
+    due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
+    retry_s = job.membership.retry_at_s or NEVER
+    start_s = (job.start_by_s or NEVER) if job.stage is Stage.STARTING else NEVER
+    return min(group.next_deadline_s(job.membership), due_s, start_s, retry_s, job.stop_by_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """One call of ``step`` in the making; never outlives it."""
+
+    job: Job
+    now_s: float
+    settings: Settings
+    commands: list[Command] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    declined: Declined | None = None
+    is_worth_a_look: bool = True
+    """False after a mere sign of life: a thousand agents send two thousand a second."""
+
+    @property
+    def moment(self) -> Moment:
+        return moment(self.settings, self.now_s)
+
+    def change(self, name: ReplicaId, replica: Replica) -> None:
+        self.job = put(self.job, name, replica)
+
+    def take(self, outcome: Outcome) -> None:
+        """Accept what the membership decided, and follow up on whom it lets go."""
+        membership, commands = outcome
+        self.job = replace(self.job, membership=membership)
+        for command in commands:
+            self.commands.append(command)
+            match command:
+                case EndReplica(replica=name, reason=reason):
+                    _charge(self, ExitKind.SIGNAL, f"{name} {reason}")
+                    _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
+                case Dismiss(to=names, reason=reason):
+                    for name in names:
+                        _charge(self, ExitKind.LEFT, f"{name} was refused: {reason}")
+                        _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
+                case Release(to=names):
+                    for name in names:
+                        _let_go(self, name, "released", due_s=self.now_s + self.settings.exit_s)
+                case Prepare(order=order):
+                    self.notes.append(
+                        f"prepare generation {order.generation}: {', '.join(order.replicas)}"
+                    )
+                case Reform(order=order):
+                    self.notes.append(
+                        f"reform as generation {order.generation}: {', '.join(order.replicas)}"
+                        + (f" hold, below min_replicas={self.moment.min_replicas}" * order.hold)
+                    )
+                case _:
+                    pass
+
+
+# --- events --------------------------------------------------------------------------
+
+
+def _apply(turn: _Turn, event: Event) -> None:
+    match event:
+        case NodeJoined(node=node, devices=devices):
+            turn.job = replace(turn.job, nodes=turn.job.nodes.put(node, devices))
+        case NodeLost(node=node):
+            _on_node_lost(turn, node)
+        case Exited():
+            _on_exited(turn, event)
+        case Ticked():
+            _on_tick(turn)
+        case _ if isinstance(event, WorkerEvent):
+            _on_worker(turn, event)
+        case _:
+            _on_request(turn, event)
+
+
+def _on_request(turn: _Turn, event: PeopleEvent) -> None:
+    match event:
+        case Scaled(target=target):
+            _on_scaled(turn, target)
+        case DrainRequested(replica=replica, notice_s=notice_s):
+            _on_drain(turn, replica, notice_s)
+        case KillRequested(replica=replica):
+            _on_kill(turn, replica)
+        case StopRequested():
+            _on_stop(turn)
+        case Offered(replicas=replicas):
+            turn.job = replace(turn.job, offered=replicas)
+        case Reclaimed(replicas=names, notice_s=notice_s):
+            for name in names:
+                _leave(turn, name, notice_s, "reclaimed", is_reclaimed=True)
+        case _:
+            assert_never(event)
+
+
+def _on_worker(turn: _Turn, event: WorkerEvent) -> None:
+    before = turn.job.membership
+    # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
+    replica = turn.job.replicas.get(event.replica)
+    if replica is None or replica.is_lost:
+        turn.is_worth_a_look = False
+        if not isinstance(event, Progressed | Busy):
+            turn.job = replace(turn.job, stale=turn.job.stale + 1)
+        return
+    if isinstance(event, Spare) and not _accept_spare(turn, event, replica):
+        return
+    turn.take(hearing.hear(before, event, turn.moment))
+    after = turn.job.membership
+    if isinstance(event, Progressed | Busy):
+        turn.is_worth_a_look = (before.phase, before.calls) != (after.phase, after.calls)
+
+
+def _accept_spare(turn: _Turn, event: Spare, replica: Replica) -> bool:
+    """Take note of a spare; False if the job or the spare ends because of what it is."""
+    reference = turn.job.reference
+    if reference is None:
+        try:
+            require_slots(turn.settings.policy, event.num_slots)
+        except ConfigError as error:
+            _end(turn, EXIT_INPUT, str(error))
+            return False
+        wait_s = turn.now_s + turn.settings.start_wait_s
+        turn.job = replace(turn.job, reference=event, start_by_s=wait_s)
+    elif (why := difference(event, reference)) is not None:
+        membership, commands = attempts.lose(
+            turn.job.membership, frozenset({event.replica}), turn.moment
+        )
+        turn.take((membership, (Dismiss(to=(event.replica,), reason=why), *commands)))
+        turn.notes.append(f"{event.replica} cannot join: {why}")
+        return False
+    if replica.state is ReplicaState.STARTING:
+        turn.change(event.replica, replace(replica, state=ReplicaState.SPARE, due_s=NEVER))
+    return True
+
+
+def _on_exited(turn: _Turn, event: Exited) -> None:
+    replica = turn.job.replicas.get(event.replica)
+    if replica is None:
+        turn.job = replace(turn.job, stale=turn.job.stale + 1)
+        return
+    was_training = _is_training(turn.job.membership, event.replica)
+    job = replace(turn.job, replicas=turn.job.replicas.drop(event.replica))
+    if replica.is_reclaimed:
+        devices = job.nodes.get(replica.node, 0)
+        job = replace(job, nodes=job.nodes.put(replica.node, max(0, devices - 1)))
+    turn.job = job
+    what = _ending(event)
+    if job.stage is Stage.FINISHING:
+        if event.kind in (ExitKind.SCRIPT, ExitKind.USAGE) and not replica.is_lost:
+            why = f"after its last step, {what}"
+            turn.job = replace(job, exit_code=EXIT_FAILED, reason=why)
+        return
+    if replica.is_lost:
+        return
+    if event.kind is ExitKind.USAGE and (was_training or not job.membership.has_started):
+        _end(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
+        return
+    if event.kind is ExitKind.EARLY and not job.membership.has_started:
+        _end(turn, EXIT_INPUT, f"{what}; a script trains with `with pliant.Session(...)`")
+        return
+    if not replica.is_asked:
+        _charge(turn, event.kind, what)
+    turn.notes.append(f"lost {what}")
+    _lose(turn, frozenset({event.replica}), event.kind, what)
+
+
+def _on_node_lost(turn: _Turn, node: NodeId) -> None:
+    names = frozenset(n for n, replica in turn.job.replicas.items() if replica.node == node)
+    known = node in turn.job.nodes
+    turn.job = replace(
+        turn.job, nodes=turn.job.nodes.drop(node), replicas=turn.job.replicas.drop(*names)
+    )
+    if not known or turn.job.stage is Stage.FINISHING:
+        return
+    what = f"node {node} with {', '.join(sorted(names)) or 'no replica'}"
+    if names:
+        _charge(turn, ExitKind.SIGNAL, what)
+    turn.notes.append(f"lost {what}")
+    _lose(turn, names, ExitKind.SIGNAL, what)
+
+
+def _on_scaled(turn: _Turn, target: int) -> None:
+    if _is_too_late(turn):
+        return
+    why = objection(target, view(turn.job), turn.settings.policy)
+    if why is not None:
+        turn.declined = Declined(reason=why)
+        return
+    turn.job = replace(turn.job, wished=target)
+
+
+def _on_drain(turn: _Turn, name: ReplicaId, notice_s: float) -> None:
+    replica = turn.job.replicas.get(name)
+    if _is_too_late(turn):
+        return
+    if replica is None or replica.state is ReplicaState.ENDING:
+        turn.declined = Declined(reason=f"there is no replica {name} to drain")
+        return
+    if replica.state is ReplicaState.LEAVING:  # only the notice can change
+        due_s = min(replica.due_s, turn.now_s + notice_s)
+        turn.change(name, replace(replica, due_s=due_s))
+        return
+    wanted = turn.job.decision.target_replicas if turn.job.decision else len(live(turn.job))
+    why = objection(wanted - 1, view(turn.job), turn.settings.policy)
+    if why is None and name in group.members(turn.job.membership):
+        why = _below_minimum(turn, name)
+    if why is not None:
+        turn.declined = Declined(reason=f"{name} is not drained: {why}")
+        return
+    turn.job = replace(turn.job, wished=wanted - 1)
+    _leave(turn, name, notice_s, "drained")
+
+
+def _below_minimum(turn: _Turn, name: ReplicaId) -> str | None:
+    """Say why the members cannot spare this one now, or None."""
+    rest = [r for r in _trainers(turn.job) if r != name]
+    minimum = turn.settings.policy.min_replicas
+    if len(rest) >= minimum:
+        return None
+    return f"{len(rest)} would be left training, below min_replicas={minimum}"
+
+
+def _on_kill(turn: _Turn, name: ReplicaId) -> None:
+    replica = turn.job.replicas.get(name)
+    if replica is None:
+        turn.declined = Declined(reason=f"there is no replica {name} to kill")
+        return
+    reason = "killed on request"
+    turn.commands.append(EndReplica(replica=name, reason=reason))
+    turn.change(
+        name,
+        replace(
+            replica,
+            state=ReplicaState.ENDING,
+            is_asked=True,
+            due_s=turn.now_s + turn.settings.exit_s,
+            reason=reason,
+        ),
+    )
+
+
+def _on_stop(turn: _Turn) -> None:
+    job = turn.job
+    if job.stage in (Stage.STOPPING, Stage.FINISHING):
+        return
+    order = job.membership.recorded
+    if not job.membership.has_started or order is None or order.hold:
+        _end(turn, EXIT_STOPPED, "stopped on request")
+        return
+    turn.job = replace(
+        job, stage=Stage.STOPPING, stop_by_s=turn.now_s + turn.settings.timeouts.step_s
+    )
+    turn.commands.append(Stop(to=group.members(job.membership)))
+    turn.notes.append("stop after the next step, on request")
+
+
+def _on_tick(turn: _Turn) -> None:
+    job = turn.job
+    if job.start_by_s <= turn.now_s:
+        job = replace(job, start_by_s=NOW)
+    if job.membership.retry_at_s <= turn.now_s:
+        job = replace(job, membership=replace(job.membership, retry_at_s=NOW))
+    turn.job = job
+    # Once released, a process may be silent for as long as its script likes.
+    for _ in range(0 if job.stage is Stage.FINISHING else len(job.replicas) + 1):
+        before = turn.job.membership
+        turn.take(attempts.tick(before, turn.moment))
+        if turn.job.membership == before:
+            break
+    if turn.job.stop_by_s <= turn.now_s:
+        _end(turn, EXIT_STOPPED, "stopped on request, without reaching a step boundary in time")
+        return
+    for name, replica in turn.job.replicas.items():
+        if replica.due_s <= turn.now_s:
+            _overdue(turn, name, replica)
+
+
+def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
+    """End a replica that has not started, left or exited in its time."""
+    if (
+        replica.state is ReplicaState.LEAVING
+        and not replica.is_reclaimed
+        and name in group.members(turn.job.membership)
+        and len(_trainers(turn.job)) < turn.settings.policy.min_replicas
+    ):
+        turn.change(name, replace(replica, due_s=turn.now_s + turn.settings.drain_s))
+        return
+    if replica.state is ReplicaState.STARTING:
+        reason = f"did not reach steps() within {turn.settings.start_s:g} s"
+        _charge(turn, ExitKind.SIGNAL, f"{name} {reason}")
+    elif replica.state is ReplicaState.LEAVING:
+        reason = f"{replica.reason}, and its notice is over"
+    else:
+        reason = replica.reason
+    turn.commands.append(EndReplica(replica=name, reason=reason))
+    turn.change(
+        name,
+        replace(
+            replica,
+            state=ReplicaState.ENDING,
+            is_asked=True,
+            due_s=turn.now_s + turn.settings.exit_s,
+            reason=reason,
+        ),
+    )
+
+
+# --- losing, leaving, ending ------------------------------------------------------------
+
+
+def _charge(turn: _Turn, kind: ExitKind, sentence: str) -> None:
+    """Count a loss that nobody asked for against the restart budget."""
+    loss = Loss(at_s=turn.now_s, kind=kind, sentence=sentence)
+    kept = (*turn.job.losses, loss)[-(turn.settings.restart_budget + 1) :]
+    turn.job = replace(turn.job, losses=kept)
+
+
+def _lose(turn: _Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
+    turn.take(attempts.lose(turn.job.membership, names, turn.moment))
+    if turn.job.membership.phase is Phase.LOST:
+        _state_lost(turn, kind, what)
+
+
+def _state_lost(turn: _Turn, kind: ExitKind, what: str) -> None:
+    count = turn.job.membership.committed
+    last = f"the last committed step is {count - 1}" if count else "no step was committed"
+    if kind in (ExitKind.SCRIPT, ExitKind.EARLY):
+        _end(turn, EXIT_FAILED, f"the script failed on every replica, last on {what}; {last}")
+    else:
+        _end(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
+
+
+def _let_go(turn: _Turn, name: ReplicaId, reason: str, *, due_s: float) -> None:
+    """Take note that the membership no longer counts on this replica, which is to exit."""
+    replica = turn.job.replicas.get(name)
+    if replica is None:
+        return
+    turn.change(
+        name,
+        replace(
+            replica,
+            state=ReplicaState.ENDING,
+            is_lost=True,
+            is_asked=True,
+            due_s=due_s,
+            reason=reason,
+        ),
+    )
+
+
+def _leave(
+    turn: _Turn, name: ReplicaId, notice_s: float, reason: str, *, is_reclaimed: bool = False
+) -> None:
+    """Let a replica go: a member at the next boundary, anyone else at once."""
+    replica = turn.job.replicas.get(name)
+    if replica is None:
+        return
+    due_s = turn.now_s + notice_s
+    if replica.state is ReplicaState.ENDING:
+        turn.change(name, replace(replica, is_reclaimed=replica.is_reclaimed or is_reclaimed))
+        return
+    if name in group.members(turn.job.membership):
+        turn.change(
+            name,
+            replace(
+                replica,
+                state=ReplicaState.LEAVING,
+                due_s=min(due_s, replica.due_s),
+                is_asked=True,
+                is_reclaimed=replica.is_reclaimed or is_reclaimed,
+                reason=reason,
+            ),
+        )
+        return
+    turn.change(name, replace(replica, is_reclaimed=is_reclaimed))
+    turn.commands.append(EndReplica(replica=name, reason=reason))
+    _let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
+    turn.take(attempts.lose(turn.job.membership, frozenset({name}), turn.moment))
+
+
+def _end(turn: _Turn, exit_code: int, reason: str) -> None:
+    """End every process and the job; nothing that was decided in this turn matters any more."""
+    names = sorted(turn.job.replicas, key=_age)
+    turn.commands.extend(EndReplica(replica=name, reason=reason) for name in names)
+    turn.commands.append(EndJob(exit_code=exit_code, reason=reason))
+    turn.notes.append(reason)
+    turn.job = replace(turn.job, stage=Stage.ENDED, exit_code=exit_code, reason=reason)
+
+
+# --- what follows from the state ----------------------------------------------------------
+
+
+def _advance(turn: _Turn) -> None:
+    """Bring the job on its way, whatever the event was."""
+    _settle(turn)
+    if turn.job.stage is not Stage.ENDED and turn.job.membership.phase is Phase.LOST:
+        _state_lost(turn, ExitKind.SIGNAL, _last_loss(turn.job))
+    if turn.job.stage in (Stage.RUNNING, Stage.STOPPING):
+        _finish_if_done(turn)
+    if turn.job.stage is Stage.FINISHING and not turn.job.replicas:
+        _end(turn, turn.job.exit_code or EXIT_FINISHED, turn.job.reason)
+    if turn.job.stage is Stage.STOPPING:
+        turn.take(attempts.plan(turn.job.membership, turn.moment, join=(), leave=()))
+    if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
+        _resize(turn)
+    if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
+        _plan(turn)
+
+
+def _settle(turn: _Turn) -> None:
+    """Call those training that are in, and the job running once a generation was prepared."""
+    membership = turn.job.membership
+    for name in group.members(membership):
+        replica = turn.job.replicas.get(name)
+        if (
+            replica is not None
+            and replica.state is ReplicaState.SPARE
+            and name not in membership.joiners
+        ):
+            turn.change(name, replace(replica, state=ReplicaState.TRAINING))
+    if turn.job.stage is Stage.STARTING and membership.recorded is not None:
+        turn.job = replace(turn.job, stage=Stage.RUNNING)
+
+
+def _finish_if_done(turn: _Turn) -> None:
+    """Once every member has done its last step, let them all go."""
+    order = turn.job.membership.recorded
+    if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
+        _end(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
+        return
+    if not group.is_finished(turn.job.membership):
+        return
+    is_stop = turn.job.stage is Stage.STOPPING
+    count = turn.job.membership.committed
+    reason = f"stopped on request after {count} steps" if is_stop else f"finished {count} steps"
+    turn.job = replace(
+        turn.job,
+        stage=Stage.FINISHING,
+        exit_code=EXIT_STOPPED if is_stop else EXIT_FINISHED,
+        reason=reason,
+        stop_by_s=NEVER,
+    )
+    turn.notes.append(reason)
+    done = turn.job.membership.finished | turn.job.membership.leavers
+    released = tuple(name for name in sorted(turn.job.replicas, key=_age) if name in done)
+    turn.commands.append(Release(to=released))
+    for name in sorted(turn.job.replicas, key=_age):
+        if name in done:
+            due_s = turn.now_s + turn.settings.finish_s
+            replica = turn.job.replicas[name]
+            turn.change(
+                name, replace(replica, state=ReplicaState.ENDING, is_asked=True, due_s=due_s)
+            )
+        elif turn.job.replicas[name].state is not ReplicaState.ENDING:
+            turn.commands.append(EndReplica(replica=name, reason=reason))
+            _let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
+
+
+def _resize(turn: _Turn) -> None:
+    """Ask the policy how many there should be; start or let go the difference."""
+    decision = decide(view(turn.job), turn.settings.policy, now_s=turn.now_s)
+    old = turn.job.decision
+    if old is None or (old.ask_replicas, old.target_replicas, old.reason) != (
+        decision.ask_replicas,
+        decision.target_replicas,
+        decision.reason,
+    ):
+        turn.job = replace(turn.job, decision=decision)
+    names = live(turn.job)
+    for name in _surplus(turn.job, len(names) - decision.target_replicas):
+        _leave(turn, name, turn.settings.drain_s, "more than the target")
+    if is_budget_spent(turn.job, turn.settings, turn.now_s):
+        _give_up_if_needed(turn)
+        return
+    _start(turn, decision.target_replicas - len(names))
+    if turn.job.start_by_s <= turn.now_s and turn.job.stage is Stage.STARTING:
+        _check_capacity(turn)
+
+
+def _surplus(job: Job, count: int) -> list[ReplicaId]:
+    """Choose whom the job can best do without: the least far on the way in, then the newest."""
+    if count <= 0:
+        return []
+    progress = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
+
+    def cost(name: ReplicaId) -> tuple[int, int]:
+        return progress.index(job.replicas[name].state), -_age(name)
+
+    return sorted(live(job), key=cost)[:count]
+
+
+def _start(turn: _Turn, count: int) -> None:
+    free = free_devices(turn.job)
+    for _ in range(count):
+        if not free:
+            return
+        node = max(sorted(free), key=lambda name: free[name])
+        free[node] -= 1
+        if not free[node]:
+            del free[node]
+        named = turn.job.named + 1
+        name = ReplicaId(f"r{named}")
+        turn.job = replace(turn.job, named=named)
+        turn.change(name, Replica(node=node, due_s=turn.now_s + turn.settings.start_s))
+        turn.commands.append(StartReplica(replica=name, node=node))
+        turn.notes.append(f"start {name} on {node}")
+
+
+def _give_up_if_needed(turn: _Turn) -> None:
+    """End a job that cannot go on without the replicas that it may no longer start."""
+    minimum = turn.settings.policy.min_replicas
+    if len(live(turn.job)) >= minimum:
+        return
+    losses = recent_losses(turn.job, turn.settings, turn.now_s)
+    _end(
+        turn,
+        EXIT_FAILED,
+        f"the restart budget of {turn.settings.restart_budget} is spent and fewer than "
+        f"min_replicas={minimum} are left; last: {losses[-1].sentence}",
+    )
+
+
+def _check_capacity(turn: _Turn) -> None:
+    devices, minimum = sum(turn.job.nodes.values()), turn.settings.policy.min_replicas
+    if devices < minimum:
+        _end(turn, EXIT_INPUT, f"min_replicas={minimum}, but the nodes can run {devices}")
+
+
+def _plan(turn: _Turn) -> None:
+    """Tell the membership who may join and who is to leave now."""
+    job = turn.job
+    spares = [n for n, r in job.replicas.items() if r.state is ReplicaState.SPARE]
+    if job.stage is Stage.STARTING and not _may_start(turn, spares):
+        spares = []
+    leaving = _leaving(turn, spares)
+    by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
+    turn.take(
+        attempts.plan(job.membership, turn.moment, join=spares, leave=leaving, leave_by_s=by_s)
+    )
+
+
+def _may_start(turn: _Turn, spares: list[ReplicaId]) -> bool:
+    """Whether the first generation need not wait any longer for others."""
+    if not spares or len(spares) < turn.settings.policy.min_replicas:
+        return False
+    target = turn.job.decision.target_replicas if turn.job.decision else len(spares)
+    return len(spares) >= target or turn.now_s >= turn.job.start_by_s
+
+
+def _leaving(turn: _Turn, spares: list[ReplicaId]) -> list[ReplicaId]:
+    """Choose who may leave now: never so many that too few are left, unless reclaimed."""
+    job = turn.job
+    present = group.members(job.membership)
+    leaving = [name for name in present if job.replicas[name].state is ReplicaState.LEAVING]
+    leaving.sort(key=lambda name: (not job.replicas[name].is_reclaimed, job.replicas[name].due_s))
+    joining = attempts.joinable(job.membership, spares, is_hurried=True)
+    room = len(present) + len(joining) - turn.settings.policy.min_replicas
+    forced = sum(job.replicas[name].is_reclaimed for name in leaving)
+    return leaving[: max(room, forced, 0)]
+
+
+# --- helpers -------------------------------------------------------------------------------
+
+
+def _is_too_late(turn: _Turn) -> bool:
+    """Decline what makes no sense in a job that is on its way out."""
+    if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
+        return False
+    turn.declined = Declined(reason=f"the job is {turn.job.stage}")
+    return True
+
+
+def _is_training(membership: Membership, name: ReplicaId) -> bool:
+    """Whether this one is a member that has entered, so that the run depends on its script."""
+    outside = membership.joiners if membership.formed else ()
+    return name in group.members(membership) and name not in outside
+
+
+def _trainers(job: Job) -> list[ReplicaId]:
+    """Return the members that are to stay."""
+    members = group.members(job.membership)
+    return [name for name in members if job.replicas[name].state is ReplicaState.TRAINING]
+
+
+def _ending(event: Exited) -> str:
+    detail = f": {event.detail}" if event.detail else ""
+    words = {
+        ExitKind.FINISHED: "exited before it was released",
+        ExitKind.LEFT: "left",
+        ExitKind.USAGE: "refused its input",
+        ExitKind.SCRIPT: "failed",
+        ExitKind.SIGNAL: "was killed",
+        ExitKind.EARLY: "ended without having trained to the end",
+    }
+    return f"{event.replica} {words[event.kind]}{detail}"
+
+
+def _last_loss(job: Job) -> str:
+    return job.losses[-1].sentence if job.losses else "every member is gone"
+
+
+def _age(name: ReplicaId) -> int:
+    return int(name[1:])

@@ -1,0 +1,284 @@
+"""One job as the controller sees it: its replicas, nodes and settings, and what follows from them.
+
+Owns the value and plain facts about it: who counts as live, which device is free, how much of the
+restart budget is left.  Decides nothing; ``controller`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pliant.core.errors import ConfigError
+from pliant.core.membership import NEVER, Membership, Moment, Timeouts
+from pliant.core.policy import Decision, ElasticPolicy, View
+from pliant.core.table import Table
+from pliant.core.vocabulary import (
+    Command,
+    ExitKind,
+    Incarnation,
+    NodeId,
+    Register,
+    ReplicaId,
+    Spare,
+)
+
+
+class Stage(StrEnum):
+    """Where a job is in its life."""
+
+    STARTING = "starting"
+    """Until a first generation is prepared: waits for the replicas to start with."""
+
+    RUNNING = "running"
+
+    STOPPING = "stopping"
+    """Someone asked for it; the members stop after the same step."""
+
+    FINISHING = "finishing"
+    """The last step is done or the stop is reached; the processes are leaving."""
+
+    ENDED = "ended"
+
+
+class ReplicaState(StrEnum):
+    """Where a replica is in its life."""
+
+    STARTING = "starting"
+    SPARE = "spare"
+    TRAINING = "training"
+    LEAVING = "leaving"
+    """Still trains, or waits to; drained, reclaimed, or more than the target."""
+
+    ENDING = "ending"
+    """Told to exit, or killed; its device is taken until the process was reaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user may set about the job's life, beside the policy."""
+
+    policy: ElasticPolicy = ElasticPolicy()  # noqa: RUF009 - frozen
+
+    timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
+
+    restart_budget: int = 5
+    """Losses that nobody asked for (script errors, crashes, hangs, lost nodes, refused joiners)
+    after which no replica is started any more.  Enough for bad luck, few enough to end a script
+    that always fails within seconds.  ``kill``, ``drain`` and ``scale`` cost nothing."""
+
+    restart_forget_s: float = 600.0
+    """A loss longer ago than this does not count, so that a long run can survive many."""
+
+    start_wait_s: float = 30.0
+    """From the first spare: how long the first generation waits for the others it is to have."""
+
+    start_s: float = 600.0
+    """From starting a process until its script reaches ``steps()``; imports and data included."""
+
+    drain_s: float = 30.0
+    """Notice that a replica gets when the target falls."""
+
+    exit_s: float = 30.0
+    """From Release or Dismiss to the exit: the script's ``finally`` blocks."""
+
+    finish_s: float = 3600.0
+    """The same after the last step: what a script does with its result may take long."""
+
+    def __post_init__(self) -> None:
+        if self.restart_budget < 0:
+            raise ConfigError(f"restart_budget must be >= 0, got {self.restart_budget!r}")
+        for name in (
+            "restart_forget_s",
+            "start_wait_s",
+            "start_s",
+            "drain_s",
+            "exit_s",
+            "finish_s",
+        ):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ConfigError(f"{name} must be > 0 seconds, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica whose process is not known to be reaped."""
+
+    node: NodeId
+    state: ReplicaState = ReplicaState.STARTING
+
+    due_s: float = NEVER
+    """STARTING: when it must be spare.  LEAVING, ENDING: when it must be gone."""
+
+    is_lost: bool = False
+    """The membership has given it up: what it still says is stale."""
+
+    is_asked: bool = False
+    """Its end was asked for, so that it costs nothing of the restart budget."""
+
+    is_reclaimed: bool = False
+    """The outside takes its device back."""
+
+    reason: str = ""
+    """Why it leaves or ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A replica or node lost that nobody had asked to go."""
+
+    at_s: float
+    kind: ExitKind
+    sentence: str
+
+
+NO_NODES: Table[NodeId, int] = Table()
+NO_REPLICAS: Table[ReplicaId, Replica] = Table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything the controller knows; a plain value, safe to log."""
+
+    membership: Membership
+    stage: Stage = Stage.STARTING
+
+    nodes: Table[NodeId, int] = NO_NODES
+    """Devices of each node."""
+
+    replicas: Table[ReplicaId, Replica] = NO_REPLICAS
+
+    named: int = 0
+    """Replicas ever named: ``r1`` to ``r<named>``."""
+
+    wished: int | None = None
+    """Size that someone asked for last."""
+
+    offered: int | None = None
+    """Size that the outside grants."""
+
+    reference: Spare | None = None
+    """The first spare: what later ones must agree with."""
+
+    start_by_s: float = NEVER
+    """When the first generation goes without those that are not spare yet."""
+
+    stop_by_s: float = NEVER
+    """When a stop no longer waits for a step boundary."""
+
+    losses: tuple[Loss, ...] = ()
+    """The newest losses, at most one more than the budget."""
+
+    decision: Decision | None = None
+    """What the policy said last."""
+
+    exit_code: int | None = None
+    reason: str = ""
+    """Why the job finishes or has ended."""
+
+    stale: int = 0
+    """Messages from the lost or about the unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined:
+    """A request of a person that is not carried out, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a step of the controller asks of its driver.
+
+    Write-ahead: if ``register`` is not None it must be written by compare-and-swap, and the write
+    confirmed, *before* any of ``commands`` is carried out, in their order.
+    """
+
+    incarnation: Incarnation
+    """Goes onto the wire with every command (R3)."""
+
+    register: Register | None = None
+    commands: tuple[Command, ...] = ()
+    decision: Decision | None = None
+    """Set when the policy's answer or its reason has changed."""
+
+    declined: Declined | None = None
+    """Set when the event was a request that is refused."""
+
+    notes: tuple[str, ...] = ()
+    """One sentence for each thing that was decided."""
+
+
+def moment(settings: Settings, now_s: float) -> Moment:
+    """Return what the membership needs to know of now and the settings."""
+    return Moment(
+        now_s=now_s,
+        timeouts=settings.timeouts,
+        min_replicas=settings.policy.min_replicas,
+    )
+
+
+def put(job: Job, name: ReplicaId, replica: Replica) -> Job:
+    """Return the job with this record of a replica."""
+    return replace(job, replicas=job.replicas.put(name, replica))
+
+
+def live(job: Job) -> tuple[ReplicaId, ...]:
+    """Return the replicas that train or are on their way in, without those that leave or end."""
+    gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
+    return tuple(name for name, replica in job.replicas.items() if replica.state not in gone)
+
+
+def view(job: Job) -> View:
+    """Return what the policy looks at."""
+    return View(
+        num_replicas=len(live(job)),
+        devices=sum(job.nodes.values()),
+        wished=job.wished,
+        num_slots=job.reference.num_slots if job.reference else None,
+        offered=job.offered,
+        reclaimed=sum(replica.is_reclaimed for replica in job.replicas.values()),
+    )
+
+
+def free_devices(job: Job) -> dict[NodeId, int]:
+    """Return the nodes that have devices no process is on, with how many."""
+    free = dict(job.nodes)
+    for replica in job.replicas.values():
+        if replica.node in free:
+            free[replica.node] -= 1
+    return {node: count for node, count in free.items() if count > 0}
+
+
+def recent_losses(job: Job, settings: Settings, now_s: float) -> tuple[Loss, ...]:
+    """Return the losses that count against the restart budget."""
+    return tuple(loss for loss in job.losses if loss.at_s > now_s - settings.restart_forget_s)
+
+
+def is_budget_spent(job: Job, settings: Settings, now_s: float) -> bool:
+    """Whether nothing may be started any more, for now."""
+    return len(recent_losses(job, settings, now_s)) > settings.restart_budget
+
+
+def difference(spare: Spare, reference: Spare) -> str | None:
+    """Say in what a spare differs from the run it is to join; None if it may join.
+
+    Outside exact mode only what the collectives need must agree.
+    """
+    if spare.num_slots != reference.num_slots:
+        return f"it has {spare.num_slots} slots in a step, the run has {reference.num_slots}"
+    if spare.layout != reference.layout:
+        for mine, theirs in zip(
+            spare.layout.splitlines(), reference.layout.splitlines(), strict=False
+        ):
+            if mine != theirs:
+                return f"its model has {mine} where the run has {theirs}"
+        return "its model has other parameters than the run's"
+    ours, theirs_ = dict(spare.identity), dict(reference.identity)
+    is_exact = theirs_.get("reduction", "exact") == "exact"
+    for name in sorted(ours.keys() | theirs_.keys()):
+        if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):
+            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
+    return None

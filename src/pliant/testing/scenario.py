@@ -1,0 +1,247 @@
+"""Play a scenario file: events in column 0, what the core answered indented below them.
+
+Owns the text form of events and commands and nothing else; any driver that can be fed events and
+asked for commands can be played.  A file reads like this::
+
+    policy min=1 max=4 start=2
+    at 0 node n1 devices=4
+      start r1 on n1
+    at 1 spare r1 r2
+      prepare 1 r1*,r2* origin=r1
+    at 2 loss r1 signal SIGKILL     # a comment
+      ...
+
+In an order ``*`` marks a joiner, ``-r3`` a leaver.  ``pytest --rewrite`` refreshes the answers; a
+person reads the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pliant.core.controller import begin, step
+from pliant.core.errors import ConfigError
+from pliant.core.job import Job, Ready, Settings
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import (
+    Broken,
+    Busy,
+    Command,
+    Dismiss,
+    DrainRequested,
+    EndJob,
+    EndReplica,
+    Event,
+    Exited,
+    ExitKind,
+    FallThrough,
+    Finished,
+    Generation,
+    Incarnation,
+    KillRequested,
+    NodeId,
+    NodeJoined,
+    NodeLost,
+    Offered,
+    Order,
+    Prepare,
+    Prepared,
+    Progressed,
+    Reclaimed,
+    Reform,
+    Refused,
+    Release,
+    ReplicaId,
+    Scaled,
+    Spare,
+    StartReplica,
+    Stop,
+    StopRequested,
+    Switch,
+    Switched,
+    Ticked,
+)
+
+
+def play(text: str) -> str:
+    """Return the scenario with the answers that the core gives to its events."""
+    player = _Player()
+    out: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("  "):
+            continue
+        out.append(line)
+        words = line.partition("#")[0].split()
+        match words:
+            case []:
+                pass
+            case ["policy", *options]:
+                player.settings = Settings(policy=ElasticPolicy(**_bounds(_options(options))))
+            case ["at", now, *rest]:
+                out.extend(f"  {answer}" for answer in player.feed(float(now), rest))
+            case _:
+                raise ConfigError(f"unknown scenario line: {line}")
+    return "\n".join(out) + "\n"
+
+
+@dataclass(slots=True)
+class _Player:
+    settings: Settings = field(default_factory=Settings)
+    job: Job | None = None
+
+    def feed(self, now_s: float, words: list[str]) -> list[str]:
+        if self.job is None:
+            self.job, _ = begin(Incarnation(1), now_s=now_s, settings=self.settings)
+        answers: list[str] = []
+        for event in parse(words):
+            before = self.job
+            self.job, ready = step(before, event, now_s=now_s, settings=self.settings)
+            answers += render(ready)
+            if self.job.stale + self.job.membership.stale > before.stale + before.membership.stale:
+                answers.append("stale")
+        return answers
+
+
+# --- events -----------------------------------------------------------------------------
+
+
+def parse(words: list[str]) -> list[Event]:
+    """Read the events of one line, without its ``at`` and time."""
+    verb, *rest = words
+    names = [ReplicaId(word) for word in rest if "=" not in word]
+    options = _options(rest)
+    match verb:
+        case "prepared" | "switched" | "broken" | "refused" | "finished" | "progressed":
+            return _worker_events(verb, names, options)
+        case "spare":
+            return [_spare(name, options) for name in names]
+        case "busy":
+            return [Busy(replica=name, max_s=float(options["max_s"])) for name in names]
+        case "node":
+            return [NodeJoined(node=NodeId(rest[0]), devices=int(options["devices"]))]
+        case "node-lost":
+            return [NodeLost(node=NodeId(rest[0]))]
+        case "exit":
+            detail = " ".join(rest[2:])
+            return [Exited(replica=ReplicaId(rest[0]), kind=ExitKind(rest[1]), detail=detail)]
+        case "tick":
+            return [Ticked()]
+        case _:
+            return [_request(verb, rest, names, options)]
+
+
+def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[str, str]) -> Event:
+    match verb:
+        case "scale":
+            return Scaled(target=int(rest[0]))
+        case "drain":
+            notice_s = float(options.get("notice_s", "30"))
+            return DrainRequested(replica=names[0], notice_s=notice_s)
+        case "kill":
+            return KillRequested(replica=names[0])
+        case "stop":
+            return StopRequested()
+        case "offer":
+            return Offered(replicas=int(rest[0]))
+        case "reclaim":
+            return Reclaimed(replicas=tuple(names), notice_s=float(options["notice_s"]))
+        case _:
+            raise ConfigError(f"unknown scenario event: {verb} {' '.join(rest)}")
+
+
+def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -> list[Event]:
+    """Read ``verb NUMBER r1 r2 key=value``; the number is a generation, or a count for finished."""
+    number = int(words[0])
+    generation, names = Generation(number), words[1:]
+    reason = options.get("reason", "reset")
+    match verb:
+        case "prepared":
+            return [Prepared(replica=name, generation=generation) for name in names]
+        case "switched":
+            count = int(options.get("step", "0"))
+            return [Switched(replica=name, generation=generation, step=count) for name in names]
+        case "broken":
+            return [Broken(replica=name, generation=generation, reason=reason) for name in names]
+        case "refused":
+            is_joiner = options.get("joiner") == "yes"
+            return [
+                Refused(replica=name, generation=generation, reason=reason, joiner=is_joiner)
+                for name in names
+            ]
+        case "progressed":
+            return [
+                Progressed(
+                    replica=name,
+                    generation=generation,
+                    committed=int(options.get("committed", "0")),
+                    calls=int(options.get("calls", "0")),
+                    waiting=Generation(int(options.get("waiting", "0"))),
+                )
+                for name in names
+            ]
+        case _:
+            return [Finished(replica=name, committed=number) for name in names]
+
+
+def _spare(name: ReplicaId, options: dict[str, str]) -> Spare:
+    return Spare(
+        replica=name,
+        calls=int(options.get("calls", "0")),
+        num_slots=int(options.get("slots", "8")),
+        layout=options.get("layout", "same"),
+        endpoint=f"{name}:1",
+        identity=(("seed", options.get("seed", "1")),),
+    )
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _bounds(options: dict[str, str]) -> dict[str, int]:
+    return {f"{name}_replicas": int(value) for name, value in options.items()}
+
+
+# --- answers ------------------------------------------------------------------------------
+
+
+def render(ready: Ready) -> list[str]:
+    """Write what a step of the controller answered, one line each."""
+    lines: list[str] = []
+    joiners = set(ready.register.joiners) if ready.register else set()
+    lines += [render_command(command, frozenset(joiners)) for command in ready.commands]
+    if ready.declined is not None:
+        lines.append(f"declined: {ready.declined.reason}")
+    return lines
+
+
+def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> str:
+    """Write one command as scenario files show it."""
+    match command:
+        case StartReplica(replica=replica, node=node):
+            return f"start {replica} on {node}"
+        case EndReplica(replica=replica, reason=reason):
+            return f"end {replica}: {reason}"
+        case Prepare(to=to, order=order):
+            return f"prepare {_order(order, to, joiners)}"
+        case Switch(to=to, order=order):
+            return f"switch {_order(order, to, joiners)}"
+        case Reform(to=to, order=order):
+            return f"reform {_order(order, to, joiners)}"
+        case FallThrough(to=to, calls=calls):
+            return f"fall-through {','.join(to)} calls={calls}"
+        case Dismiss(to=to, reason=reason):
+            return f"dismiss {','.join(to)}: {reason}"
+        case Release(to=to):
+            return f"release {','.join(to)}"
+        case Stop(to=to):
+            return f"stop {','.join(to)}"
+        case EndJob(exit_code=exit_code, reason=reason):
+            return f"exit {exit_code}: {reason}"
+
+
+def _order(order: Order, to: tuple[ReplicaId, ...], joiners: frozenset[str]) -> str:
+    seats = [f"{name}{'*' * (name in joiners)}" for name in order.replicas]
+    seats += [f"-{name}" for name in to if name not in order.replicas]
+    origin = f" origin={order.origin}" if order.origin else ""
+    return f"{order.generation} {','.join(seats)}{origin}{' hold' * order.hold}"
