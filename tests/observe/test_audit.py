@@ -11,16 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.core import order
-from pliant.observe.audit import Audit, Plan, audit_of, audit_run
+from pliant.observe.audit import Audit, Plan, audit_of, audit_run, plan_of
 
 Line = dict[str, Any]
 
 PLAN = Plan(seed=1, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
 
 
-def plan_line(plan: Plan = PLAN) -> Line:
-    names = ("seed", "num_samples", "num_slots", "global_batch", "micro_batch", "shuffle")
-    return {"plan": {name: getattr(plan, name) for name in (*names, "drop_last")}}
+def spare(replica: str = "r1", plan: Plan = PLAN) -> Line:
+    identity = {
+        "seed": plan.seed,
+        "num_slots": plan.num_slots,
+        "global_batch_size": plan.global_batch,
+        "micro_batch_size": plan.micro_batch,
+        "dataset_samples": plan.num_samples,
+        "shuffle": plan.shuffle,
+        "drop_last": plan.drop_last,
+        "torch": "2.13.0",
+    }
+    pairs = [[name, str(value)] for name, value in identity.items()]
+    return {"v": 1, "kind": "spare", "replica": replica, "identity": pairs}
 
 
 def ids(plan: Plan, step: int, slot: int) -> list[int]:
@@ -76,7 +86,7 @@ def steps(*numbers: int, **where: Any) -> list[Line]:
 
 
 def audited(*lines: Line, **others: list[Line]) -> Audit:
-    return audit_of({"r1": [plan_line(), *lines], **others})
+    return audit_of({"r1": list(lines), **others}, PLAN)
 
 
 def test_a_run_of_one_replica_passes() -> None:
@@ -174,19 +184,31 @@ def test_a_later_lineage_supersedes_from_its_first_step_on() -> None:
     assert audit.committed_steps == 5
 
 
-def test_another_plan_is_a_problem() -> None:
+def test_the_plan_is_what_the_replicas_reported() -> None:
+    assert plan_of([spare("r1"), spare("r2")]) == (PLAN, "")
+
+
+def test_replicas_with_different_plans_are_a_problem() -> None:
     other = Plan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
 
-    audit = audited(*steps(0), r2=[plan_line(other)])
+    assert plan_of([spare("r1"), spare("r2", other)]) == (
+        None,
+        "the replicas r1 and r2 had different plans",
+    )
 
-    assert audit.problems == ["r2 had another plan than the replicas before it"]
+
+def test_the_plan_of_a_refused_joiner_does_not_count() -> None:
+    other = Plan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+    refused = {"v": 1, "kind": "refused", "replica": "r2", "joiner": True}
+
+    assert plan_of([spare("r1"), spare("r2", other), refused]) == (PLAN, "")
 
 
 def test_without_a_plan_nothing_is_proved() -> None:
-    audit = audit_of({"r1": steps(0)})
+    audit = audit_of({"r1": steps(0)}, None)
 
     assert audit.problems == [
-        "the ledger has no plan line, so the order of samples cannot be checked"
+        "no replica reported its plan, so the order of samples cannot be checked"
     ]
 
 
@@ -200,7 +222,7 @@ def test_a_long_list_of_problems_is_cut() -> None:
 def test_dropped_samples_are_not_missed_if_that_was_the_plan() -> None:
     plan = Plan(seed=3, num_samples=37, num_slots=4, global_batch=8, micro_batch=2, drop_last=True)
 
-    audit = audit_of({"r1": [plan_line(plan), *steps(*range(8), plan=plan)]})
+    audit = audit_of({"r1": steps(*range(8), plan=plan)}, plan)
 
     assert audit.problems == []
     assert audit.committed_samples == 64
@@ -209,7 +231,8 @@ def test_dropped_samples_are_not_missed_if_that_was_the_plan() -> None:
 def test_a_torn_last_line_is_no_problem(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger" / "r1.jsonl"
     ledger.parent.mkdir()
-    lines = [plan_line(), *steps(0, 1)]
+    lines = steps(0, 1)
+    (tmp_path / "events.jsonl").write_text(json.dumps(spare()) + "\n")
     ledger.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"lineage": 1, "st')
 
     audit = audit_run(tmp_path)
@@ -249,11 +272,8 @@ def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
     lines = steps(*range(data.draw(st.integers(1, 12))), plan=plan)
     shuffled = data.draw(st.permutations(lines))
     split = data.draw(st.integers(0, len(lines)))
-    ledgers = {
-        "r1": [plan_line(plan), *shuffled[:split]],
-        "r2": [plan_line(plan), *shuffled[split:]],
-    }
-    assert audit_of(ledgers).problems == []
+    ledgers = {"r1": shuffled[:split], "r2": shuffled[split:]}
+    assert audit_of(ledgers, plan).problems == []
 
     victims = [line for line in lines if line.get("ids")]
     victim = data.draw(st.sampled_from(victims))
@@ -261,6 +281,4 @@ def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
     changed[0] = (changed[0] + 1) % plan.num_samples
     corrupted = [{**line, "ids": changed} if line is victim else line for line in lines]
 
-    assert (
-        changed == victim["ids"] or not audit_of({"r1": [plan_line(plan), *corrupted]}).exactly_once
-    )
+    assert changed == victim["ids"] or not audit_of({"r1": corrupted}, plan).exactly_once

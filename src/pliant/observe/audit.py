@@ -1,10 +1,9 @@
 """The ledger audit: each sample of an epoch counted exactly once, in the order fixed by the seed.
 
-Owns the proof.  Every replica's ledger has, in this order for each step it takes part in, a slot
-line per computed slot (before its vote) and a commit line (after its commit)::
+Owns the proof.  What each step must consist of is the identity that every replica reported before
+it joined (event log, ``spare``).  Every replica's ledger has, in this order for each step it takes
+part in, a slot line per computed slot (before its vote) and a commit line (after its commit)::
 
-    {"plan": {"seed": 1, "num_samples": 5000, "num_slots": 8, "global_batch": 64,
-              "micro_batch": 8, "shuffle": true, "drop_last": false}}
     {"lineage": 1, "step": 7, "generation": 3, "slot": 2, "ids": [17, 4, 901, 33]}
     {"lineage": 1, "step": 7, "generation": 3, "commit": true, "digest": "9f..."}
 
@@ -20,9 +19,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pliant.core import order
 from pliant.observe.log import Record, read
@@ -97,7 +95,7 @@ class Audit:
 class _Ledger:
     """All replicas' lines, keyed by where they belong."""
 
-    plan: Plan | None = None
+    plan: Plan | None
     slots: dict[tuple[int, int, int], dict[int, list[int]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -111,8 +109,11 @@ class _Ledger:
 
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory."""
+    plan, doubt = plan_of(read(out / "events.jsonl").records)
     readings = {path.stem: read(path) for path in sorted((out / "ledger").glob("*.jsonl"))}
-    audit = audit_of({replica: reading.records for replica, reading in readings.items()})
+    audit = audit_of({replica: reading.records for replica, reading in readings.items()}, plan)
+    if doubt:
+        audit.complain(doubt)
     audit.torn = sum(reading.torn for reading in readings.values())
     for replica, reading in readings.items():
         if reading.skipped:
@@ -120,10 +121,28 @@ def audit_run(out: Path) -> Audit:
     return audit
 
 
-def audit_of(ledgers: Mapping[str, Iterable[Record]]) -> Audit:
+def plan_of(records: Iterable[Record]) -> tuple[Plan | None, str]:
+    """Return what the replicas of a run agreed on, and a sentence if they did not.
+
+    A replica that was refused never computed anything that counts: its identity is left out.
+    """
+    records = list(records)
+    refused = {r.get("replica") for r in records if r.get("kind") == "refused" and r.get("joiner")}
+    plans: dict[Plan, str] = {}
+    for record in records:
+        if record.get("kind") == "spare" and record.get("replica") not in refused:
+            plan = _plan(record.get("identity"))
+            if plan is not None:
+                plans.setdefault(plan, str(record.get("replica")))
+    if len(plans) > 1:
+        return None, f"the replicas {' and '.join(plans.values())} had different plans"
+    return next(iter(plans), None), ""
+
+
+def audit_of(ledgers: Mapping[str, Iterable[Record]], plan: Plan | None) -> Audit:
     """Audit the lines of all replicas; the result does not depend on their order."""
     audit = Audit()
-    ledger = _gather(ledgers, audit)
+    ledger = _gather(ledgers, plan, audit)
     if not ledger.commits:
         audit.complain("the ledger has no committed step")
         return audit
@@ -141,31 +160,25 @@ def audit_of(ledgers: Mapping[str, Iterable[Record]]) -> Audit:
         audit.committed_samples += sum(map(len, slots.values()))
     audit.uncommitted = sum(len(slots) for key, slots in ledger.slots.items() if key not in counted)
     if ledger.plan is None:
-        audit.complain("the ledger has no plan line, so the order of samples cannot be checked")
+        audit.complain("no replica reported its plan, so the order of samples cannot be checked")
     else:
         audit.epochs = -(-(max(history) + 1) // ledger.plan.steps_per_epoch)
         _check_epochs(ledger, ledger.plan, history, audit)
     return audit
 
 
-def _gather(ledgers: Mapping[str, Iterable[Record]], audit: Audit) -> _Ledger:
-    ledger = _Ledger()
+def _gather(ledgers: Mapping[str, Iterable[Record]], plan: Plan | None, audit: Audit) -> _Ledger:
+    ledger = _Ledger(plan)
     for replica, lines in ledgers.items():
         for line in lines:
             try:
-                _take(ledger, replica, line, audit)
+                _take(ledger, line, audit)
             except (KeyError, TypeError, ValueError) as error:
                 audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
     return ledger
 
 
-def _take(ledger: _Ledger, replica: str, line: Record, audit: Audit) -> None:
-    if "plan" in line:
-        plan = _plan(line["plan"])
-        if ledger.plan not in (None, plan):
-            audit.complain(f"{replica} had another plan than the replicas before it")
-        ledger.plan = ledger.plan or plan
-        return
+def _take(ledger: _Ledger, line: Record, audit: Audit) -> None:
     lineage, step = int(line["lineage"]), int(line["step"])
     generation = int(line["generation"])
     if line.get("commit"):
@@ -187,9 +200,21 @@ def _take(ledger: _Ledger, replica: str, line: Record, audit: Audit) -> None:
         )
 
 
-def _plan(values: Mapping[str, Any]) -> Plan:
-    names = {item.name for item in fields(Plan)}
-    return Plan(**{name: value for name, value in values.items() if name in names})
+def _plan(identity: object) -> Plan | None:
+    """Read a plan from the (name, value) pairs of an identity; None if it is not all there."""
+    try:
+        named = {str(name): str(value) for name, value in identity}  # type: ignore[attr-defined]
+        return Plan(
+            seed=int(named["seed"]),
+            num_samples=int(named["dataset_samples"]),
+            num_slots=int(named["num_slots"]),
+            global_batch=int(named["global_batch_size"]),
+            micro_batch=int(named["micro_batch_size"]),
+            shuffle=named["shuffle"] == "True",
+            drop_last=named["drop_last"] == "True",
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _history(ledger: _Ledger) -> dict[int, int]:
