@@ -32,9 +32,15 @@ class Member:
 
     rank: int
     server: StoreServer
+    nudges: Connection
+    """What ``Crew.nudge`` sends; a thread of a function may wait for it."""
     endpoints: list[str] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     """Whatever one function leaves for the next one."""
+
+    def tell(self, what: str) -> None:
+        """Send news to ``Crew.hear`` from the middle of a function."""
+        self.nudges.send(what)
 
     def build(
         self,
@@ -71,13 +77,17 @@ class Crew:
     def __init__(self, size: int) -> None:
         self.size = size
         self._pipes: list[Connection] = []
+        self._nudges: list[Connection] = []
         self.processes = []
         for rank in range(size):
             mine, theirs = _context.Pipe()
-            process = _context.Process(target=_live, args=(theirs, rank), daemon=True)
+            nudge, nudged = _context.Pipe()
+            process = _context.Process(target=_live, args=(theirs, nudged, rank), daemon=True)
             process.start()
             theirs.close()
+            nudged.close()
             self._pipes.append(mine)
+            self._nudges.append(nudge)
             self.processes.append(process)
         endpoints = [self.result(rank) for rank in range(size)]
         self.everybody(_learn, endpoints)
@@ -100,6 +110,15 @@ class Crew:
             self.start(rank, function, *args)
         return [self.result(rank) for rank in range(self.size)]
 
+    def nudge(self, rank: int) -> None:
+        self._nudges[rank].send(None)
+
+    def hear(self, rank: int, timeout_s: float = 30.0) -> Any:
+        """Wait for news from the middle of a member's function."""
+        if not self._nudges[rank].poll(timeout_s):
+            raise TimeoutError(f"no news from member {rank} within {timeout_s} s")
+        return self._nudges[rank].recv()
+
     def signal(self, rank: int, number: signal.Signals) -> None:
         pid = self.processes[rank].pid
         assert pid is not None
@@ -112,7 +131,7 @@ class Crew:
             process.join(10)
             assert not process.is_alive()
             process.close()
-        for pipe in self._pipes:
+        for pipe in self._pipes + self._nudges:
             pipe.close()
 
 
@@ -129,9 +148,9 @@ def _learn(member: Member, endpoints: list[str]) -> None:
     member.endpoints = endpoints
 
 
-def _live(pipe: Connection, rank: int) -> None:
+def _live(pipe: Connection, nudges: Connection, rank: int) -> None:
     torch.set_num_threads(1)
-    member = Member(rank, StoreServer())
+    member = Member(rank, StoreServer(), nudges)
     pipe.send((True, member.server.endpoint))
     while True:
         try:
@@ -143,6 +162,17 @@ def _live(pipe: Connection, rank: int) -> None:
         except Exception:
             answer = (False, traceback.format_exc())
         pipe.send(answer)
+
+
+def on_nudge(member: Member, function: Callable[[], Any]) -> None:
+    """Call ``function`` on another thread when the test nudges this member, as a Reform would."""
+
+    def wait() -> None:
+        if member.nudges.poll(30):
+            member.nudges.recv()
+            function()
+
+    background(wait)
 
 
 def background(function: Callable[[], Any]) -> threading.Thread:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.processes.crew import Member, crew
 
 from pliant.core import batching
 from pliant.engine.exchange import Plan, Reduction, fold
 from pliant.engine.layout import Layout
-from tests.processes.crew import Member, crew
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

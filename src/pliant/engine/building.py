@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from torch._C._distributed_c10d import Store
 
 from pliant.engine import gloo
-from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch, first_line
+from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch
 from pliant.engine.layout import Layout, first_difference
 from pliant.engine.undertaker import UNDERTAKER
 
@@ -105,7 +105,7 @@ class Attempt:
         except (GroupBroken, LayoutMismatch) as refused:
             outcome = refused
         except Exception as error:  # thread boundary: becomes the caller's error
-            outcome = self._failed(first_line(error))
+            outcome = self._failed(gloo.first_line(error))
         with self._lock:
             if not self._given_up:
                 self._outcome.put(outcome)

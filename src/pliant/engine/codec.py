@@ -1,21 +1,58 @@
 """Codec: plain Python values to bytes and back, tensors by reference.
 
 Owns a tagged JSON form that keeps what JSON loses: non-string keys, tuples, sets, Counter,
-OrderedDict, inf and nan, bytes, dtypes, torch.Size, complex, numpy scalars.
-Never pickles; an unsupported type is refused by its path.
+OrderedDict, inf and nan, bytes, dtypes, torch.Size, complex, numpy values.  Plain JSON made
+MultiStepLR silently stop decaying.  Must not know what the values mean.
+
+Nothing is ever pickled or called by name: a document can only build values of the types below.
+Types are matched exactly, so a subclass that would come back as its base is refused.  Equal
+values give equal documents: members are set elements in the order of their encodings.
+
+    None, True, 1, "a"        themselves          1 << 70      ["int", "0x400000000000000000"]
+    1.5                       itself              nan, inf     ["float", "000000000000f87f"]
+    [1, 2]                    ["list", 1, 2]      {1: 2}       ["dict", [1, 2]]
+    a tensor                  ["tensor", 0]: number 0 of the tensors that come along
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import json
+import math
+import struct
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from pliant.core.errors import ConfigError, PliantError
 
-class CodecError(Exception):
+_MAX_DEPTH = 200
+"""Deepest nesting; Python's own JSON reader gives up at about 1000."""
+
+_SMALL_INT = 1 << 63
+
+DTYPES = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+
+_FACTORIES: dict[str, Any] = {
+    "none": None,
+    **{kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)},
+}
+
+
+class CodecError(ConfigError):
     """A value that cannot travel, named by its path: ``state['x'][2] is a Foo``."""
+
+
+class DocumentError(PliantError):
+    """Bytes that no encoder of this version wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +68,215 @@ def encode(value: Any, *, name: str = "state") -> tuple[bytes, list[torch.Tensor
     Raises:
         CodecError: a value of unsupported type, with its path starting at ``name``.
     """
-    raise NotImplementedError
+    encoder = _Encoder()
+    form = encoder.encode(value, name, 0)
+    return _dump(form).encode(), encoder.tensors
 
 
 def decode(document: bytes, tensors: Sequence[Any] | None = None) -> Any:
-    """Rebuild the value; tensors are taken from ``tensors``, or left as ``TensorRef``."""
-    raise NotImplementedError
+    """Rebuild the value; tensors are taken from ``tensors``, or left as ``TensorRef``.
+
+    Raises:
+        DocumentError: not something that ``encode`` gave, or it refers to a missing tensor.
+    """
+    try:
+        return _Decoder(tensors).decode(json.loads(document))
+    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError) as error:
+        raise DocumentError(f"not a document of this version: {error}") from error
+
+
+def _dump(form: Any) -> str:
+    return json.dumps(form, separators=(",", ":"), allow_nan=False)
+
+
+class _Encoder:
+    """One document in the making."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._index_of: dict[int, int] = {}
+
+    def encode(self, value: Any, path: str, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise CodecError(f"{path} is nested deeper than {_MAX_DEPTH} levels, or in itself")
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -_SMALL_INT <= value < _SMALL_INT else ["int", hex(value)]
+        if kind is float:
+            return value if math.isfinite(value) else ["float", struct.pack("<d", value).hex()]
+        if isinstance(value, torch.Tensor):
+            return ["tensor", self._tensor(value, path)]
+        if kind in _SEQUENCES:
+            return [_SEQUENCES[kind], *self._each(value, path, depth)]
+        if kind in _SETS:
+            return [_SETS[kind], *sorted(self._each(value, path, depth), key=_dump)]
+        if kind in _MAPPINGS:
+            return [_MAPPINGS[kind], *self._pairs(value, path, depth)]
+        return self._other(value, path, depth)
+
+    def _other(self, value: Any, path: str, depth: int) -> Any:
+        kind = type(value)
+        if kind is defaultdict:
+            for tag, factory in _FACTORIES.items():
+                if value.default_factory is factory:
+                    return ["defaultdict", tag, *self._pairs(value, path, depth)]
+            raise CodecError(f"{path} is a defaultdict with a factory that cannot travel")
+        if kind is deque:
+            return ["deque", value.maxlen, *self._each(value, path, depth)]
+        if kind in (np.ndarray, np.bool_) or isinstance(value, np.generic):
+            return self._numpy(value, path)
+        if kind in _SIMPLE:
+            tag, write = _SIMPLE[kind]
+            return [tag, write(value)]
+        raise CodecError(
+            f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot travel to another "
+            "replica; keep plain values, containers, tensors or numpy arrays"
+        )
+
+    def _each(self, values: Any, path: str, depth: int) -> list[Any]:
+        return [
+            self.encode(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(values)
+        ]
+
+    def _pairs(self, mapping: Any, path: str, depth: int) -> list[list[Any]]:
+        return [
+            [
+                self.encode(key, f"{path} key {key!r}", depth + 1),
+                self.encode(item, f"{path}[{key!r}]", depth + 1),
+            ]
+            for key, item in mapping.items()
+        ]
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> int:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise CodecError(
+                f"{path} is a {type(tensor).__name__}, a kind of tensor that cannot travel"
+            )
+        if (
+            tensor.layout is not torch.strided
+            or tensor.device.type == "meta"
+            or tensor.is_quantized
+        ):
+            raise CodecError(f"{path} is a sparse, quantized or meta tensor, which cannot travel")
+        if id(tensor) not in self._index_of:
+            self._index_of[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._index_of[id(tensor)]
+
+    def _numpy(self, value: Any, path: str) -> Any:
+        if value.dtype.hasobject or value.dtype.kind not in "biufcSU":
+            raise CodecError(f"{path} is a numpy value of dtype {value.dtype}, which cannot travel")
+        data = base64.b64encode(value.tobytes()).decode()
+        if type(value) is np.ndarray:
+            return ["ndarray", value.dtype.str, list(value.shape), data]
+        return ["numpy", value.dtype.str, data]
+
+
+class _Decoder:
+    """One document being read."""
+
+    def __init__(self, tensors: Sequence[Any] | None) -> None:
+        self._tensors = tensors
+
+    def decode(self, form: Any) -> Any:
+        if not isinstance(form, list):
+            if isinstance(form, dict):
+                raise DocumentError("not a document of this version: an object")
+            return form
+        tag, *rest = form
+        if tag in _CONTAINERS:
+            return _CONTAINERS[tag]([self.decode(item) for item in rest])
+        if tag in _PAIRED:
+            return _PAIRED[tag](self._pairs(rest))
+        if tag == "defaultdict":
+            return defaultdict(_FACTORIES[rest[0]], self._pairs(rest[1:]))
+        if tag == "deque":
+            return deque([self.decode(item) for item in rest[1:]], maxlen=rest[0])
+        if tag == "tensor":
+            return self._tensor(*rest)
+        if tag == "ndarray":
+            dtype, shape, data = rest
+            flat = np.frombuffer(base64.b64decode(data, validate=True), dtype=_numpy_dtype(dtype))
+            return flat.reshape(shape).copy()
+        if tag == "numpy":
+            dtype, data = rest
+            raw = base64.b64decode(data, validate=True)
+            return np.frombuffer(raw, dtype=_numpy_dtype(dtype), count=1)[0]
+        return _READERS[tag](*rest)
+
+    def _pairs(self, forms: list[Any]) -> list[tuple[Any, Any]]:
+        return [(self.decode(key), self.decode(value)) for key, value in forms]
+
+    def _tensor(self, index: int) -> Any:
+        if type(index) is not int or index < 0:
+            raise DocumentError(f"not a document of this version: tensor {index!r}")
+        return TensorRef(index) if self._tensors is None else self._tensors[index]
+
+
+def _numpy_dtype(text: str) -> np.dtype[Any]:
+    dtype = np.dtype(text)
+    if dtype.hasobject:
+        raise DocumentError(f"not a document of this version: numpy dtype {text!r}")
+    return dtype
+
+
+def _unpack_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _pack_bytes(value: bytes | bytearray) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _pack_complex(value: complex) -> str:
+    return struct.pack("<dd", value.real, value.imag).hex()
+
+
+def _unpack_complex(text: str) -> complex:
+    return complex(*struct.unpack("<dd", bytes.fromhex(text)))
+
+
+def _unpack_float(text: str) -> float:
+    return float(struct.unpack("<d", bytes.fromhex(text))[0])
+
+
+def _counter(pairs: list[tuple[Any, Any]]) -> Counter[Any]:
+    """Keep counts as they are: ``Counter(pairs)`` would count the pairs."""
+    return Counter(dict(pairs))
+
+
+_SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size"}
+_SETS: dict[type, str] = {set: "set", frozenset: "frozenset"}
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "odict", Counter: "counter"}
+_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "size": torch.Size,
+    "set": set,
+    "frozenset": frozenset,
+}
+_PAIRED: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
+    "dict": dict,
+    "odict": OrderedDict,
+    "counter": _counter,
+}
+_SIMPLE: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    bytes: ("bytes", _pack_bytes),
+    bytearray: ("bytearray", _pack_bytes),
+    complex: ("complex", _pack_complex),
+    range: ("range", lambda value: [value.start, value.stop, value.step]),
+    torch.dtype: ("dtype", lambda value: str(value).removeprefix("torch.")),
+    torch.device: ("device", str),
+}
+_READERS: dict[str, Callable[..., Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": _unpack_float,
+    "bytes": _unpack_bytes,
+    "bytearray": lambda text: bytearray(_unpack_bytes(text)),
+    "complex": _unpack_complex,
+    "range": lambda bounds: range(*bounds),
+    "dtype": lambda text: DTYPES[text],
+    "device": torch.device,
+}

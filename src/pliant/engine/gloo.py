@@ -14,11 +14,12 @@ sockets, so they are found by the ports of the members' listening sockets.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +43,10 @@ _Gloo = cast("Any", dist.ProcessGroupGloo)
 Address = tuple[str, int]
 _OPEN_DEVICE = threading.Lock()
 """Held from before a device opens its listening socket until that socket is found."""
+
+
+class OperationFailed(Exception):  # noqa: N818  what a Backend raises; becomes GroupBroken
+    """An operation could not be started or did not succeed, usually because a peer is gone."""
 
 
 class StoreServer:
@@ -152,7 +157,8 @@ class GlooBackend:
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Add up ``tensor`` in place."""
-        return self._group.allreduce(tensor)
+        with _failures():
+            return self._group.allreduce(tensor)
 
     def all_to_all(
         self,
@@ -162,19 +168,28 @@ class GlooBackend:
         source_splits: Sequence[int],
     ) -> Any:
         """Send piece ``r`` of ``source`` to rank ``r``; receive likewise."""
-        return self._group.alltoall_base(output, source, output_splits, source_splits)
+        with _failures():
+            return self._group.alltoall_base(output, source, output_splits, source_splits)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Send ``tensor`` of rank ``root`` to all."""
-        return self._group.broadcast(tensor, root)
+        with _failures():
+            return self._group.broadcast(tensor, root)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Any:
-        """Start sending; only ``wait()`` works on the result, and it blocks."""
-        return self._group.send([tensor], to, tag)
+        """Start sending; only ``wait`` takes the result."""
+        with _failures():
+            return self._group.send([tensor], to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
-        """Start receiving; only ``wait()`` works on the result, and it blocks."""
-        return self._group.recv([tensor], source, tag)
+        """Start receiving; only ``wait`` takes the result."""
+        with _failures():
+            return self._group.recv([tensor], source, tag)
+
+    def wait(self, work: Any) -> None:
+        """Block until a point-to-point operation has ended; ``cut`` ends it."""
+        with _failures():
+            work.wait()
 
     def cut(self) -> None:
         """Break every connection; pending operations fail, here and at the peers.  Idempotent."""
@@ -185,6 +200,22 @@ class GlooBackend:
     def destroy(self) -> None:
         """Free the group; blocks until its operations have ended."""
         self._group = None
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn what torch raises into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OperationFailed(first_line(error)) from None
+
+
+def first_line(error: BaseException) -> str:
+    """Return what matters of torch's message, without file names and stack."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    text = re.sub(r"^\[\S+:\d+\] ", "", lines[0])
+    return text.partition(". This is typically")[0].strip().rstrip(".")
 
 
 def _listening() -> Iterable[Address]:

@@ -21,7 +21,6 @@ Rules that gloo dictates:
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 import traceback
@@ -31,7 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 
 from pliant.core.errors import PliantError
-from pliant.engine.gloo import StoreServer
+from pliant.engine.gloo import OperationFailed, StoreServer, first_line
 from pliant.engine.layout import Layout
 from pliant.engine.undertaker import GRACE_S, UNDERTAKER
 
@@ -41,6 +40,7 @@ __all__ = [
     "Group",
     "GroupBroken",
     "LayoutMismatch",
+    "OperationFailed",
     "StoreServer",
     "Ticket",
 ]
@@ -65,7 +65,8 @@ class Backend(Protocol):
     """What depends on the device: a connected group of W members.
 
     Used by one communication thread, except for ``cut`` and ``destroy``.  What the collectives
-    return has ``get_future()``; what the two point-to-point ones return has only ``wait()``.
+    return has ``get_future()``; what ``send`` and ``receive`` return is for ``wait``.  All but
+    ``cut`` and ``destroy`` may raise OperationFailed.
     """
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -92,6 +93,10 @@ class Backend(Protocol):
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
         """Start receiving from one rank."""
+        ...
+
+    def wait(self, work: Any) -> None:
+        """Block until a point-to-point operation has ended; ``cut`` ends it."""
         ...
 
     def cut(self) -> None:
@@ -349,6 +354,8 @@ class Group:
         error: Exception | None = None
         try:
             value = job(self._comm)
+        except OperationFailed as failed:
+            error = self._comm.broken(str(failed))
         except Exception as raised:  # thread boundary: becomes the ticket's error
             error = raised
         if error is not None:
@@ -408,7 +415,7 @@ class Comm:
             try:
                 future = self._bell.get(timeout=max(0.0, deadline_at - time.monotonic()))
             except queue.Empty:
-                raise self._broken(f"no answer within {self._group.collective_s:g} s") from None
+                raise self.broken(f"no answer within {self._group.collective_s:g} s") from None
             self.check()
             if future is not None:
                 self._examine(future)
@@ -417,12 +424,9 @@ class Comm:
         """Wait for a point-to-point operation; a cut of the connections ends it.
 
         Raises:
-            GroupBroken: it failed.
+            OperationFailed: it failed; breaks the group.
         """
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._broken(first_line(error)) from None
+        self.backend.wait(work)
         self.check()
 
     def all_gather(self, row: torch.Tensor) -> torch.Tensor:
@@ -449,9 +453,10 @@ class Comm:
         try:
             future.value()
         except RuntimeError as error:
-            raise self._broken(first_line(error)) from None
+            raise OperationFailed(first_line(error)) from None
 
-    def _broken(self, reason: str) -> GroupBroken:
+    def broken(self, reason: str) -> GroupBroken:
+        """Return the error to raise: the reason of the group's end, else this one."""
         return GroupBroken(self._group.generation, self._group.broken or reason)
 
 
@@ -481,9 +486,3 @@ def _let_go(error: BaseException) -> None:
         error.__traceback__ = None
     else:
         traceback.clear_frames(error.__traceback__)
-
-
-def first_line(error: Exception) -> str:
-    """Return what matters of torch's message, without file names and stack."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return re.sub(r"^\[\S+:\d+\] ", "", lines[0]).strip().rstrip(".")
