@@ -88,6 +88,7 @@ class _Column:
         "dtype",
         "entry",
         "fired",
+        "index",
         "is_deferred",
         "outs",
         "parameter",
@@ -96,7 +97,10 @@ class _Column:
         "zeroed",
     )
 
-    def __init__(self, parameter: torch.nn.Parameter, bucket: Bucket, entry: Entry) -> None:
+    def __init__(
+        self, index: int, parameter: torch.nn.Parameter, bucket: Bucket, entry: Entry
+    ) -> None:
+        self.index = index
         self.parameter = parameter
         self.bucket = bucket.index
         self.dtype = bucket.dtype
@@ -119,11 +123,11 @@ class GradientSums:
     """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], layout: Layout) -> None:
-        self._buckets = [bucket for bucket in layout.buckets if bucket.entries]
+        self._buckets = layout.buckets[: layout.extras_index]
+        entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
         self._columns = [
-            _Column(parameters[entry.name], bucket, entry)
-            for bucket in self._buckets
-            for entry in bucket.entries
+            _Column(index, parameters[entry.name], bucket, entry)
+            for index, (bucket, entry) in enumerate(entries)
         ]
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
@@ -191,21 +195,20 @@ class GradientSums:
 
     @torch.no_grad()
     def close(self) -> list[int]:
-        """End the slot: what did not fire is absent.  Return the indexes of those that fired."""
+        """End the slot: what did not fire is absent.  Return the numbers of those that fired.
+
+        A parameter's number is its place in the buckets, counted over all of them.
+        """
         present = []
-        for index, column in enumerate(self._tracked):
+        for column in self._tracked:
             if not column.fired:
                 self._push(column, None)
-            else:
-                present.append(index)
-                if column.is_deferred:
-                    leaf, column.pending = column.pending, None
-                    self._push(column, leaf)
+                continue
+            present.append(column.index)
+            if column.is_deferred:
+                leaf, column.pending = column.pending, None
+                self._push(column, leaf)
         return present
-
-    def names(self, indexes: Sequence[int]) -> list[str]:
-        """Return the names of tracked parameters by the indexes that ``close`` gave."""
-        return [self._tracked[index].entry.name for index in indexes]
 
     def partials(self, bucket: int) -> list[torch.Tensor]:
         """Return the flat partial sums of one bucket, in slot order."""
@@ -245,9 +248,9 @@ class GradientSums:
     def _hook(self, column: _Column) -> None:
         key = id(column)
         if key not in self._hooked:
-            register: Callable[..., torch.utils.hooks.RemovableHandle]
-            register = column.parameter.register_post_accumulate_grad_hook
-            self._hooked[key] = register(partial(self._take, column))
+            self._hooked[key] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._take, column)
+            )
 
     def _take(self, column: _Column, parameter: torch.Tensor) -> None:
         """Take a finished gradient out of its parameter; runs inside backward."""

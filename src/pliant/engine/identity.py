@@ -1,0 +1,56 @@
+"""Identity: what must be equal between two runs for their results to be equal, bit for bit.
+
+Owns the list of DESIGN 4.2: a joiner that differs in one of these is refused in exact mode, both
+values named.  Must not know who compares it, nor the model: its layout has a digest of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pliant.engine.data import Schedule
+
+TREE = "mirrored-midpoint-1"
+"""Name of the addition tree; changes when ``core.batching`` gives other sums."""
+
+_VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
+"""Optimizer options that choose another order of operations; ``fused`` gives other bits."""
+
+
+def describe(
+    *,
+    schedule: Schedule,
+    num_slots: int,
+    threads: int,
+    reduction: str,
+    max_grad_norm: float | None,
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> tuple[tuple[str, str], ...]:
+    """Return the identity of a run as (name, value) pairs, in a fixed order."""
+    return (
+        ("seed", str(schedule.seed)),
+        ("num_slots", str(num_slots)),
+        ("global_batch_size", str(schedule.global_batch_size)),
+        ("micro_batch_size", str(schedule.micro_batch_size)),
+        ("dataset_samples", str(schedule.size)),
+        ("shuffle", str(schedule.shuffle)),
+        ("drop_last", str(schedule.drop_last)),
+        ("reduction", reduction),
+        ("tree", TREE),
+        ("threads", str(threads)),
+        ("torch", torch.__version__),
+        ("device_type", "cpu"),
+        ("max_grad_norm", repr(max_grad_norm)),
+        ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
+    )
+
+
+def _variant(optimizer: torch.optim.Optimizer) -> str:
+    options = [
+        f"{name}={value}"
+        for name in _VARIANTS
+        if (value := optimizer.defaults.get(name)) not in (None, False)
+    ]
+    return f"{type(optimizer).__name__}({', '.join(options)})"

@@ -1,0 +1,202 @@
+"""Membership, as a session sees it: who trains now, and how a step becomes final.
+
+Owns the seam between the session and the protocol, and the membership of a script that runs
+alone.  Must not know tensors' meaning, optimizers or data: it calls back where those are needed
+(``Trainee``).  ``engine.elastic`` is the other implementation.
+
+All protocol state is one ``core.member.Member`` value; whoever holds it replaces it, never
+changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from pliant.core import batching
+from pliant.core import member as protocol
+from pliant.core.batching import Node
+from pliant.core.member import Member
+from pliant.core.vocabulary import Generation, Order, ReplicaId, Seat
+from pliant.engine.exchange import Plan, Reduction
+from pliant.engine.groups import Group
+from pliant.engine.layout import Layout
+from pliant.engine.state import Specified
+
+ALONE = ReplicaId("alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What of a session is the same in all its generations."""
+
+    num_slots: int
+    layout: Layout
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formed:
+    """A generation that this replica is in."""
+
+    order: Order
+    group: Group
+    reduction: Reduction
+    owned: range
+    """Its slots of every step."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of members."""
+        return self.group.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the members agreed on with one step's metadata, beside its commit."""
+
+    generation: Generation
+    """Under which the step is recorded."""
+
+    is_leader: bool
+    """Whether this replica is the one that speaks for all in the tail."""
+
+
+class Trainee(Protocol):
+    """What a membership asks of the session when the members of a generation meet."""
+
+    def commit_voted(self, verdict: Verdict) -> None:
+        """Commit the step that was voted for from this replica's own reduced gradient."""
+
+    def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
+        """Forget an unfinished attempt at a step; parameters and buffers are as at its start."""
+
+    def state_to_send(self) -> Any:
+        """Return the state for joiners."""
+
+    def allocate(self, document: Any, specs: Sequence[Specified]) -> Sequence[torch.Tensor]:
+        """Return where each tensor of a state is to be received."""
+
+    def take_state(self, state: Any) -> None:
+        """Take a received state."""
+
+
+class Membership(Protocol):
+    """Who trains together with this replica now."""
+
+    @property
+    def member(self) -> Member:
+        """The protocol's state."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the first member of its generation."""
+
+    def arrive(self) -> bool:
+        """Be a member that holds state, or learn that this ``steps()`` call is over: False."""
+
+    def formed(self) -> Formed:
+        """Return the generation to compute in; serves what is pending first.
+
+        Raises:
+            GroupBroken: this generation is over; call ``recover``.
+        """
+
+    def decide(self, step: int, *, wants_stop: bool) -> Verdict:
+        """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
+
+        Raises:
+            GroupBroken: it is not known whether the others committed it; call ``recover``.
+        """
+
+    def recover(self, reason: str) -> None:
+        """Enter the generation that follows a broken one; commits what was voted if told so."""
+
+    def settle(self, *, is_over: bool) -> bool:
+        """Between steps: hand over state, cross a boundary, serve a Reform.
+
+        ``is_over``: this replica will compute no step of this ``steps()`` call any more.  Return
+        whether the job has agreed to stop here.  Raises SystemExit on a replica that leaves.
+        """
+
+    def finish(self, *, has_left_loop: bool) -> None:
+        """The script is done: wait until nobody needs this replica.
+
+        ``has_left_loop``: with a ``break``, before the job was over.
+        """
+
+
+class Alone:
+    """The membership of a script without an agent: one member, one generation."""
+
+    def __init__(self, shape: Shape) -> None:
+        order = Order(
+            generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),), host=ALONE
+        )
+        self.member = protocol.entered(Member(replica=ALONE, has_state=True), order)
+        self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
+        self._is_stopping = False
+        self.leads = True
+
+    def arrive(self) -> bool:
+        """Be a member; always."""
+        return True
+
+    def formed(self) -> Formed:
+        """Return the one generation."""
+        return self._formed
+
+    def decide(self, step: int, *, wants_stop: bool) -> Verdict:
+        """Commit: the only member has voted."""
+        self.member = protocol.voted(self.member, step)
+        self.member = protocol.committed(self.member, self.member.current)
+        self._is_stopping = self._is_stopping or wants_stop
+        return Verdict(generation=self.member.current, is_leader=True)
+
+    def recover(self, reason: str) -> None:
+        """Never called: there is no group to break."""
+        raise AssertionError(reason)
+
+    def settle(self, *, is_over: bool) -> bool:
+        """Return whether a stop was asked for; at the end of a call, count it."""
+        if is_over:
+            self.member = replace(self.member, calls=self.member.calls + 1)
+        return self._is_stopping
+
+    def finish(self, *, has_left_loop: bool) -> None:
+        """Nobody needs this replica."""
+        del has_left_loop
+
+
+def form(
+    order: Order,
+    group: Group,
+    shape: Shape,
+    *,
+    replica: ReplicaId,
+    previous: Reduction | None = None,
+) -> Formed:
+    """Make what is needed to compute in a generation whose group is connected."""
+    owners = batching.ownership(shape.num_slots, len(order.members))
+    return Formed(
+        order=order,
+        group=group,
+        reduction=Reduction(
+            group,
+            shape.layout,
+            Plan.of(shape.num_slots, owners),
+            exact=shape.is_exact,
+            previous=previous,
+        ),
+        owned=owners[order.replicas.index(replica)],
+    )
+
+
+def nodes(formed: Formed, shape: Shape) -> tuple[Node, ...]:
+    """Return the sums that this replica adds up by itself."""
+    if shape.is_exact:
+        return batching.subtrees(shape.num_slots, formed.owned)
+    return (Node(formed.owned.start, formed.owned.stop, "root"),)

@@ -1,0 +1,50 @@
+"""Reporter: what a session tells people.
+
+Owns the seam and its form for a script that runs alone: facts on standard output, notes on
+standard error.  Must not know the protocol; under an agent ``engine.elastic`` sends the same as
+notes of the wire.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+from pliant.wire.notes import Committed, Planned
+
+
+class Reporter(Protocol):
+    """Who passes on what a session has to say."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say what a step consists of."""
+
+    def committed(self, committed: Committed) -> None:
+        """Say that a step was committed."""
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on what the script logged; called by the leader only."""
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+
+
+class Printer:
+    """The reporter of a script that runs alone."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say nothing: the script's author knows."""
+
+    def committed(self, committed: Committed) -> None:
+        """Say nothing: the script logs what it wants seen."""
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line."""
+        words = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+        sys.stdout.write(f"step {step}  {words}\n")
+        sys.stdout.flush()
+
+    def noted(self, text: str) -> None:
+        """Write one line on standard error."""
+        sys.stderr.write(f"pliant: {text}\n")

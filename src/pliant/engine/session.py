@@ -1,0 +1,412 @@
+"""Session: what a training script sees of pliant.
+
+Owns the public object, the refusals on its way in, and the wiring of its collaborators.  Must not
+know how any of them does its work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch.utils.data import Dataset
+
+from pliant.core import batching
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine import data, identity, randomness, settings, state
+from pliant.engine.accumulate import GradientSums
+from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
+from pliant.engine.buffers import BufferRules
+from pliant.engine.elastic import Elastic, WireReporter
+from pliant.engine.layout import Layout
+from pliant.engine.ledger import Ledger
+from pliant.engine.membership import Alone, Membership, Shape
+from pliant.engine.reporter import Printer, Reporter
+from pliant.engine.settings import Settings
+from pliant.engine.slots import Slots, extras_width
+from pliant.engine.steps import Steps
+from pliant.engine.training import Training
+from pliant.engine.update import Scheduler, Update
+from pliant.wire.notes import Planned
+
+_live: Session | None = None
+"""The one session of this process that is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The user's objects, checked."""
+
+    model: torch.nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    schedulers: list[Scheduler]
+    scaler: torch.amp.GradScaler | None
+    extra: dict[str, state.Stateful]
+
+
+class Session:
+    """Trains one model; alone or together with replicas that come and go.
+
+    Used as a context manager; one at a time in a process.
+
+    Args:
+        model: on the CPU, unwrapped.
+        optimizer: one or several over the model's parameters, stepped at one commit.
+        dataset: map-style; fetched by index.
+        global_batch_size: samples per optimizer step over all replicas.
+        micro_batch_size: samples per forward and backward; divides the global batch.
+        scheduler: one or several, stepped after every update that was not skipped.
+        max_grad_norm: clip the global gradient to this norm.
+        reduction: ``exact`` gives the same bits for every membership; ``fast`` gives speed.
+        collate_fn: makes a micro-batch of a list of items.
+        num_workers: loader processes.
+        scaler: for float16; scales inside ``step.backward``.
+        extra_state: what else belongs to the run: one object, or several by name, with
+            ``state_dict`` and ``load_state_dict``.
+        threads: of torch.
+        drop_last: leave out the short batch at the end of an epoch.
+        shuffle: give every epoch its own order.
+        buffers: rule by buffer name: ``mean``, ``agree``, ``sum``, ``max`` or ``local``.
+        seed: of data order and random numbers; by default what ``pliant.seed`` got, else 0.
+        checkpoint: a later capability; must be None.
+
+    Raises:
+        ConfigError: an argument cannot work; the sentence says what to change.
+        UsageError: another session of this process is still open.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        dataset: Dataset[Any],
+        global_batch_size: int,
+        micro_batch_size: int,
+        scheduler: Scheduler | Sequence[Scheduler] | None = None,
+        max_grad_norm: float | None = None,
+        reduction: Literal["exact", "fast"] = "exact",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        scaler: torch.amp.GradScaler | None = None,
+        extra_state: state.Stateful | Mapping[str, state.Stateful] | None = None,
+        threads: int = 1,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        buffers: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        checkpoint: None = None,
+    ) -> None:
+        if _live is not None:
+            raise UsageError(
+                "another session of this process is still open; a script has one at a time"
+            )
+        settings.check_checkpoint(checkpoint)
+        self._settings = Settings(
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            seed=randomness.chosen_seed() if seed is None else seed,
+            reduction=reduction,
+            max_grad_norm=max_grad_norm,
+            num_workers=num_workers,
+            threads=threads,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
+        checked = settings.check_model(model)
+        self._parts = _Parts(
+            model=checked,
+            optimizers=settings.check_optimizers(settings.as_list(optimizer), checked),
+            schedulers=settings.check_schedulers(settings.as_list(scheduler)),
+            scaler=settings.check_scaler(scaler),
+            extra=state.extra_parts(extra_state),
+        )
+        self._schedule = data.Schedule(
+            size=data.check_dataset(dataset),
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            seed=self._settings.seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
+        self._context = worker_context()
+        if self._context is None:
+            settings.check_torchrun(torchrun_world_size())
+        self._build(dataset, collate_fn, buffers or {})
+
+    def _build(
+        self,
+        dataset: Dataset[Any],
+        collate_fn: Callable[[list[Any]], Any] | None,
+        rules: Mapping[str, str],
+    ) -> None:
+        """Make the collaborators; nothing starts yet."""
+        parts, chosen = self._parts, self._settings
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(chosen.threads)
+        parameters = dict(parts.model.named_parameters())
+        buffers = BufferRules(parts.model, rules, chosen.num_slots)
+        layout = Layout.of(
+            parameters.items(),
+            buffers=parts.model.named_buffers(),
+            extras=extras_width(len(parameters), buffers),
+        )
+        self._shape = Shape(
+            num_slots=chosen.num_slots, layout=layout, is_exact=chosen.reduction == "exact"
+        )
+        self._state = state.State(
+            model=parts.model,
+            local_buffers=buffers.local,
+            optimizers=parts.optimizers,
+            schedulers=parts.schedulers,
+            scaler=parts.scaler,
+            extra=parts.extra,
+        )
+        self._state.check()
+        data.warn_if_random(dataset, chosen.seed)
+        self._load_initial_weights()
+        self._sums = GradientSums(parameters, layout)
+        self._loader = data.SlotLoader(
+            dataset,
+            self._schedule,
+            num_slots=chosen.num_slots,
+            collate_fn=collate_fn,
+            num_workers=chosen.num_workers,
+        )
+        self._ledger = Ledger(_ledger_path(self._context))
+        self._reporter: Reporter = (
+            Printer() if self._context is None else WireReporter(self._context)
+        )
+        self._update = Update(
+            parameters=parameters,
+            layout=layout,
+            optimizers=parts.optimizers,
+            schedulers=parts.schedulers,
+            scaler=parts.scaler,
+            max_grad_norm=chosen.max_grad_norm,
+            micro_batch_size=chosen.micro_batch_size,
+        )
+        slots = Slots(
+            sums=self._sums,
+            num_parameters=len(parameters),
+            buffers=buffers,
+            schedule=self._schedule,
+            loader=self._loader,
+            ledger=self._ledger,
+            scaler=parts.scaler,
+        )
+        self._training = Training(
+            shape=self._shape,
+            schedule=self._schedule,
+            slots=slots,
+            num_parameters=len(parameters),
+            update=self._update,
+            state=self._state,
+            ledger=self._ledger,
+            reporter=self._reporter,
+        )
+        self._membership: Membership | None = None
+        self._steps: Steps | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        global _live  # a process has one main loop
+        if _live is not None or self._is_closed:
+            raise UsageError("a session is opened once, and one at a time in a process")
+        _live = self
+        self._loader.open()
+        self._membership = self._join()
+        self._training.join(self._membership)
+        if self._context is not None:
+            self._context.session = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del error, traceback
+        try:
+            if kind is None and not self._is_closed:
+                self._leave_steps()
+                self._training.finish()
+        finally:
+            self._release()
+
+    def close(self) -> None:
+        """End the session as leaving its ``with`` block does; a second call does nothing."""
+        self.__exit__(None, None, None)
+
+    # --- the loop -------------------------------------------------------------------
+
+    def steps(self, total: int) -> Steps:
+        """Iterate until the job has committed ``total`` steps.
+
+        The number counts from the job's first step, on every replica and across ``steps()``
+        calls: ``steps(50)`` followed by ``steps(100)`` makes 100 steps.  A call that the job has
+        finished already falls through.
+
+        Raises:
+            SystemExit: this replica leaves; on every later call again.
+        """
+        self._check_open()
+        if not isinstance(total, int) or isinstance(total, bool) or total < 0:
+            raise UsageError(f"steps() takes the job's total number of steps, got {total!r}")
+        self._leave_steps()
+        self._reporter.planned(self._planned(total))
+        self._steps = Steps(self._training, total, self.steps_per_epoch)
+        return self._steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one pass over the data: ``session.steps(2 * session.steps_per_epoch)``."""
+        return self._schedule.steps_per_epoch
+
+    def log(self, **values: Any) -> None:
+        """Report numbers of the step whose tail is running; every replica may call it."""
+        self._check_open()
+        if self.leader:
+            numbers = {name: float(value) for name, value in values.items()}
+            self._reporter.logged(self.committed - 1, numbers)
+
+    @property
+    def leader(self) -> bool:
+        """Whether this replica speaks for all: true on exactly one replica in each tail."""
+        done = self._training.done
+        return self._training.membership.leads if done is None else done.is_leader
+
+    @property
+    def committed(self) -> int:
+        """Number of steps the job has committed, as far as this replica knows."""
+        return self._training.committed
+
+    @property
+    def replica(self) -> str:
+        """Name of this replica; ``alone`` without an agent."""
+        return self._training.membership.member.replica
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this replica leaves the job; true in the ``finally`` blocks on its way out."""
+        return self._membership is not None and self._membership.member.leaving
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model's weights, for ``torch.load(path, weights_only=True)``.
+
+        Every replica may call it; the leader writes, and the file is whole or the old one.
+        """
+        self._check_open()
+        if not self.leader:
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        torch.save(self._parts.model.state_dict(), partial)
+        partial.replace(target)
+
+    def state_digest(self) -> str:
+        """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
+        return self._state.digest(self.committed)
+
+    @contextmanager
+    def busy(self, max_s: float) -> Iterator[None]:
+        """Tell supervision that this replica is at work for up to ``max_s`` without a step."""
+        self._check_open()
+        if isinstance(self._membership, Elastic):
+            self._membership.tell_busy(max_s)
+        try:
+            yield
+        finally:
+            if isinstance(self._membership, Elastic):
+                self._membership.tell_busy(0.0)
+
+    # --- helpers --------------------------------------------------------------------
+
+    def _join(self) -> Membership:
+        owned = range(self._settings.num_slots)
+        if self._context is not None:
+            self._note_memory(owned)
+            return Elastic(self._context, self._shape, self._training, self._identity())
+        self._note_memory(owned)
+        if (cores := len(os.sched_getaffinity(0))) > self._settings.threads:
+            self._reporter.noted(
+                f"threads={self._settings.threads} of {cores} cores are used; other numbers of "
+                "threads give other bits, so it is part of the run (threads=...)"
+            )
+        return Alone(self._shape)
+
+    def _identity(self) -> tuple[tuple[str, str], ...]:
+        return identity.describe(
+            schedule=self._schedule,
+            num_slots=self._settings.num_slots,
+            threads=self._settings.threads,
+            reduction=self._settings.reduction,
+            max_grad_norm=self._settings.max_grad_norm,
+            optimizers=self._parts.optimizers,
+        )
+
+    def _planned(self, total: int) -> Planned:
+        return Planned(
+            replica=self._training.membership.member.replica,
+            num_slots=self._settings.num_slots,
+            total_steps=total,
+            num_samples=self._schedule.size,
+            global_batch=self._settings.global_batch_size,
+            micro_batch=self._settings.micro_batch_size,
+        )
+
+    def _note_memory(self, owned: range) -> None:
+        copies = batching.peak_copies(self._settings.num_slots, owned)
+        megabytes = sum(
+            bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
+        ) / (1 << 20)
+        self._reporter.noted(
+            f"up to {copies} gradient copies of {megabytes:.1f} MB while {len(owned)} slots are "
+            "added up on one replica"
+        )
+
+    def _load_initial_weights(self) -> None:
+        path = None if self._context is None else self._context.init
+        if path is None:
+            return
+        try:
+            weights = torch.load(path, weights_only=True, map_location="cpu")
+            self._parts.model.load_state_dict(weights)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"cannot start from the weights in {path}: {error}") from error
+
+    def _leave_steps(self) -> None:
+        if self._steps is not None:
+            steps, self._steps = self._steps, None
+            steps.leave()
+
+    def _check_open(self) -> None:
+        if _live is not self:
+            raise UsageError("the session is used outside of its `with` block")
+
+    def _release(self) -> None:
+        """Give everything back; the second call does nothing."""
+        global _live  # see __enter__
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if _live is self:
+            _live = None
+        self._training.close()
+        self._sums.unhook()
+        self._update.close()
+        self._loader.close()
+        self._ledger.close()
+        torch.set_num_threads(self._threads_before)
+
+
+def _ledger_path(context: WorkerContext | None) -> Path | None:
+    return None if context is None else context.out / "ledger" / f"{context.replica}.jsonl"

@@ -1,0 +1,227 @@
+"""State: everything of a run that a joiner needs and a digest covers.
+
+Owns the list of DESIGN 5.5 and its three uses: captured to be sent, applied on a joiner, hashed.
+Must not know how it travels, nor who sends it to whom.
+
+Values that are not tensors go through the codec, which refuses what it cannot carry by its path;
+``check`` does that round trip when a session starts, so that nobody learns it at the first join.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import xxhash
+
+from pliant.core.errors import ConfigError
+from pliant.engine.codec import CodecError, TensorRef, decode, encode
+
+
+class Stateful(Protocol):
+    """What ``extra_state`` takes."""
+
+    def state_dict(self) -> Any:
+        """Return the state; plain values and tensors."""
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Take the state that another replica's ``state_dict`` gave."""
+
+
+class Specified(Protocol):
+    """What is known of a tensor before it arrives."""
+
+    def empty(self) -> torch.Tensor:
+        """Allocate a tensor like it."""
+
+
+class State:
+    """The state of one run's objects."""
+
+    def __init__(
+        self,
+        *,
+        model: torch.nn.Module,
+        local_buffers: frozenset[str],
+        optimizers: Sequence[torch.optim.Optimizer],
+        schedulers: Sequence[Stateful],
+        scaler: Stateful | None,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self._model = model
+        self._local_buffers = local_buffers
+        self._optimizers = optimizers
+        self._schedulers = schedulers
+        self._scaler = scaler
+        self._extra = extra
+        self._names = {id(tensor): name for name, tensor in model.named_parameters()}
+
+    def capture(self) -> dict[str, Any]:
+        """Return the state; its tensors are the run's own, not copies."""
+        return {
+            "parameters": {n: p.detach() for n, p in self._model.named_parameters()},
+            "buffers": {n: b.detach() for n, b in self._model.named_buffers()},
+            "requires_grad": {n: p.requires_grad for n, p in self._model.named_parameters()},
+            "training": {name: module.training for name, module in self._model.named_modules()},
+            "optimizers": [self._optimizer_state(optimizer) for optimizer in self._optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "extra": {name: part.state_dict() for name, part in self._extra.items()},
+        }
+
+    def capture_to_send(self) -> dict[str, Any]:
+        """Return the state for a transfer that goes on while the next step is computed.
+
+        Parameters and optimizer states change at the next commit, after the transfer; everything
+        else is copied.
+        """
+        state = self.capture()
+        kept = {id(tensor) for tensor in state["parameters"].values()}
+        for optimizer in state["optimizers"]:
+            for entries in optimizer["state"].values():
+                kept |= {id(value) for value in entries.values() if torch.is_tensor(value)}
+        memo = {key: tensor for key, tensor in _tensors_by_id(state) if key in kept}
+        return copy.deepcopy(state, memo)
+
+    def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
+        """Return where each tensor of a document is to be written: own storage where there is any.
+
+        Optimizer states are new tensors of the sender's type: ``load_state_dict`` would cast the
+        float32 state of a bfloat16 parameter.
+        """
+        own: dict[int, torch.Tensor] = {}
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            for name, found in document[part].items():
+                if isinstance(found, TensorRef):
+                    own[found.index] = here[part][name]
+        return [own[n] if n in own else spec.empty() for n, spec in enumerate(specs)]
+
+    @torch.no_grad()
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Take a received state; tensors already in place are left alone.
+
+        Raises:
+            ConfigError: the optimizers here do not have the parameter groups of the sender's.
+        """
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            for name, tensor in state[part].items():
+                if tensor.data_ptr() != here[part][name].data_ptr():
+                    here[part][name].copy_(tensor)
+        for name, parameter in self._model.named_parameters():
+            parameter.requires_grad_(state["requires_grad"][name])
+        for name, module in self._model.named_modules():
+            module.training = state["training"][name]
+        for optimizer, received in zip(self._optimizers, state["optimizers"], strict=True):
+            self._apply_optimizer(optimizer, received)
+        for scheduler, received in zip(self._schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(received)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        for name, thing in self._extra.items():
+            thing.load_state_dict(state["extra"][name])
+
+    def digest(self, committed: int) -> str:
+        """Return a hash of the state's bytes in logical order, whatever the memory format.
+
+        Bytes, because ``torch.equal`` takes -0 for 0 and nan for different from itself.  Buffers
+        that are local to a replica are left out.
+        """
+        state = self.capture()
+        for name in self._local_buffers:
+            del state["buffers"][name]
+        document, tensors = encode(_in_order({"committed": committed, **state}))
+        hasher = xxhash.xxh3_128(document)
+        for tensor in tensors:
+            hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            hasher.update(flat.numpy().data)
+        return hasher.hexdigest()
+
+    def check(self) -> None:
+        """Send the state through the codec and back.
+
+        Raises:
+            ConfigError: something in it cannot travel; names where it is.
+        """
+        try:
+            document, tensors = encode(self.capture())
+            decode(document, tensors)
+        except CodecError as error:
+            raise ConfigError(
+                f"the state of this run cannot be sent to a joining replica: {error}"
+            ) from error
+
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        groups = [
+            {
+                "params": [self._names[id(parameter)] for parameter in group["params"]],
+                "values": {key: value for key, value in group.items() if key != "params"},
+            }
+            for group in optimizer.param_groups
+        ]
+        states = {
+            self._names[id(parameter)]: dict(optimizer.state[parameter])
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter in optimizer.state
+        }
+        return {"groups": groups, "state": states}
+
+    def _apply_optimizer(
+        self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
+    ) -> None:
+        here = self._optimizer_state(optimizer)["groups"]
+        if [group["params"] for group in here] != [g["params"] for g in received["groups"]]:
+            raise ConfigError(
+                f"{type(optimizer).__name__} has other parameter groups here than on the replicas "
+                "that already train"
+            )
+        for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
+            group.update(values["values"])
+        parameters = dict(self._model.named_parameters())
+        optimizer.state.clear()
+        for name, entries in received["state"].items():
+            optimizer.state[parameters[name]] = dict(entries)
+
+
+def extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
+    """Return the user's ``extra_state`` as named parts.
+
+    Raises:
+        ConfigError: a part has no ``state_dict`` or no ``load_state_dict``.
+    """
+    if extra_state is None:
+        return {}
+    is_many = isinstance(extra_state, Mapping) and not hasattr(extra_state, "state_dict")
+    parts: dict[str, Any] = dict(extra_state) if is_many else {"": extra_state}  # type: ignore[arg-type]
+    for name, part in parts.items():
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(part, method, None)):
+                what = f"extra_state[{name!r}]" if is_many else "extra_state"
+                raise ConfigError(f"{what} is a {type(part).__name__} and has no {method}()")
+    return parts
+
+
+def _tensors_by_id(value: Any) -> Iterable[tuple[int, torch.Tensor]]:
+    if torch.is_tensor(value):
+        yield id(value), value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors_by_id(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors_by_id(part)
+
+
+def _in_order(value: Any) -> Any:
+    """Return the value with every plain dict sorted: insertion order is history, not state."""
+    if type(value) is dict:
+        items = sorted(value.items(), key=lambda item: (type(item[0]).__name__, repr(item[0])))
+        return {key: _in_order(part) for key, part in items}
+    if type(value) in (list, tuple):
+        return type(value)(_in_order(part) for part in value)
+    return value

@@ -1,0 +1,148 @@
+"""Steps: the two loops of a training script.
+
+Owns the iterators that ``session.steps(n)`` and each step are, and what leaving them early means.
+Must not know how a step is computed or committed.
+
+    for step in session.steps(1000):      ends when the job has committed 1000 steps, or stops
+        for batch in step:                ends when the step is committed
+            step.backward(loss)
+        ...                               the tail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.engine.training import Training
+
+
+class Step:
+    """One step: an iterable of the micro-batches that this replica computes of it."""
+
+    def __init__(self, training: Training, index: int, epoch: int) -> None:
+        self._training = training
+        self._is_iterated = False
+        self._loss: float | None = None
+        self.index = index
+        """Number of this step, from 0; the same on every replica."""
+        self.epoch = epoch
+        """Number of the pass over the data that this step belongs to, from 0."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_iterated:
+            raise UsageError(f"step {self.index} was iterated twice; its micro-batches come once")
+        self._is_iterated = True
+        return _MicroBatches(self)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the loop over this step has ended."""
+        return self._loss is not None
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the global batch, weighted; known once the step is committed."""
+        if self._loss is None:
+            raise UsageError("step.loss is known after the loop over the step, not inside it")
+        return self._loss
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the global gradient before clipping; ask in the tail of the step."""
+        if self._loss is None or self._training.done is None:
+            raise UsageError("step.grad_norm is known in the tail of its step, not elsewhere")
+        return self._training.grad_norm
+
+    def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
+        """Run backward on the mean loss of this micro-batch; once per micro-batch.
+
+        Args:
+            loss: the mean over the micro-batch, of whatever ``weight`` counts.
+            weight: how much this micro-batch counts; its number of samples unless given, for
+                instance its number of tokens.  0 leaves it out.
+
+        Raises:
+            UsageError: called twice, outside of the loop, or with an impossible weight.
+        """
+        self._training.backward(loss, weight)
+
+    def stop(self) -> None:
+        """Let the job end: all replicas stop after the same step.
+
+        Called inside the loop that is this step; in its tail it is the one after it.
+        """
+        self._training.ask_stop()
+
+    def next_batch(self) -> tuple[Any] | None:
+        """Return the next micro-batch in a tuple; None once the step is committed."""
+        batch = self._training.next_batch(self.index)
+        if batch is None and self._loss is None:
+            done = self._training.done
+            self._loss = float("nan") if done is None else done.loss
+        return batch
+
+
+class _MicroBatches:
+    """The iterator over one step's micro-batches."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._step.is_committed:
+            raise StopIteration
+        batch = self._step.next_batch()
+        if batch is None:
+            raise StopIteration
+        return batch[0]
+
+
+class Steps:
+    """The iterator over the steps of one ``steps()`` call."""
+
+    def __init__(self, training: Training, total: int, steps_per_epoch: int) -> None:
+        self._training = training
+        self._total = total
+        self._steps_per_epoch = steps_per_epoch
+        self._step: Step | None = None
+        self._is_over = not training.start_call()
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        self._check_step()
+        if self._is_over:
+            raise StopIteration
+        index = self._training.next_step(self._total)
+        if index is None:
+            self._is_over = True
+            raise StopIteration
+        self._step = Step(self._training, index, index // self._steps_per_epoch)
+        return self._step
+
+    def leave(self) -> None:
+        """Say that nobody will ask for another step; before its end that stops the job.
+
+        Raises:
+            UsageError: the script left the loop over a step before its end.
+        """
+        self._check_step()
+        if not self._is_over:
+            self._is_over = True
+            self._training.leave_loop()
+
+    def _check_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None and not step.is_committed:
+            raise UsageError(
+                f"the loop over step {step.index} was left before its end; a step ends when it is "
+                "committed (to end the job call step.stop())"
+            )

@@ -1,0 +1,248 @@
+"""Training: the course of a step, from its first slot to its commit.
+
+Owns the order of things: slots, reduce, vote, commit, update; and what a fault at any of these
+places leads to.  Must not know how gradients are added, how members agree, or what an optimizer
+does: each is a collaborator.
+
+    next_step --> next_batch --slot--> user --> next_batch ... --last--> reduce -> decide -> commit
+                      ^                                                    |         |
+                      +---- recover: the step is done again <-- GroupBroken+---------+
+                                     or was committed from the own result
+
+Work of the engine happens only here, on the main thread, while the script is inside a call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.engine import probe, randomness
+from pliant.engine.data import Schedule
+from pliant.engine.groups import GroupBroken
+from pliant.engine.ledger import Ledger
+from pliant.engine.membership import Membership, Shape, Verdict, nodes
+from pliant.engine.reporter import Reporter
+from pliant.engine.slots import Attempt, Extras, Slots
+from pliant.engine.state import Specified, State
+from pliant.engine.update import Update
+from pliant.wire.notes import Committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A complete reduced result: what a vote stands for."""
+
+    step: int
+    buckets: Sequence[torch.Tensor]
+    extras: Extras
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A committed step, for its tail."""
+
+    loss: float
+    is_leader: bool
+
+
+class Training:
+    """Ties the collaborators of a session together; see the module's text."""
+
+    def __init__(
+        self,
+        *,
+        shape: Shape,
+        schedule: Schedule,
+        slots: Slots,
+        num_parameters: int,
+        update: Update,
+        state: State,
+        ledger: Ledger,
+        reporter: Reporter,
+    ) -> None:
+        self._shape = shape
+        self._schedule = schedule
+        self._slots = slots
+        self._num_parameters = num_parameters
+        self._update = update
+        self._state = state
+        self._ledger = ledger
+        self._reporter = reporter
+        self._membership: Membership | None = None
+        self._attempted: int | None = None
+        self._result: Result | None = None
+        self._wants_stop = False
+        self._has_left_loop = False
+        self._committed_at_s = time.monotonic()
+        self.done: Done | None = None
+        """The step whose tail is running."""
+
+    @property
+    def membership(self) -> Membership:
+        """Who trains together with this replica."""
+        if self._membership is None:
+            raise UsageError("the session is used outside of its `with` block")
+        return self._membership
+
+    @property
+    def committed(self) -> int:
+        """Number of committed steps."""
+        return self.membership.member.committed
+
+    def join(self, membership: Membership) -> None:
+        """Train together with these from now on."""
+        self._membership = membership
+        self._committed_at_s = time.monotonic()
+
+    def start_call(self) -> bool:
+        """Begin a ``steps()`` call; False if the job has finished it already."""
+        return self.membership.arrive()
+
+    def next_step(self, total: int) -> int | None:
+        """End the tail and return the next step to compute; None if the call is over."""
+        self.done = None
+        self._update.forget_gradients()
+        if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
+            self.membership.settle(is_over=True)
+            return None
+        randomness.seed_head(self._schedule.seed, self.committed)
+        return self.committed
+
+    def leave_loop(self) -> None:
+        """The script left the loop over steps with a ``break``: the job ends here."""
+        self._has_left_loop = True
+        self.membership.settle(is_over=True)
+
+    def next_batch(self, step: int) -> tuple[Any] | None:
+        """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
+        while self.committed == step:
+            try:
+                if self._attempted != step:
+                    self._begin(step)
+                self.membership.formed()  # serves a Reform that came meanwhile
+                batch = self._slots.next()
+                if batch is not None:
+                    return batch
+                self._complete(step)
+            except GroupBroken as broken:
+                self.membership.recover(broken.reason)
+        randomness.seed_tail(self._schedule.seed, step)
+        probe.at("tail", step)
+        return None
+
+    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+        """Run the backward of the open slot."""
+        self._slots.backward(loss, weight)
+
+    def ask_stop(self) -> None:
+        """Stop after the step whose metadata this replica sends next."""
+        self._wants_stop = True
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the gradient of the step whose tail is running."""
+        return self._update.grad_norm
+
+    def finish(self) -> None:
+        """The script is done."""
+        self.membership.finish(has_left_loop=self._has_left_loop)
+
+    # --- what the members of a generation ask for (membership.Trainee) ----------------
+
+    def commit_voted(self, verdict: Verdict) -> None:
+        """Commit from this replica's own reduced gradient."""
+        self._commit(verdict)
+
+    def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
+        """Forget the unfinished attempt, if there is one."""
+        self._slots.give_up()
+        self._attempted = None
+        self._result = None
+        if buffers_may_be_written:
+            self._slots.forget_buffers()
+
+    def state_to_send(self) -> Any:
+        """Return the state for joiners."""
+        return self._state.capture_to_send()
+
+    def allocate(self, document: Any, specs: Sequence[Specified]) -> Sequence[torch.Tensor]:
+        """Return where each tensor of a state is to be received."""
+        return self._state.allocate(document, specs)
+
+    def take_state(self, state: Any) -> None:
+        """Take a received state."""
+        self._state.apply(state)
+        self._committed_at_s = time.monotonic()
+
+    # --- helpers ------------------------------------------------------------------------
+
+    def _begin(self, step: int) -> None:
+        formed = self.membership.formed()
+        self._slots.begin(
+            Attempt(
+                step=step,
+                nodes=nodes(formed, self._shape),
+                lineage=self.membership.member.lineage,
+                generation=formed.order.generation,
+                launch=formed.reduction.launch,
+            )
+        )
+        self._attempted = step
+
+    def _complete(self, step: int) -> None:
+        """Reduce, decide and commit; or begin again what a replica found to be wrong."""
+        formed = self.membership.formed()
+        *buckets, values = formed.reduction.finish()
+        extras = Extras(values=values, num_parameters=self._num_parameters)
+        probe.at("reduced", step)
+        if extras.is_invalid:
+            self.give_up_attempt(buffers_may_be_written=False)
+            return
+        self._result = Result(step=step, buckets=buckets, extras=extras)
+        self._commit(self.membership.decide(step, wants_stop=self._wants_stop))
+
+    def _commit(self, verdict: Verdict) -> None:
+        """Do what a commit does; the protocol's value counts it already."""
+        result, self._result = self._result, None
+        if result is None:
+            raise RuntimeError("told to commit without a reduced result")
+        probe.at("commit", result.step)
+        digest = self._update.digest(result.buckets, result.extras, result.step)
+        self._update.apply(result.buckets, result.extras)
+        self._slots.commit(result.extras)
+        self._attempted = None
+        member = self.membership.member
+        self._ledger.commit(
+            lineage=member.lineage,
+            step=result.step,
+            generation=verdict.generation,
+            digest=digest,
+        )
+        self.done = Done(loss=result.extras.loss, is_leader=verdict.is_leader)
+        self._report(result, verdict)
+
+    def _report(self, result: Result, verdict: Verdict) -> None:
+        now_s = time.monotonic()
+        self._reporter.committed(
+            Committed(
+                replica=self.membership.member.replica,
+                generation=verdict.generation,
+                step=result.step,
+                mono_s=now_s,
+                loss=result.extras.loss,
+                grad_norm=self._update.known_grad_norm,
+                samples=self._schedule.num_samples(result.step),
+                step_s=now_s - self._committed_at_s,
+            )
+        )
+        self._committed_at_s = now_s
+
+    def close(self) -> None:
+        """Give up an unfinished attempt when the session ends in the middle of a step."""
+        self.give_up_attempt(buffers_may_be_written=False)

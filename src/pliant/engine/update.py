@@ -1,0 +1,175 @@
+"""Update: what a commit does to the model, from the reduced gradient on.
+
+Owns everything between the reduced buckets and the next step's weights: root factor, unscaling,
+clipping, optimizers, scaler, schedulers, and the rule that only this module may call
+``optimizer.step``.  Must not know slots, replicas or when a step commits.  It runs on every
+replica with the same bits and therefore gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import xxhash
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from pliant.core.errors import UsageError
+from pliant.engine.layout import Layout
+from pliant.engine.slots import Extras
+
+Scheduler = LRScheduler | ReduceLROnPlateau
+
+
+class Update:
+    """Applies one reduced gradient after another."""
+
+    def __init__(
+        self,
+        *,
+        parameters: Mapping[str, torch.nn.Parameter],
+        layout: Layout,
+        optimizers: Sequence[torch.optim.Optimizer],
+        schedulers: Sequence[Scheduler],
+        scaler: torch.amp.GradScaler | None,
+        max_grad_norm: float | None,
+        micro_batch_size: int,
+    ) -> None:
+        self._buckets = layout.buckets[: layout.extras_index]
+        self._parameters = [
+            [parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
+        ]
+        self._optimizers = optimizers
+        self._schedulers = schedulers
+        self._scaler = scaler
+        self._max_grad_norm = max_grad_norm
+        self._micro_batch_size = micro_batch_size
+        self._is_stepping = False
+        self._num_stepped = 0
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers
+        ]
+        self._gradients: list[torch.Tensor] = []
+        self._grad_norm: float | None = None
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the last reduced gradient, before clipping; computed when first asked for.
+
+        Only until the next step has begun: the buffers are used again.
+        """
+        if self._grad_norm is None:
+            self._grad_norm = (
+                float(torch.nn.utils.get_total_norm(self._gradients)) if self._gradients else 0.0
+            )
+        return self._grad_norm
+
+    @property
+    def known_grad_norm(self) -> float | None:
+        """The same if it is known already, else None."""
+        return self._grad_norm
+
+    @torch.no_grad()
+    def apply(self, buckets: Sequence[torch.Tensor], extras: Extras) -> None:
+        """Do what ``loss.backward()`` of the whole global batch and ``optimizer.step()`` would.
+
+        A step in which nothing was computed, or whose scaled gradient overflowed, is skipped: it
+        moves neither weights nor schedulers.
+        """
+        torch.clear_autocast_cache()
+        with torch.autocast("cpu", enabled=False):
+            present = self._set_gradients(buckets, extras)
+            self._gradients = [
+                parameter.grad for parameter in present if parameter.grad is not None
+            ]
+            self._grad_norm = None
+            if present and self._step(present):
+                self._step_schedulers(extras.loss)
+        for parameters in self._parameters:
+            for parameter in parameters:
+                parameter.grad = None
+
+    def forget_gradients(self) -> None:
+        """Let go of the last reduced gradient."""
+        self._gradients = []
+
+    def close(self) -> None:
+        """Allow ``optimizer.step`` again."""
+        for handle in self._handles:
+            handle.remove()
+
+    def digest(self, buckets: Sequence[torch.Tensor], extras: Extras, step: int) -> str:
+        """Return a cheap digest of a step's result: loss, weight, and one bucket in turn."""
+        hasher = xxhash.xxh3_128(struct.pack("<dd", extras.loss, extras.weight))
+        if self._buckets:
+            bucket = buckets[step % len(self._buckets)]
+            hasher.update(bucket.view(torch.uint8).numpy().data)
+        return hasher.hexdigest()
+
+    def _set_gradients(
+        self, buckets: Sequence[torch.Tensor], extras: Extras
+    ) -> list[torch.nn.Parameter]:
+        """Make ``.grad`` of each parameter; None where no slot touched it."""
+        if not extras.weight:
+            return []
+        factor = self._micro_batch_size / extras.weight
+        presence = iter(extras.presence)
+        present = []
+        for bucket, flat, parameters in zip(self._buckets, buckets, self._parameters, strict=False):
+            if factor != 1.0:
+                flat.mul_(factor)
+            for entry, parameter in zip(bucket.entries, parameters, strict=True):
+                if next(presence):
+                    parameter.grad = entry.view(flat).to(parameter.dtype)
+                    present.append(parameter)
+        return present
+
+    def _step(self, present: list[torch.nn.Parameter]) -> bool:
+        """Unscale, clip, step; return whether every optimizer really stepped."""
+        active = [optimizer for optimizer in self._optimizers if _has_gradient(optimizer)]
+        if self._scaler is not None:
+            for optimizer in active:
+                self._scaler.unscale_(optimizer)
+        if self._max_grad_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(present, self._max_grad_norm)
+            self._grad_norm = float(norm)
+        self._num_stepped = 0
+        self._is_stepping = True
+        try:
+            for optimizer in active:
+                if self._scaler is None:
+                    optimizer.step()
+                else:
+                    self._scaler.step(optimizer)
+        finally:
+            self._is_stepping = False
+        if self._scaler is not None and active:
+            self._scaler.update()
+        return self._num_stepped == len(active)
+
+    def _step_schedulers(self, loss: float) -> None:
+        for scheduler in self._schedulers:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(math.inf if math.isnan(loss) else loss)
+            else:
+                scheduler.step()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        if not self._is_stepping:
+            raise UsageError(
+                "optimizer.step() was called by the script; the session steps the optimizer when "
+                "the loop over a step ends"
+            )
+        self._num_stepped += 1
+
+
+def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(
+        parameter.grad is not None
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
