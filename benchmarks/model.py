@@ -23,7 +23,7 @@ class Tokens(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, *, samples: int, length: int, seed: int = 1) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self._bytes = torch.randint(
+        self.bytes = torch.randint(
             256, (samples * length + 1,), generator=generator, dtype=torch.uint8
         )
         self._length = length
@@ -34,7 +34,7 @@ class Tokens(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         start = index * self._length
-        window = self._bytes[start : start + self._length + 1].long()
+        window = self.bytes[start : start + self._length + 1].long()
         return window[:-1], window[1:]
 
 

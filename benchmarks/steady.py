@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import harness
+from benchmarks import harness, pliant_job
 from benchmarks.harness import Figure, Page
 
 WARM_TURNS = 3
@@ -30,7 +29,12 @@ each turn. A turn of pliant is everything between two tails: data, seeding, slot
 commit, clipping, optimizer, ledger, membership. A turn of DDP is data, slots, all-reduce, clipping,
 optimizer; it reduces no loss. Wall time of a turn: its slowest rank; CPU time: summed over ranks
 and threads. After {warm} turns to warm up, {blocks} blocks of {turns} turns; the ratio of a block
-is that of the two medians (CPU: of the two sums). glibc keeps freed memory on both sides."""
+is that of the two medians (CPU: of the two sums). glibc keeps freed memory on both sides.
+
+Gradient copies: bytes of all tensors but parameters, moments and data before a step, plus the peak
+of what is allocated until the optimizer runs, over the bytes of one gradient; a run of its own with
+one token per micro-batch, so that activations do not count. It holds the sums of the formula, two
+reduced buffers that alternate, and the shards that a worker receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per configuration")
+    parser.add_argument("--skip-memory", action="store_true", help="do not count gradient copies")
     parser.add_argument("--smoke", action="store_true", help="one short block, no page")
     chosen = parser.parse_args()
     if chosen.smoke:
@@ -178,6 +183,8 @@ def main() -> None:
     for case in cases(chosen):
         print(f"{case.name} ...", flush=True)
         rows = list(figures_of(case, measure(case, chosen), turns=chosen.turns))
+        if case.reduction == "exact" and not chosen.skip_memory:
+            rows += copies_of(case, limit_s=chosen.limit)
         print(harness.table(rows), flush=True)
         figures += rows
     page = Page(

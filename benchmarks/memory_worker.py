@@ -1,0 +1,125 @@
+"""One worker of the memory part of ``benchmarks.steady``: how many gradient copies are alive at its peak.
+
+Owns the counting: bytes of tensors that live outside of model, optimizer and data before a step,
+plus what the profiler sees allocated and freed until the optimizer runs.  One sample of one token
+per micro-batch makes activations negligible.  Run by ``pliant run`` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import pliant
+from benchmarks.model import Tokens, build, loss_of
+from pliant.core import batching
+
+WATCHED_STEP = 4
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--slots", type=int, required=True)
+    parser.add_argument("--reduction", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    return parser.parse_args()
+
+
+def live_bytes(known: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of all tensors' storages but the known ones'."""
+    seen = {tensor.untyped_storage().data_ptr() for tensor in known}
+    total = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some objects warn when looked at
+        for thing in gc.get_objects():
+            if not isinstance(thing, torch.Tensor):
+                continue
+            storage = thing.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+    return total
+
+
+def peak_bytes(profiler: Any) -> int:
+    """Return the highest sum of allocations since the profile began, before the optimizer."""
+    events = sorted(
+        profiler.profiler.kineto_results.events(), key=lambda event: int(event.start_ns())
+    )
+    live = highest = 0
+    for event in events:
+        if event.name().startswith("Optimizer.step"):
+            break
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            highest = max(highest, live)
+    return highest
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return what a replica holds whether or not it shares its work."""
+    moments = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    ]
+    return [*model.parameters(), *model.buffers(), *moments]
+
+
+def main() -> None:
+    """Train a few steps, watch one of them."""
+    chosen = options()
+    pliant.seed(1)
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    gradient = sum(p.numel() * p.element_size() for p in model.parameters())
+    data = Tokens(samples=256, length=1)
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001
+    profiler = profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, experimental_config=threads
+    )
+    before = owned = 0
+    with pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        dataset=data,
+        global_batch_size=chosen.slots,
+        micro_batch_size=1,
+        max_grad_norm=1.0,
+        reduction=chosen.reduction,
+    ) as session:
+        for step in session.steps(WATCHED_STEP + 2):
+            if step.index == WATCHED_STEP:
+                before = live_bytes([*state_of(model, optimizer), data.bytes])
+                profiler.start()
+                owned = 0
+            for x, y in step:
+                step.backward(loss_of(model, x, y))
+                owned += 1
+            if step.index == WATCHED_STEP:
+                profiler.stop()
+    peak = peak_bytes(profiler)
+    record = {
+        "owned": owned,
+        "gradient": gradient,
+        "before": before,
+        "allocated": peak,
+        "copies": (before + peak) / gradient,
+        "formula": batching.peak_copies(chosen.slots, range(owned)),
+    }
+    (chosen.folder / f"{os.getpid()}.memory").write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
