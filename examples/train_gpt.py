@@ -7,6 +7,7 @@ pliant run --min 1 --max 4 --start 2 train_gpt.py      # elastic, with the same 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=20, help="steps of rising learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", help="file for the finished weights")
+    parser.add_argument("--digest", help="file for the digest of the final state")
     args = parser.parse_args()
 
     pliant.seed(args.seed)  # before the model is built
@@ -50,6 +52,8 @@ def main() -> None:
             session.log(loss=step.loss, learning_rate=scheduler.get_last_lr()[0])
         if args.save:
             session.save(args.save)
+        if args.digest and session.leader:
+            Path(args.digest).write_text(session.state_digest() + "\n")
 
 
 if __name__ == "__main__":

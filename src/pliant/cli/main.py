@@ -27,7 +27,7 @@ from rich.console import Console
 
 from pliant.cli import jobs, screens, settings
 from pliant.cli.client import Client
-from pliant.core.errors import ConfigError, PliantError
+from pliant.core.errors import PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of
@@ -68,7 +68,9 @@ def run(
     ] = None,
     high: Annotated[
         int | None,
-        typer.Option("--max", metavar="N", help="Most replicas.  [default: accelerators]"),
+        typer.Option(
+            "--max", metavar="N", help="Most replicas.  [default: accelerators, or 4 cores]"
+        ),
     ] = None,
     start: Annotated[
         int | None,
@@ -281,7 +283,8 @@ def _refuse(sentence: str) -> int:
 def _answer(values: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         return _print_json(values)
-    _console().print(str(values.get("message") or "done"), soft_wrap=True, highlight=False)
+    said = str(values.get("reason") or "accepted")
+    _console().print(said, soft_wrap=True, highlight=False, markup=False)
     return EXIT_OK
 
 
@@ -292,9 +295,3 @@ def _print_json(values: Any) -> int:
 
 def _console() -> Console:
     return Console(highlight=False)
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise ``ConfigError(sentence)`` unless the condition holds."""
-    if not condition:
-        raise ConfigError(sentence)

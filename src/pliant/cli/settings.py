@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError
+from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.spec.job import NAME, ElasticJob
 from pliant.spec.load import load
 
-DEFAULT_RESTARTS = 10
-"""Replicas replaced after a fault before a job gives up: enough for bad luck, not for a bug."""
+DEFAULT_RESTARTS = Settings().restart_budget
+"""Replicas replaced after a fault before a job gives up."""
 
 
 def _whole(text: str) -> int:

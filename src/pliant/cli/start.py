@@ -21,6 +21,7 @@ from pliant.cli.run import JobConfig, run_job
 from pliant.cli.settings import Resolved, job_name, output_directory, policy_of
 from pliant.cli.view import View, view_for
 from pliant.core.errors import ConfigError
+from pliant.core.policy import ElasticPolicy
 from pliant.observe.log import Record
 
 EXIT_USAGE = 2
@@ -97,7 +98,7 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     raise ConfigError(f"job {name} was not found within {DETACH_S:g} s; see {out / 'pliant.log'}")
 
 
-def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str, object]:
+def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str, ElasticPolicy]:
     """Check everything that can be checked before anything is written."""
     policy = policy_of(settings)
     name = job_name(settings, command[0])

@@ -1,0 +1,345 @@
+"""``pliant demo``: one run that is disturbed on purpose, one that is not, and the comparison.
+
+Owns the schedule of disturbances and the report.  Does to the job exactly what a person would: it
+starts ``pliant run``, types ``pliant scale`` and ``pliant drain``, and sends a SIGKILL.  Every act
+waits for what the event log says, never for time to pass; time only limits the wait.
+
+    2 replicas --scale 4--> 4 --drain--> 3 --SIGKILL--> 2 --replaced--> 3 --scale 4--> 4 --> end
+    then the same job at one replica, undisturbed; then both final states are compared
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pliant.cli import screens
+from pliant.core.errors import ConfigError, PermanentError
+from pliant.observe import log
+from pliant.observe.audit import Audit, audit_run
+from pliant.observe.goodput import goodput_of
+from pliant.observe.status import Board, ReplicaState, board_of, event_json
+from pliant.observe.timeline import ResizeKind
+
+POLL_S = 0.05
+"""Between two looks at the event log, in seconds."""
+
+ACT_S = 120.0
+"""Longest wait for one act's turn, in seconds: a hundred times what it takes."""
+
+END_S = 600.0
+"""Longest wait for a run to end after its last act, in seconds."""
+
+COMMAND_S = 30.0
+"""Longest time for one command of the CLI, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How long a demo is."""
+
+    steps: int
+    spacing: int
+    """Steps in peace between one change and the next act."""
+
+
+FULL = Size(steps=200, spacing=10)
+QUICK = Size(steps=80, spacing=4)
+
+Deed = Callable[[str, Board], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something done to the job once ``num_replicas`` train in peace."""
+
+    num_replicas: int
+    deed: Deed
+    needs: Callable[[Board], bool] = lambda board: True
+
+
+@dataclass(slots=True)
+class Watch:
+    """The board of a job, brought up to date from its event log."""
+
+    path: Path
+    board: Board = field(default_factory=Board)
+    _offset: int = 0
+
+    def look(self) -> Board:
+        """Read what is new and return the board."""
+        for offset, record in log.follow(self.path, self._offset):
+            self._offset = offset
+            self.board.add(record)
+        return self.board
+
+
+def demo(out: Path, *, quick: bool, as_json: bool) -> int:
+    """Run the whole demo; return 0 if it proved what it claims.
+
+    Raises:
+        ConfigError: something it needs is not here.
+        PermanentError: a run failed.
+    """
+    script = _script()
+    size = QUICK if quick else FULL
+    console = Console(highlight=False, stderr=as_json)
+    began = time.monotonic()
+    for part in ("elastic", "undisturbed"):
+        shutil.rmtree(out / part, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    _say(console, _INTRODUCTION.format(steps=size.steps))
+    _say(console, "1. An elastic run: 2 replicas grow to 4, one is drained, one is killed.")
+    _run(
+        out / "elastic",
+        script,
+        size,
+        ("--min", "1", "--max", "4", "--start", "2"),
+        _ACTS,
+        quiet=as_json,
+    )
+    _say(console, "\n2. The same job at one replica, undisturbed.")
+    _run(out / "undisturbed", script, size, ("--min", "1", "--max", "1"), (), quiet=as_json)
+    report = make_report(out)
+    report["wall_s"] = round(time.monotonic() - began, 1)
+    (out / "report.json").write_text(json.dumps(log.plain(report), indent=2) + "\n")
+    if as_json:
+        print(json.dumps(log.plain(report), indent=2))
+    else:
+        _show(console, report, out)
+    return 0 if report["passed"] else 1
+
+
+_INTRODUCTION = (
+    "A byte-level GPT (3.2M parameters) learns Python's own documentation, {steps} steps, twice:\n"
+    "once while its replicas come, go and die, once in peace. Both must end with the same bits.\n"
+)
+
+
+# --- the schedule --------------------------------------------------------------------
+
+
+def _scale_to_four(job: str, board: Board) -> None:
+    _pliant("scale", "4", "--job", job)
+
+
+def _drain_newest(job: str, board: Board) -> None:
+    _pliant("drain", list(board.replicas)[-1], "--notice", "30s", "--job", job)
+
+
+def _kill_second(job: str, board: Board) -> None:
+    pid = list(board.replicas.values())[1].pids[-1]
+    with suppress(ProcessLookupError):  # it ended by itself: the wait that follows will say so
+        os.kill(pid, signal.SIGKILL)
+
+
+def _nothing(job: str, board: Board) -> None:
+    pass
+
+
+def _lost_one(board: Board) -> bool:
+    return any(resize.kind is ResizeKind.LOSS for resize in board.resizes())
+
+
+_ACTS = (
+    Act(num_replicas=2, deed=_scale_to_four),
+    Act(num_replicas=4, deed=_drain_newest),
+    Act(num_replicas=3, deed=_kill_second),
+    Act(num_replicas=3, deed=_scale_to_four, needs=_lost_one),
+    Act(num_replicas=4, deed=_nothing),
+)
+
+
+def is_at_peace(board: Board, act: Act, spacing: int) -> bool:
+    """Whether exactly the act's replicas train, nothing is under way, and did so for a while."""
+    trains = [replica.state is ReplicaState.TRAINING for replica in board.replicas.values()]
+    if len(trains) != act.num_replicas or not all(trains) or not act.needs(board):
+        return False
+    resizes = board.resizes()
+    return board.committed >= (resizes[-1].step if resizes else 0) + spacing
+
+
+def _run(
+    out: Path,
+    script: Path,
+    size: Size,
+    sizes: Sequence[str],
+    acts: Sequence[Act],
+    *,
+    quiet: bool,
+) -> None:
+    """Run one job to its end, doing each act when its time has come."""
+    job = f"demo-{out.name}-{os.getpid()}"
+    command = ["run", "--name", job, "--out", str(out), "--show", "none", *sizes, str(script)]
+    command += ["--steps", str(size.steps), "--digest", str(out / "digest.txt")]
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-m", "pliant", *command],
+        stdout=subprocess.DEVNULL if quiet else None,
+    )
+    try:
+        watch = Watch(out / "events.jsonl")
+        for act in acts:
+            _wait_for(partial(_is_time, watch, act, size.spacing), process, act)
+            act.deed(job, watch.board)
+        code = process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        raise PermanentError(f"the run did not end within {END_S:g} s; see {out}") from None
+    finally:
+        _end(process)
+    if code != 0:
+        raise PermanentError(f"the run ended with exit code {code}; see {out}")
+
+
+def _is_time(watch: Watch, act: Act, spacing: int) -> bool:
+    return is_at_peace(watch.look(), act, spacing)
+
+
+def _wait_for(is_time: Callable[[], bool], process: subprocess.Popen[bytes], act: Act) -> None:
+    deadline_s, pause = time.monotonic() + ACT_S, threading.Event()
+    while not is_time():
+        if process.poll() is not None:
+            raise PermanentError(
+                f"the run ended with exit code {process.returncode} before {act.num_replicas}"
+                " replicas trained in peace"
+            )
+        if time.monotonic() > deadline_s:
+            raise PermanentError(
+                f"{act.num_replicas} replicas did not train in peace within {ACT_S:g} s"
+            )
+        pause.wait(POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Leave no run behind, whatever happened."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _pliant(*arguments: str) -> None:
+    """Type a command, as a person would."""
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "pliant", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+    )
+    if done.returncode != 0:
+        raise PermanentError(f"pliant {' '.join(arguments)} failed: {done.stderr.strip()}")
+
+
+def _script() -> Path:
+    if find_spec("torch") is None:
+        raise ConfigError(
+            "the demo trains with PyTorch; install it with pip install pliant[engine]"
+        )
+    found = find_spec("pliant.recipes.train_gpt")
+    if found is None or found.origin is None:
+        raise ConfigError("this installation of pliant has no recipes")
+    return Path(found.origin)
+
+
+# --- the report ----------------------------------------------------------------------
+
+
+def make_report(out: Path) -> dict[str, Any]:
+    """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
+    elastic = board_of(log.read(out / "elastic" / "events.jsonl").records)
+    static = board_of(log.read(out / "undisturbed" / "events.jsonl").records)
+    digests = [(out / run / "digest.txt").read_text().strip() for run in ("elastic", "undisturbed")]
+    audits = [audit_run(out / run) for run in ("elastic", "undisturbed")]
+    resizes = elastic.resizes()
+    identical = digests[0] == digests[1] and elastic.committed == static.committed
+    lost = sum(resize.steps_lost for resize in resizes)
+    once = all(audit.exactly_once for audit in audits)
+    spent = goodput_of(log.read(out / "elastic" / "events.jsonl").records)
+    return {
+        "passed": identical and once and lost == 0,
+        "bit_identical": identical,
+        "state_digest": digests[0],
+        "undisturbed_digest": digests[1],
+        "steps": elastic.committed,
+        "steps_lost": lost,
+        "samples_exactly_once": once,
+        "audit": [_audit_json(audit) for audit in audits],
+        "median_step_s": elastic.timeline.median_step_s(),
+        "median_step_s_by_replicas": {
+            size: elastic.timeline.median_step_s(size)
+            for size in sorted({resize.num_replicas for resize in resizes} | {2})
+        },
+        "downtime_s": spent.downtime_s,
+        "final_loss": elastic.loss,
+        "events": [event_json(resize) for resize in resizes],
+        "pictures": _draw(out, elastic, static, identical=identical),
+    }
+
+
+def _audit_json(audit: Audit) -> dict[str, Any]:
+    return {
+        "committed_steps": audit.committed_steps,
+        "committed_samples": audit.committed_samples,
+        "uncommitted_slots": audit.uncommitted,
+        "problems": audit.problems,
+    }
+
+
+def _draw(out: Path, elastic: Board, static: Board, *, identical: bool) -> list[str]:
+    if find_spec("matplotlib") is None:
+        return []
+    from pliant.cli import pictures  # slow to import, and only for the demo
+
+    loss, timeline = out / "loss.png", out / "timeline.png"
+    pictures.draw_loss(loss, elastic.timeline, static.timeline, identical=identical)
+    pictures.draw_timeline(timeline, elastic.timeline)
+    return [str(loss), str(timeline)]
+
+
+def _show(console: Console, report: dict[str, Any], out: Path) -> None:
+    console.print()
+    console.print(Text("What happened to the elastic run", style="bold"))
+    console.print(screens.events_table(report["events"]))
+    console.print()
+    same = "yes" if report["bit_identical"] else "NO"
+    style = "bold green" if report["bit_identical"] else "bold red"
+    console.print(
+        Text.assemble(
+            "final state bit-identical to the undisturbed run: ",
+            (same, style),
+            f"  (digest {report['state_digest']}, {report['steps']} steps)",
+        )
+    )
+    samples = report["audit"][0]["committed_samples"]
+    once = "yes" if report["samples_exactly_once"] else "NO"
+    _say(console, f"every sample exactly once, in order: {once}  ({samples} samples audited)")
+    _say(console, f"steps lost: {report['steps_lost']}")
+    for problem in [line for audit in report["audit"] for line in audit["problems"]]:
+        console.print(Text(f"- {problem}", style="red"))
+    if report["pictures"]:
+        _say(console, f"pictures: {', '.join(report['pictures'])}")
+    else:
+        _say(console, "no pictures: they need matplotlib (pip install pliant[demo])")
+    _say(console, f"report: {out / 'report.json'}  ({report['wall_s']:.0f} s in all)")
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(Text(sentence), soft_wrap=True)
