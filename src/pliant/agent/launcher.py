@@ -46,6 +46,7 @@ class Launcher:
         self._socket: socket.socket | None = None
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
         self._closing = False
+        self._is_ready = False
 
     @property
     def pid(self) -> int | None:
@@ -86,6 +87,8 @@ class Launcher:
         process = self._process
         if process is None:
             return
+        if not self._is_ready:
+            self.kill()  # it imports, has no workers yet, and would not look up for seconds
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 while process.poll() is None:
@@ -125,6 +128,7 @@ class Launcher:
         except OSError:
             data = b""
         if data:
+            self._is_ready = True
             self._on_report(read_report(data))
             return
         self._hang_up()

@@ -1,0 +1,201 @@
+"""The coordinator's HTTP face: agents by WebSocket, people by REST, Prometheus by GET.
+
+Owns paths, bodies, status codes and who may ask what.  Decides nothing: a wish of a person is an
+event, and the answer is the core's own.
+
+    GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
+    POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   wishes: 202, or 409 with the reason
+    WS   /v1/agents                                         agents
+    GET  /metrics  /healthz                                 machines; the only ones without a token
+"""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, WebSocket, status
+from fastapi.responses import Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+
+from pliant.coordinator.channel import serve_agent
+from pliant.coordinator.driver import Driver
+from pliant.coordinator.metrics import registry_of
+from pliant.core.vocabulary import (
+    DrainRequested,
+    Event,
+    KillRequested,
+    ReplicaId,
+    Scaled,
+    StopRequested,
+)
+from pliant.observe.explain import decisions_of
+from pliant.observe.log import follow
+
+DEFAULT_NOTICE_S = 30.0
+"""Notice of a drain for which nobody named one, in seconds."""
+
+MAX_EVENTS = 1000
+"""Records in one answer of ``/v1/events``; ask again with the last ``next``."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ScaleBody(_Body):
+    """How many replicas there should be."""
+
+    target: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class DrainBody(_Body):
+    """How long the replica may take to leave."""
+
+    notice_s: Annotated[float, Field(gt=0, le=86_400)] = DEFAULT_NOTICE_S
+
+
+class Accepted(BaseModel):
+    """What the core said to a wish."""
+
+    accepted: bool = True
+    target_replicas: int | None
+    reason: str
+    """Why the job now has the size it has."""
+
+
+class Explanation(BaseModel):
+    """One decision with its reason."""
+
+    at: float
+    target_replicas: int | None
+    reason: str
+
+
+class Events(BaseModel):
+    """Records of the event log."""
+
+    records: list[dict[str, Any]]
+    next: int
+    """Pass as ``after`` to get what comes later."""
+
+
+def create_app(driver: Driver, *, token: str, events_path: Path) -> FastAPI:
+    """Return the app of one job."""
+    app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
+    people = APIRouter(prefix="/v1", dependencies=[Depends(_Bearer(token))])
+    _add_views(people, driver, events_path)
+    _add_wishes(people, driver)
+    app.include_router(people)
+    registry = registry_of(driver.board, driver.tally.refused)
+
+    @app.get("/metrics", response_class=Response, tags=["machines"])
+    async def metrics() -> Response:
+        """Return the numbers of the job for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/healthz", tags=["machines"])
+    async def healthz() -> dict[str, str]:
+        """Say that the coordinator answers."""
+        return {"status": "ok"}
+
+    @app.websocket("/v1/agents")
+    async def agents(socket: WebSocket) -> None:
+        """Serve an agent."""
+        if not _is_token(socket.headers.get("authorization", ""), token):
+            driver.refuse("stranger", "a WebSocket without the token")
+            await socket.close(status.WS_1008_POLICY_VIOLATION)
+            return
+        await serve_agent(socket, driver)
+
+    return app
+
+
+def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
+    @people.get("/status")
+    async def read_status() -> dict[str, Any]:
+        """Return what the job is doing now; the shape is that of ``pliant status --json``."""
+        return driver.board.as_json()
+
+    @people.get("/explain")
+    async def explain() -> list[Explanation]:
+        """Return the last decisions, oldest first."""
+        records = (record for _, record in follow(events_path))
+        return [
+            Explanation(at=one.at, target_replicas=one.target_replicas, reason=one.reason)
+            for one in decisions_of(records)
+        ]
+
+    @people.get("/events")
+    async def events(after: Annotated[int, Query(ge=0)] = 0) -> Events:
+        """Return records of the event log after a position."""
+        records: list[dict[str, Any]] = []
+        position = after
+        for position, record in follow(events_path, after):  # noqa: B007  # used below
+            records.append(record)
+            if len(records) == MAX_EVENTS:
+                break
+        return Events(records=records, next=position)
+
+
+def _add_wishes(people: APIRouter, driver: Driver) -> None:
+    @people.post("/scale", status_code=202)
+    async def scale(body: ScaleBody) -> Accepted:
+        """Wish for a number of replicas."""
+        return await _wish(driver, Scaled(target=body.target))
+
+    @people.post("/stop", status_code=202)
+    async def stop() -> Accepted:
+        """Stop the job at the next step boundary."""
+        return await _wish(driver, StopRequested())
+
+    @people.post("/replicas/{replica}/drain", status_code=202)
+    async def drain(replica: str, body: DrainBody | None = None) -> Accepted:
+        """Let a replica leave at a step boundary; the target falls by one."""
+        notice_s = (body or DrainBody()).notice_s
+        return await _wish(driver, DrainRequested(replica=ReplicaId(replica), notice_s=notice_s))
+
+    @people.post("/replicas/{replica}/kill", status_code=202)
+    async def kill(replica: str) -> Accepted:
+        """Kill a replica; a replacement starts under a new name."""
+        return await _wish(driver, KillRequested(replica=ReplicaId(replica)))
+
+
+async def _wish(driver: Driver, event: Event) -> Accepted:
+    """Hand a wish to the core; 409 with its reason if it declines, or if the job is over."""
+    ready = await driver.ask(event)
+    if ready is None:
+        raise HTTPException(status.HTTP_409_CONFLICT, "the job has ended")
+    if ready.declined is not None:
+        raise HTTPException(status.HTTP_409_CONFLICT, ready.declined.reason)
+    board = driver.board
+    reason = "; ".join(ready.notes) or str((board.decision or {}).get("reason") or "")
+    return Accepted(target_replicas=board.target_replicas, reason=reason)
+
+
+class _Bearer:
+    """Lets a request pass only with the job's token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def __call__(
+        self,
+        credentials: Annotated[
+            HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))
+        ],
+    ) -> None:
+        given = f"Bearer {credentials.credentials}" if credentials else ""
+        if not _is_token(given, self._token):
+            raise HTTPException(
+                status.HTTP_401_UNAUTHORIZED,
+                "the job's token is missing or wrong",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+def _is_token(header: str, token: str) -> bool:
+    return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())

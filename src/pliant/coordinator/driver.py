@@ -1,0 +1,342 @@
+"""Drives the core: events in, register written, commands out, everything logged.
+
+Owns the one queue of a job and the order of things (R1, R2): take an event, ask the core, write
+the register, only then send the commands.  Decides nothing; an ``if`` about whether to resize
+does not belong here.  Knows nothing of HTTP: agents are channels, people are events.
+
+    agents, people, time --> queue --> core.step --> register (fsync) --> channels
+                                           |
+                                           +--> event log --> board (status, metrics)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pliant.coordinator.register import RegisterFile
+from pliant.core import controller
+from pliant.core.job import Job, Ready, Settings
+from pliant.core.vocabulary import (
+    Command,
+    EndJob,
+    EndReplica,
+    Event,
+    Exited,
+    Incarnation,
+    NodeId,
+    NodeJoined,
+    NodeLost,
+    Progressed,
+    Register,
+    ReplicaId,
+    StartReplica,
+    Ticked,
+)
+from pliant.observe.log import EventLog, fields_of
+from pliant.observe.status import Board
+from pliant.wire.codec import EVENTS, Message
+from pliant.wire.notes import (
+    AgentFailed,
+    Alive,
+    Committed,
+    Logged,
+    Noted,
+    Planned,
+    Started,
+    Traceback,
+    Usage,
+)
+from pliant.wire.seams import NodeChannel
+
+TICK_S = 0.1
+"""Longest sleep, in seconds; the clock notices a stopped process by its length."""
+
+PAUSE_S = 1.0
+"""A longer gap between two turns means that this process was stopped, not that others were
+silent: the time of the gap is not counted, in seconds."""
+
+NODE_GRACE_S = 10.0
+"""How long a node may be without a connection before it counts as lost, in seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Node:
+    """One agent: its channel while it is connected, and how long it has been away."""
+
+    channel: NodeChannel | None
+    away_since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An event and, if someone waits for it, where the core's answer goes."""
+
+    event: Event
+    answer: asyncio.Future[Ready | None] | None = None
+
+
+class Clock:
+    """Monotonic seconds that stand still while this process is stopped."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last_s = monotonic()
+        self._paused_s = 0.0
+
+    def now_s(self) -> float:
+        """Return the time; must be asked at least every ``PAUSE_S`` to be exact."""
+        now_s = self._monotonic()
+        gap_s = now_s - self._last_s
+        if gap_s > PAUSE_S:
+            self._paused_s += gap_s - TICK_S
+        self._last_s = now_s
+        return now_s - self._paused_s
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was dropped, by cause; for metrics."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages that could not be read or were not the sender's to say, by sender."""
+
+
+class Driver:
+    """Runs one job's core until it ends the job."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        register: RegisterFile,
+        log: EventLog,
+        metrics_path: Path,
+        clock: Clock,
+    ) -> None:
+        self.board = Board()
+        self.tally = Tally()
+        self.log = log
+        self._state: Job
+        self._settings = settings
+        self._register_file = register
+        self._register: Register | None = None
+        self._metrics_path = metrics_path
+        self._clock = clock
+        self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._nodes: dict[NodeId, _Node] = {}
+        self._homes: dict[ReplicaId, NodeId] = {}
+        self._committed = 0
+        self._end: EndJob | None = None
+        log.subscribe(self.board.add)
+
+    # --- from agents and people --------------------------------------------------
+
+    def put(self, event: Event) -> None:
+        """Queue an event."""
+        self._queue.put_nowait(_Asked(event))
+
+    async def ask(self, event: Event) -> Ready | None:
+        """Queue an event of a person and return what the core said; ``None``: the job is over."""
+        if self._end is not None:
+            return None
+        answer: asyncio.Future[Ready | None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Asked(event, answer))
+        return await answer
+
+    def hear(self, message: Message, node: NodeId) -> None:
+        """Take one message of an agent: an event for the core, or a note for the log."""
+        if isinstance(message, NodeJoined):
+            return  # its channel says so, see ``attach``
+        if type(message) in EVENTS:
+            self.put(message)  # type: ignore[arg-type]  # EVENTS are the events
+        else:
+            self._note(message)
+
+    def attach(self, joined: NodeJoined, channel: NodeChannel) -> None:
+        """Note that an agent is connected; again, if its connection had broken."""
+        known = joined.node in self._nodes
+        self._nodes[joined.node] = _Node(channel)
+        if not known:
+            self.put(joined)
+
+    def detach(self, node: NodeId, channel: NodeChannel) -> None:
+        """Note that a connection ended; the node is lost only after ``NODE_GRACE_S``."""
+        if node in self._nodes and self._nodes[node].channel is channel:
+            self._nodes[node] = _Node(None, self._clock.now_s())
+
+    def refuse(self, sender: str, reason: str) -> None:
+        """Count a message that could not be read."""
+        self.tally.refused[sender] += 1
+        _log.warning("refused a message of %s: %s", sender, reason)
+
+    # --- the loop ----------------------------------------------------------------------
+
+    async def run(self) -> EndJob:
+        """Drive the core until it ends the job; return how it ended.
+
+        Raises:
+            ConflictError: another coordinator has taken over.
+        """
+        await self._begin()
+        while self._end is None:
+            due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
+            asked = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(due_s, 0.0), TICK_S)):
+                    asked = await self._queue.get()
+            await self._turn(asked)
+        while not self._queue.empty():
+            _give_up(self._queue.get_nowait())
+        return self._end
+
+    async def _begin(self) -> None:
+        """Take over: write the next incarnation before anything is said or heard (R2)."""
+        recorded = await asyncio.to_thread(self._register_file.read)
+        incarnation = Incarnation(recorded.incarnation + 1 if recorded else 1)
+        now_s = self._clock.now_s()
+        self._state, ready = controller.begin(incarnation, now_s=now_s, settings=self._settings)
+        self._register = recorded
+        await self._carry_out(ready)
+
+    async def _turn(self, asked: _Asked | None) -> None:
+        """Let the core answer one event, and then the time that has passed."""
+        now_s = self._clock.now_s()
+        if asked is not None:
+            ready = await self._step(asked.event, now_s)
+            if asked.answer is not None and not asked.answer.done():
+                asked.answer.set_result(ready)
+        for node in self._silent_nodes(now_s):
+            await self._step(NodeLost(node=node), now_s)
+        if now_s >= controller.next_deadline_s(self._state):
+            await self._step(Ticked(), now_s)
+
+    def _silent_nodes(self, now_s: float) -> list[NodeId]:
+        """Forget the nodes that have been without a connection for too long."""
+        silent = [
+            node
+            for node, known in self._nodes.items()
+            if known.channel is None and now_s - known.away_since_s > NODE_GRACE_S
+        ]
+        for node in silent:
+            del self._nodes[node]
+        return silent
+
+    async def _step(self, event: Event, now_s: float) -> Ready:
+        self._state, ready = controller.step(
+            self._state, event, now_s=now_s, settings=self._settings
+        )
+        self._write_event(event, ready)
+        await self._carry_out(ready)
+        self.board.stale = self._state.stale + self._state.membership.stale
+        return ready
+
+    async def _carry_out(self, ready: Ready) -> None:
+        """Write the register, and only once that is confirmed carry out the commands."""
+        if ready.register is not None and ready.register != self._register:
+            await asyncio.to_thread(
+                self._register_file.write, ready.register, expected=self._register
+            )
+            self._register = ready.register
+        for command in ready.commands:
+            self._execute(command, ready.incarnation)
+
+    def _execute(self, command: Command, incarnation: Incarnation) -> None:
+        self.log.write_value(command)
+        match command:
+            case StartReplica(replica=replica, node=node):
+                self._homes[replica] = node
+                self._send(command, {node}, incarnation)
+            case EndReplica(replica=replica):
+                home = self._homes.get(replica)
+                self._send(command, self._nodes if home is None else {home}, incarnation)
+            case EndJob():
+                self._end = command
+                self._send(command, self._nodes, incarnation)
+            case _:
+                homes = {self._homes[name] for name in command.to if name in self._homes}
+                self._send(command, homes, incarnation)
+
+    def _send(self, command: Command, nodes: Iterable[NodeId], incarnation: Incarnation) -> None:
+        for node in nodes:
+            known = self._nodes.get(node)
+            if known is not None and known.channel is not None:
+                known.channel.send(command, incarnation)
+
+    # --- the log ----------------------------------------------------------------------
+
+    def _write_event(self, event: Event, ready: Ready) -> None:
+        """Log an event; a tick or heartbeat without effect would only fill the disk."""
+        silent = isinstance(event, Ticked | Progressed) and not ready.commands
+        if not silent:
+            self.log.write_value(event)
+        if isinstance(event, Exited):
+            self._homes.pop(event.replica, None)
+        if ready.decision is not None:
+            self.log.write_value(ready.decision)
+        if ready.declined is not None:
+            self.log.write_value(ready.declined)
+        for sentence in ready.notes:
+            self.log.write("note", text=sentence)
+
+    def _note(self, note: Message) -> None:
+        match note:
+            case Committed():
+                self._on_committed(note)
+            case Logged(step=step, values=values, replica=replica):
+                self.log.write("metrics", step=step, values=values, replica=replica)
+                self._append_metrics(step, values)
+            case Planned():
+                self.log.write("plan", **fields_of(note))
+            case Started(replica=replica, node=node, pid=pid):
+                self.log.write("worker", replica=replica, node=node, pid=pid)
+            case Usage(replica=replica, sentence=sentence):
+                self.log.write("usage", replica=replica, sentence=sentence)
+            case Traceback(replica=replica, text=text):
+                self.log.write("traceback", replica=replica, text=text)
+            case Noted(replica=replica, text=text):
+                self.log.write("note", replica=replica, text=text)
+            case AgentFailed(reason=reason):  # nothing to decide: nothing can be started any more
+                self._execute(
+                    EndJob(exit_code=1, reason=reason), self._state.membership.incarnation
+                )
+            case Alive():
+                pass
+            case _:
+                self.refuse("agent", f"{type(note).__name__} is no note")
+
+    def _on_committed(self, note: Committed) -> None:
+        """Log a step once: every member reports it, the first to be heard counts."""
+        if note.step < self._committed:
+            return
+        self._committed = note.step + 1
+        self.log.write(
+            "commit",
+            step=note.step,
+            generation=note.generation,
+            loss=note.loss,
+            grad_norm=note.grad_norm,
+            samples=note.samples,
+            step_s=note.step_s,
+            by=note.replica,
+            mono=note.mono_s,
+        )
+
+    def _append_metrics(self, step: int, values: dict[str, float]) -> None:
+        with self._metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+
+def _give_up(asked: _Asked) -> None:
+    """Tell who asked that the job is over."""
+    if asked.answer is not None and not asked.answer.done():
+        asked.answer.set_result(None)

@@ -1,0 +1,77 @@
+"""Numbers for Prometheus, computed from the board when they are asked for.
+
+Owns the names; their words are those of the glossary.  Knows nothing of how the numbers come
+about, and keeps none itself, so the page cannot disagree with ``pliant status``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pliant.observe.status import Board, ReplicaState
+
+
+class BoardCollector:
+    """Turns one job's board into metrics."""
+
+    def __init__(self, board: Board, refused: Mapping[str, int]) -> None:
+        self._board = board
+        self._refused = refused
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its value now."""
+        board = self._board
+        for name, help_text, value in (
+            ("generation", "Newest generation that was entered.", board.timeline.generation),
+            ("target_replicas", "Replicas wanted.", board.target_replicas),
+            ("num_slots", "Slots of a step (K).", board.num_slots),
+            ("loss", "Loss of the last committed step.", board.loss),
+            ("step_s", "Median seconds between the last commits.", board.median_step_s()),
+            ("samples_per_s", "Committed samples per second.", board.samples_per_s()),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"pliant_{name}", help_text, value=float(value))
+        yield CounterMetricFamily(
+            "pliant_committed_steps", "Committed steps.", value=float(board.committed)
+        )
+        yield CounterMetricFamily(
+            "pliant_stale_events",
+            "Events of another generation, dropped.",
+            value=float(board.stale),
+        )
+        yield from self._by_state()
+        yield from self._resizes()
+        refused = CounterMetricFamily(
+            "pliant_refused_events", "Input that could not be read, dropped.", labels=["sender"]
+        )
+        for sender, count in sorted(self._refused.items()):
+            refused.add_metric([sender], count)
+        yield refused
+
+    def _by_state(self) -> Iterator[Metric]:
+        states = Counter(replica.state for replica in self._board.replicas.values())
+        family = GaugeMetricFamily("pliant_replicas", "Living replicas by state.", labels=["state"])
+        for state in ReplicaState:
+            family.add_metric([state.value], states[state])
+        yield family
+
+    def _resizes(self) -> Iterator[Metric]:
+        resizes = self._board.resizes()
+        kinds = Counter(resize.kind.value for resize in resizes)
+        family = CounterMetricFamily("pliant_resizes", "Resizes by kind.", labels=["kind"])
+        for kind, count in sorted(kinds.items()):
+            family.add_metric([kind], count)
+        yield family
+        pause_s = sum(resize.pause_s or 0.0 for resize in resizes)
+        yield CounterMetricFamily("pliant_pause_s", "Seconds of pause, summed.", value=pause_s)
+
+
+def registry_of(board: Board, refused: Mapping[str, int]) -> CollectorRegistry:
+    """Return a registry of its own, so that two jobs of one process do not meet."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(BoardCollector(board, refused))
+    return registry

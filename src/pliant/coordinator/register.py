@@ -1,0 +1,83 @@
+"""The register on storage: a locked, fsynced file, written by compare-and-swap (R1).
+
+Owns that a write either happened and is durable, or raises.  Knows nothing of what the register
+means.  Two coordinators on one directory cannot both believe that they decide: the second write
+over the same value is a conflict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from pliant.core.errors import PermanentError
+from pliant.core.vocabulary import Register
+
+_ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
+
+
+class ConflictError(PermanentError):
+    """Another coordinator has written the register: it has taken over, this one must end."""
+
+
+class RegisterFile:
+    """One register in one file; every method may block on the disk for milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> Register | None:
+        """Return what is recorded; ``None`` if nothing ever was.
+
+        Raises:
+            PermanentError: the file is no register.
+        """
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return _ADAPTER.validate_json(data)
+        except ValidationError as error:
+            raise PermanentError(f"{self._path} is no register: {error}") from error
+
+    def write(self, register: Register, *, expected: Register | None) -> None:
+        """Replace ``expected`` by ``register``; on return it survives a power cut.
+
+        Raises:
+            ConflictError: something else is recorded.
+        """
+        with self._locked():
+            found = self.read()
+            if found != expected:
+                raise ConflictError(
+                    f"{self._path} was changed by another coordinator:"
+                    f" incarnation {found.incarnation if found else None}"
+                )
+            fresh = self._path.with_suffix(".new")
+            with fresh.open("wb") as file:
+                file.write(_ADAPTER.dump_json(register))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+            self._sync_directory()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold a lock that ends with this process; its file stays, it has no meaning of its own."""
+        with self._path.with_suffix(".lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,94 @@
+"""Serves the coordinator's app on one socket, inside a running event loop.
+
+Owns the socket and the life of the HTTP server.  Knows nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from pliant.core.errors import ConfigError
+from pliant.wire.codec import MAX_MESSAGE_BYTES
+
+STOP_S = 2
+"""Longest wait for open requests when the server stops, in seconds."""
+
+
+def open_socket(address: str, port: int) -> socket.socket:
+    """Bind a listening socket; port 0 takes any that is free.
+
+    Raises:
+        ConfigError: the port is in use, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            sentence = f"port {port} of {address} is in use; choose another with --port"
+            raise ConfigError(sentence) from error
+        raise ConfigError(f"cannot listen on {address} port {port}: {error.strerror}") from error
+    except OverflowError as error:
+        sock.close()
+        raise ConfigError(f"port {port} is not between 0 and 65535") from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the base URL under which a bound socket is reached."""
+    address, port = sock.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: they belong to the process, which has an agent to end as well."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """One HTTP server; ``start`` and ``stop``, each once."""
+
+    def __init__(self, app: FastAPI, sock: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_ping_interval=None,  # agents say Alive
+            timeout_graceful_shutdown=STOP_S,
+        )
+        self._server = _Server(config)
+        self._socket = sock
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return once requests are answered."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.005)
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        """Close the socket and every connection."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._socket.close()

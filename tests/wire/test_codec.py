@@ -1,0 +1,203 @@
+"""The codec accepts exactly what it wrote, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.core.vocabulary import (
+    Incarnation,
+    NodeId,
+    Order,
+    Prepare,
+    Progressed,
+    ReplicaId,
+    Seat,
+    StartReplica,
+)
+from pliant.wire.codec import (
+    COMMANDS,
+    MAX_MESSAGE_BYTES,
+    TYPES,
+    Envelope,
+    Refusal,
+    decode,
+    encode,
+)
+from pliant.wire.notes import Committed, Traceback
+
+START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
+
+MESSAGES = st.sampled_from(sorted(TYPES.values(), key=lambda kind: kind.__name__)).flatmap(
+    st.from_type
+)
+
+
+def wire(**changes: Any) -> bytes:
+    """A good message with fields changed; ``...`` removes one."""
+    good = json.loads(encode(START, Incarnation(1)))
+    good.update(changes)
+    return json.dumps({key: value for key, value in good.items() if value is not ...}).encode()
+
+
+def refused(data: bytes | str) -> str:
+    answer = decode(data)
+    assert isinstance(answer, Refusal)
+    return answer.reason
+
+
+@settings(max_examples=100)
+@given(message=MESSAGES, incarnation=st.integers(0, 1 << 40))
+def test_every_message_comes_back_as_it_was_sent(message: Any, incarnation: int) -> None:
+    answer = decode(encode(message, Incarnation(incarnation)))
+
+    assert isinstance(answer, Envelope)
+    assert answer.incarnation == incarnation
+    # repr, because NaN is not equal to itself
+    assert repr(answer.message) == repr(message)
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_no_field_of_a_message_has_the_name_of_an_envelope_field(name: str) -> None:
+    assert not {item.name for item in fields(TYPES[name])} & {"v", "type", "incarnation"}
+
+
+def test_infinite_and_undefined_numbers_survive() -> None:
+    note = Committed(
+        replica=ReplicaId("r1"),
+        generation=1,  # type: ignore[arg-type]
+        step=3,
+        mono_s=1.5,
+        loss=math.nan,
+        grad_norm=math.inf,
+        samples=8,
+        step_s=0.1,
+    )
+
+    answer = decode(encode(note, Incarnation(1)))
+
+    assert isinstance(answer, Envelope)
+    assert repr(answer.message) == repr(note)
+
+
+def test_text_that_is_no_unicode_is_sent_with_replacements() -> None:
+    answer = decode(encode(Traceback(replica=ReplicaId("r1"), text="a\udc80b"), Incarnation(1)))
+
+    assert isinstance(answer, Envelope)
+    assert isinstance(answer.message, Traceback)
+    assert answer.message.text == "a?b"
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=200))
+def test_random_bytes_are_refused_with_a_reason(data: bytes) -> None:
+    assert refused(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=100)
+@given(name=st.sampled_from(sorted(TYPES)), body=st.dictionaries(st.text(max_size=8), JSON))
+def test_random_fields_are_refused_with_a_reason(name: str, body: dict[str, Any]) -> None:
+    data = json.dumps({**body, "v": 1, "type": name, "incarnation": 1})
+
+    answer = decode(data)
+
+    if isinstance(answer, Envelope):  # a message without fields, sent without fields
+        assert asdict(answer.message) == body
+    else:
+        assert answer.reason
+
+
+@settings(max_examples=60)
+@given(message=MESSAGES, cut=st.floats(0, 0.999))
+def test_a_cut_off_message_is_refused(message: Any, cut: float) -> None:
+    data = encode(message, Incarnation(1))
+
+    assert refused(data[: int(len(data) * cut)])
+
+
+@given(field=st.sampled_from(["replica", "node", "v", "type", "incarnation"]), value=JSON)
+def test_a_field_of_another_type_is_refused(field: str, value: Any) -> None:
+    good = json.loads(encode(START, Incarnation(1)))[field]
+    answer = decode(wire(**{field: value}))
+
+    if isinstance(answer, Envelope):
+        assert type(value) is type(good)
+    else:
+        assert answer.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"[1]", "a JSON list, not an object"),
+        (wire(v=2), "version 2; this side speaks 1"),
+        (wire(v="1"), "version '1'"),
+        (wire(v=True), "version True"),
+        (wire(v=...), "version None"),
+        (wire(type="explode"), "unknown type 'explode'"),
+        (wire(type=["start_replica"]), "unknown type"),
+        (wire(incarnation=-1), "incarnation -1"),
+        (wire(incarnation=1.0), "incarnation 1.0"),
+        (wire(incarnation=True), "incarnation True"),
+        (wire(node=...), "start_replica.node: Field required"),
+        (wire(extra=1), "start_replica.extra: unknown field"),
+        (wire(replica=3), "start_replica.replica: Input should be a valid string"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "no JSON"),
+        (wire(replica="x" * MAX_MESSAGE_BYTES), "bytes; at most"),
+        (wire().replace(b": 1,", b": " + b"9" * 5000 + b",", 1), ""),
+        (wire().replace(b'tion": 1', b'tion": -' + b"9" * 5000, 1), ""),
+    ],
+)
+def test_what_is_wrong_is_named(data: bytes, reason: str) -> None:
+    assert reason in refused(data)
+
+
+def test_an_extra_field_deep_inside_is_refused() -> None:
+    order = Order(
+        generation=2,  # type: ignore[arg-type]
+        members=(Seat(replica=ReplicaId("r1"), endpoint="h:1"),),
+        host=ReplicaId("r1"),
+    )
+    good = json.loads(encode(Prepare(to=(ReplicaId("r1"),), order=order), Incarnation(1)))
+    good["order"]["members"][0]["extra"] = 1
+
+    assert refused(json.dumps(good)) == "prepare.order.members[0].extra: unknown field"
+
+
+def test_a_left_out_default_is_refused() -> None:
+    order = Order(generation=2, members=(), host=ReplicaId("r1"))  # type: ignore[arg-type]
+    good = json.loads(encode(Prepare(to=(), order=order), Incarnation(1)))
+    del good["order"]["hold"]
+
+    assert refused(json.dumps(good)) == "prepare.order.hold: missing field"
+
+
+def test_a_number_is_not_rounded_into_a_count() -> None:
+    beat = Progressed(replica=ReplicaId("r1"), generation=1, committed=2, calls=0)  # type: ignore[arg-type]
+    good = json.loads(encode(beat, Incarnation(1)))
+
+    assert "committed" in refused(json.dumps({**good, "committed": 2.5}))
+    assert "committed" in refused(json.dumps({**good, "committed": True}))
+    assert "committed" in refused(json.dumps({**good, "committed": "2"}))
+
+
+def test_a_message_that_is_not_the_senders_to_say_is_refused() -> None:
+    beat = Progressed(replica=ReplicaId("r1"), generation=1, committed=2, calls=0)  # type: ignore[arg-type]
+
+    answer = decode(encode(beat, Incarnation(1)), COMMANDS)
+
+    assert answer == Refusal(reason="progressed is not for this side to say")
