@@ -1,8 +1,8 @@
-"""One worker of the memory part of ``benchmarks.steady``: how many gradient copies are alive at its peak.
+"""How many gradient copies are alive at a worker's peak; run by ``benchmarks.steady``.
 
 Owns the counting: bytes of tensors that live outside of model, optimizer and data before a step,
 plus what the profiler sees allocated and freed until the optimizer runs.  One sample of one token
-per micro-batch makes activations negligible.  Run by ``pliant run`` only.
+per micro-batch makes activations negligible.
 """
 
 from __future__ import annotations

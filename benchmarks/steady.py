@@ -100,31 +100,43 @@ def block_ratios(
 def measure(case: Case, chosen: argparse.Namespace) -> dict[str, list[Turn]]:
     """Run one job and return its turns without the warm-up."""
     rounds = WARM_TURNS + chosen.blocks * chosen.turns
+    arguments = [
+        *("--rounds", str(rounds), "--size", str(case.size)),
+        *("--micro-batch", str(chosen.micro_batch), "--length", str(chosen.length)),
+    ]
     with tempfile.TemporaryDirectory(prefix="pliant-steady-") as name:
-        folder = Path(name)
-        command = [
-            *(
-                sys.executable,
-                "-m",
-                "pliant",
-                "run",
-                "--job",
-                "steady",
-                "--out",
-                str(folder / "run"),
-            ),
-            *("--min", str(case.size), "--max", str(case.size), "--start", str(case.size)),
-            *(str(harness.ROOT / "benchmarks" / "steady_worker.py"), "--rounds", str(rounds)),
-            *("--size", str(case.size), "--slots", str(case.slots)),
-            *("--micro-batch", str(chosen.micro_batch), "--length", str(chosen.length)),
-            *("--reduction", case.reduction, "--folder", name),
-        ]
-        output = folder / "output.txt"
-        with harness.process(command, env=harness.environment(), output=output) as job:
-            code = job.wait(timeout=chosen.limit)
-        if code:
-            raise RuntimeError(f"{case.name}: exit code {code}\n{output.read_text()[-4000:]}")
-        return {side: turns[WARM_TURNS:] for side, turns in read_turns(folder).items()}
+        run_job(case, "steady_worker.py", arguments, Path(name), limit_s=chosen.limit)
+        return {side: turns[WARM_TURNS:] for side, turns in read_turns(Path(name)).items()}
+
+
+def run_job(
+    case: Case, worker: str, arguments: Sequence[str], folder: Path, *, limit_s: float
+) -> None:
+    """Run one job of pliant to its end."""
+    script = [
+        *(str(harness.ROOT / "benchmarks" / worker), *arguments, "--slots", str(case.slots)),
+        *("--reduction", case.reduction, "--folder", str(folder)),
+    ]
+    size = case.size
+    with pliant_job.running(
+        folder, script, least=size, start=size, most=size, name="steady"
+    ) as job:
+        if code := job.process.wait(timeout=limit_s):
+            output = (folder / "output.txt").read_text()
+            raise RuntimeError(f"{case.name}: exit code {code}\n{output[-4000:]}")
+
+
+def copies_of(case: Case, *, limit_s: float) -> Iterable[Figure]:
+    """Yield the measured peak of gradient copies of one configuration; one value per worker."""
+    with tempfile.TemporaryDirectory(prefix="pliant-memory-") as name:
+        run_job(case, "memory_worker.py", [], Path(name), limit_s=limit_s)
+        found = [json.loads(path.read_text()) for path in sorted(Path(name).glob("*.memory"))]
+    for part, what in (
+        ("copies", "gradients' worth of memory in a worker, buffers and shards included"),
+        ("formula", "gradient copies by the formula"),
+    ):
+        raw = tuple(float(record[part]) for record in found)
+        yield Figure(name=f"{case.name}: {what}", unit="", raw=raw)
 
 
 def figures_of(case: Case, sides: dict[str, list[Turn]], *, turns: int) -> Iterable[Figure]:
