@@ -22,6 +22,7 @@ from pliant.core.membership import (
     seats,
     under_way,
 )
+from pliant.core.table import Table
 from pliant.core.vocabulary import (
     Command,
     Dismiss,
@@ -247,6 +248,16 @@ def _reform(state: Membership, moment: Moment) -> Outcome:
 # --- time ------------------------------------------------------------------------------
 
 
+def woken(state: Membership, moment: Moment) -> Membership:
+    """Return the state after the coordinator itself was away: reports may be waiting to be read."""
+    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 4
+    pulses = {
+        name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
+        for name, pulse in state.pulses.items()
+    }
+    return replace(state, pulses=Table(pulses), deadline_s=max(state.deadline_s, patience_s))
+
+
 def tick(state: Membership, moment: Moment) -> Outcome:
     """Turn silence into loss and due moments into moves; call until it changes nothing.
 
@@ -274,10 +285,10 @@ def _end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Mom
 
 def _still_broken(state: Membership, moment: Moment) -> Outcome:
     """No loss explains the Broken: reform with everybody, a second time without the joiners."""
-    outsiders = _outsiders(state)
+    new = outsiders(state)
     state = replace(state, failures=state.failures + 1)
-    if state.phase is Phase.REFORMING and outsiders:
-        return _end(state, outsiders, "the generation it was to enter broke twice", moment)
+    if state.phase is Phase.REFORMING and new:
+        return _end(state, new, "the generation it was to enter broke twice", moment)
     return _reform(state, moment)
 
 
@@ -304,17 +315,17 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if busy_until_s > moment.now_s:
         return replace(state, deadline_s=busy_until_s), ()
     silent = state.awaiting - state.arrived
-    lost = silent & (_outsiders(state) | state.late)
+    lost = silent & (outsiders(state) | state.late)
     if not silent:
         state = replace(state, failures=state.failures + 1)
         is_hopeless = state.failures >= MAX_FAILURES
-        lost = state.awaiting if is_hopeless else state.awaiting & _outsiders(state)
+        lost = state.awaiting if is_hopeless else state.awaiting & outsiders(state)
     state = replace(state, late=silent - lost)
     reason = f"did not enter generation {under_way(state).generation} in time"
     return _end(state, lost, reason, moment) if lost else _reform(state, moment)
 
 
-def _outsiders(state: Membership) -> frozenset[ReplicaId]:
+def outsiders(state: Membership) -> frozenset[ReplicaId]:
     """Return the joiners that are not in yet, unless everybody is one."""
     return state.joiners if state.formed else NOBODY
 

@@ -50,6 +50,7 @@ from pliant.core.vocabulary import (
     Event,
     Exited,
     ExitKind,
+    Finished,
     Incarnation,
     KillRequested,
     NodeId,
@@ -83,6 +84,7 @@ def begin(incarnation: Incarnation, *, now_s: float, settings: Settings) -> tupl
     job = Job(
         membership=Membership(incarnation=incarnation),
         start_by_s=now_s + settings.start_s,
+        seen_s=now_s,
     )
     return job, Ready(incarnation=incarnation, register=group.register(job.membership))
 
@@ -99,8 +101,11 @@ def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[J
         now_s: monotonic seconds; must not run backwards between calls.
         settings: policy and waits; the same in every call.
     """
-    turn = _Turn(job=job, now_s=now_s, settings=settings)
+    turn = _Turn(job=replace(job, seen_s=now_s), now_s=now_s, settings=settings)
     if job.stage is not Stage.ENDED:
+        if now_s - job.seen_s > settings.timeouts.heartbeat_s / 2:
+            membership = attempts.woken(job.membership, turn.moment)
+            turn.job = replace(turn.job, membership=membership)
         _apply(turn, event)
         if turn.is_worth_a_look:
             _advance(turn)
@@ -155,7 +160,7 @@ class _Turn:
             self.commands.append(command)
             match command:
                 case EndReplica(replica=name, reason=reason):
-                    _charge(self, ExitKind.SIGNAL, f"{name} {reason}")
+                    _charge(self, ExitKind.SIGNAL, f"{name} ({reason})")
                     _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
                 case Dismiss(to=names, reason=reason):
                     for name in names:
@@ -228,8 +233,20 @@ def _on_worker(turn: _Turn, event: WorkerEvent) -> None:
         return
     turn.take(hearing.hear(before, event, turn.moment))
     after = turn.job.membership
-    if isinstance(event, Progressed | Busy):
-        turn.is_worth_a_look = (before.phase, before.calls) != (after.phase, after.calls)
+    if not isinstance(event, Spare | Finished):
+        turn.is_worth_a_look = _changed_course(before, after)
+
+
+def _changed_course(before: Membership, after: Membership) -> bool:
+    """Whether more has changed than who has answered so far."""
+    return (
+        before.phase is not after.phase
+        or before.attempt is not after.attempt
+        or before.recorded is not after.recorded
+        or before.calls != after.calls
+        or before.leavers != after.leavers
+        or before.spares.keys() != after.spares.keys()
+    )
 
 
 def _accept_spare(turn: _Turn, event: Spare, replica: Replica) -> bool:
@@ -409,7 +426,7 @@ def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
         return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {turn.settings.start_s:g} s"
-        _charge(turn, ExitKind.SIGNAL, f"{name} {reason}")
+        _charge(turn, ExitKind.SIGNAL, f"{name} ({reason})")
     elif replica.state is ReplicaState.LEAVING:
         reason = f"{replica.reason}, and its notice is over"
     else:
@@ -503,7 +520,7 @@ def _leave(
 def _end(turn: _Turn, exit_code: int, reason: str) -> None:
     """End every process and the job; nothing that was decided in this turn matters any more."""
     names = sorted(turn.job.replicas, key=_age)
-    turn.commands.extend(EndReplica(replica=name, reason=reason) for name in names)
+    turn.commands.extend(EndReplica(replica=name, reason="the job ends") for name in names)
     turn.commands.append(EndJob(exit_code=exit_code, reason=reason))
     turn.notes.append(reason)
     turn.job = replace(turn.job, stage=Stage.ENDED, exit_code=exit_code, reason=reason)
@@ -542,6 +559,10 @@ def _settle(turn: _Turn) -> None:
             turn.change(name, replace(replica, state=ReplicaState.TRAINING))
     if turn.job.stage is Stage.STARTING and membership.recorded is not None:
         turn.job = replace(turn.job, stage=Stage.RUNNING)
+    elif turn.job.stage is Stage.RUNNING and membership.phase is Phase.EMPTY:
+        # All died before they had trained: as at the start, wait for enough others.
+        wait_s = turn.now_s + turn.settings.start_wait_s
+        turn.job = replace(turn.job, stage=Stage.STARTING, start_by_s=wait_s)
 
 
 def _finish_if_done(turn: _Turn) -> None:
@@ -652,7 +673,8 @@ def _plan(turn: _Turn) -> None:
     """Tell the membership who may join and who is to leave now."""
     job = turn.job
     spares = [n for n, r in job.replicas.items() if r.state is ReplicaState.SPARE]
-    if job.stage is Stage.STARTING and not _may_start(turn, spares):
+    is_early = job.stage is Stage.STARTING and job.membership.attempt is None
+    if is_early and not _may_start(turn, spares):
         spares = []
     leaving = _leaving(turn, spares)
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core.attempts import attempt_failed, fall_through, forget, lose, switch
+from pliant.core.attempts import attempt_failed, fall_through, forget, lose, outsiders, switch
 from pliant.core.membership import (
     HEARD,
     NEVER,
@@ -199,21 +199,18 @@ def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outc
             pulses=state.pulses.put(replica, pulse),
             committed=max(state.committed, event.committed),
         )
-    if replica not in members(state):
-        return state, ()
     newest = state.recorded.generation if state.recorded else NO_GENERATION
-    if event.waiting == newest and replica in state.awaiting:
-        state = replace(state, arrived=state.arrived | {replica})
-        if replica not in state.joiners or not state.formed:
-            state = _at_boundary(state, moment)
+    is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
+    if is_entering and event.waiting == newest and replica in state.awaiting:
+        state = _at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
     if event.calls <= state.calls or event.generation != newest:
         return state, ()
     return _next_call(replace(state, calls=event.calls))
 
 
 def _at_boundary(state: Membership, moment: Moment) -> Membership:
-    """Someone has reached the boundary: the others have ``switch_s`` from now on."""
-    if state.phase is not Phase.SWITCHING:
+    """Once every old member is there, those that are not in have ``switch_s``."""
+    if state.awaiting - state.arrived - outsiders(state):
         return state
     return replace(state, deadline_s=min(state.deadline_s, moment.now_s + moment.timeouts.switch_s))
 

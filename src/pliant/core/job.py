@@ -170,6 +170,9 @@ class Job:
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""
 
+    seen_s: float = 0.0
+    """When the last event came."""
+
     decision: Decision | None = None
     """What the policy said last."""
 

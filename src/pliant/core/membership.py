@@ -84,24 +84,26 @@ HEARD: dict[Phase, frozenset[type[WorkerEvent]]] = {
 class Timeouts:
     """How long each phase may wait before silence counts as loss.  All in seconds."""
 
-    prepare_s: float = 20.0
-    """Building groups beside training takes milliseconds, but 0.6 s was seen under load."""
+    prepare_s: float = 60.0
+    """Building groups beside training takes milliseconds; a script that compiles can starve it."""
 
     step_s: float = 600.0
-    """From Switch until the first member has reached the boundary: one step, tail included."""
+    """From Switch until all members have reached the boundary: one step, tail included."""
 
-    switch_s: float = 30.0
-    """From the first member at the boundary until all are in: headers and state transfer."""
+    reform_s: float = 300.0
+    """From Reform until all members are there: the rest of a micro-batch, which may compile its
+    kernels, or of a tail."""
 
-    reform_s: float = 30.0
-    """From Reform until all are in: the rest of a micro-batch or of a tail, and the transfer."""
+    switch_s: float = 120.0
+    """From there until all are in: headers and state transfer."""
 
     grace_s: float = 0.1
     """From a Broken until everybody reforms: time for the exit report of whoever died."""
 
     heartbeat_s: float = 10.0
     """Silence that ends a replica.  Heartbeats come twice a second, from a thread that needs the
-    interpreter lock now and then; Busy allows for more."""
+    interpreter lock now and then; Busy allows for more.  If no event at all came for half of it,
+    it was the coordinator that slept: then everyone has another quarter to report."""
 
     retry_s: float = 0.5
     """Pause after an attempt that failed with nobody to drop; grows with each in a row."""

@@ -4,26 +4,30 @@ Owns the text form of events and commands and nothing else; any driver that can 
 asked for commands can be played.  A file reads like this::
 
     policy min=1 max=4 start=2
+    waits heartbeat_s=10
     at 0 node n1 devices=4
       start r1 on n1
     at 1 spare r1 r2
       prepare 1 r1*,r2* origin=r1
-    at 2 loss r1 signal SIGKILL     # a comment
+    at 2 exit r1 signal SIGKILL     # a comment
       ...
+    until 12 r2                     # ticks every second, and r2 gives signs of life
 
-In an order ``*`` marks a joiner, ``-r3`` a leaver.  ``pytest --rewrite`` refreshes the answers; a
-person reads the difference.
+In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  ``pytest --rewrite``
+refreshes the answers; a person reads the difference.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pliant.core.controller import begin, step
 from pliant.core.errors import ConfigError
 from pliant.core.job import Job, Ready, Settings
+from pliant.core.membership import Timeouts
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
+    NO_GENERATION,
     Broken,
     Busy,
     Command,
@@ -76,9 +80,16 @@ def play(text: str) -> str:
             case []:
                 pass
             case ["policy", *options]:
-                player.settings = Settings(policy=ElasticPolicy(**_bounds(_options(options))))
+                policy = ElasticPolicy(**_bounds(_options(options)))
+                player.settings = replace(player.settings, policy=policy)
+            case ["waits", *options]:
+                waits = {name: float(value) for name, value in _options(options).items()}
+                player.settings = replace(player.settings, timeouts=Timeouts(**waits))
             case ["at", now, *rest]:
                 out.extend(f"  {answer}" for answer in player.feed(float(now), rest))
+            case ["until", now, *names]:
+                alive = [ReplicaId(name) for name in names]
+                out.extend(f"  {answer}" for answer in player.wait(float(now), alive))
             case _:
                 raise ConfigError(f"unknown scenario line: {line}")
     return "\n".join(out) + "\n"
@@ -89,17 +100,32 @@ class _Player:
     settings: Settings = field(default_factory=Settings)
     job: Job | None = None
 
+    now_s: float = 0.0
+
     def feed(self, now_s: float, words: list[str]) -> list[str]:
-        if self.job is None:
-            self.job, _ = begin(Incarnation(1), now_s=now_s, settings=self.settings)
+        """Let this happen at this time."""
+        self.now_s = now_s
+        return [answer for event in parse(words) for answer in self._step(event)]
+
+    def wait(self, now_s: float, alive: list[ReplicaId]) -> list[str]:
+        """Let time pass as a driver does, a tick every second, with signs of life of these."""
         answers: list[str] = []
-        for event in parse(words):
-            before = self.job
-            self.job, ready = step(before, event, now_s=now_s, settings=self.settings)
-            answers += render(ready)
-            if self.job.stale + self.job.membership.stale > before.stale + before.membership.stale:
-                answers.append("stale")
+        while self.now_s < now_s:
+            self.now_s = min(self.now_s + 1.0, now_s)
+            for name in alive:
+                life = Progressed(replica=name, generation=NO_GENERATION, committed=0, calls=0)
+                answers += self._step(life)
+            answers += self._step(Ticked())
         return answers
+
+    def _step(self, event: Event) -> list[str]:
+        if self.job is None:
+            self.job, _ = begin(Incarnation(1), now_s=self.now_s, settings=self.settings)
+        before = self.job
+        self.job, ready = step(before, event, now_s=self.now_s, settings=self.settings)
+        stale = self.job.stale + self.job.membership.stale
+        is_stale = stale > before.stale + before.membership.stale
+        return render(ready) + ["stale"] * is_stale
 
 
 # --- events -----------------------------------------------------------------------------
