@@ -34,9 +34,9 @@ from pliant.wire.notes import Committed, Traceback
 
 START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
 
-MESSAGES = st.sampled_from(sorted(TYPES.values(), key=lambda kind: kind.__name__)).flatmap(
-    st.from_type
-)
+MESSAGES: st.SearchStrategy[Any] = st.sampled_from(
+    sorted(TYPES.values(), key=lambda kind: kind.__name__)
+).flatmap(st.from_type)
 
 
 def wire(**changes: Any) -> bytes:

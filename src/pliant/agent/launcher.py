@@ -18,7 +18,8 @@ from pathlib import Path
 
 from pliant.wire.launch import MAX_RECORD_BYTES, Report, Request, read_report, write_request
 
-SERVER_MODULE = "pliant.engine.forkserver"
+SERVER_ARGUMENTS = ["-m", "pliant.engine.forkserver"]
+"""What the interpreter is started with; tests put a fork server without torch here."""
 
 FIXED_ENVIRONMENT = {
     # glibc gives memory back and faults it in again: up to 57,000 page faults a step.
@@ -63,7 +64,7 @@ class Launcher:
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, "-m", SERVER_MODULE, str(theirs.fileno())],
+                [sys.executable, *SERVER_ARGUMENTS, str(theirs.fileno())],
                 cwd=cwd,
                 env={**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT},
                 stdin=subprocess.DEVNULL,

@@ -44,7 +44,13 @@ from pliant.wire.launch import (
     write_report,
 )
 
-WARM_MODULES = ("numpy", "torch", "torch._dynamo", "torch.optim", "pliant.engine.session")
+WARM_MODULES: tuple[str, ...] = (
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch.optim",
+    "pliant.engine.session",
+)
 """What takes seconds to import.  An optimizer's first use imports torch._dynamo."""
 
 BURY_S = 5.0

@@ -1,0 +1,190 @@
+"""Starts whole jobs as a user would, in a process of their own, and counts what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from pliant.observe.log import Record, read
+
+HERE = Path(__file__).parent
+FAKE_WORKER = HERE / "fake_worker.py"
+DEADLINE_S = 30.0
+MARK = "PLIANT_TEST_MARK"
+
+
+@dataclass
+class RunningJob:
+    """One `run_job` in a child process."""
+
+    process: subprocess.Popen[str]
+    name: str
+    directory: Path
+    mark: str
+
+    @property
+    def out(self) -> Path:
+        return self.directory / "out"
+
+    @property
+    def record_path(self) -> Path:
+        return self.directory / "state" / "pliant" / "jobs" / f"{self.name}.json"
+
+    @property
+    def token_path(self) -> Path:
+        return self.record_path.with_suffix(".token")
+
+    def records(self, kind: str | None = None) -> list[Record]:
+        records = read(self.out / "events.jsonl").records
+        return [record for record in records if kind in (None, record["kind"])]
+
+    def wait_for(self, what: Callable[[], Any], why: str) -> Any:
+        """Return the first true answer of ``what``; fails after a deadline."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline_s:
+            answer = what()
+            if answer:
+                return answer
+            if self.process.poll() is not None:
+                raise AssertionError(f"the job ended with {self.process.returncode} before {why}")
+            _nap()
+        raise AssertionError(f"timed out before {why}: {self.records()[-5:]}")
+
+    def wait_for_steps(self, num_steps: int) -> None:
+        self.wait_for(lambda: len(self.records("commit")) >= num_steps, f"{num_steps} steps")
+
+    def pid_of(self, replica: str) -> int:
+        def find() -> int:
+            found = [r["pid"] for r in self.records("worker") if r["replica"] == replica]
+            return found[-1] if found else 0
+
+        pid: int = self.wait_for(find, f"{replica} has a process")
+        return pid
+
+    def fork_server(self) -> psutil.Process:
+        """Return the only child of the job's process."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def exit_code(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+    def said(self) -> str:
+        return (self.directory / "said.txt").read_text()
+
+    def client(self) -> httpx.Client:
+        record = json.loads(self.wait_for(lambda: _text(self.record_path), "it can be found"))
+        return httpx.Client(
+            base_url=record["url"],
+            headers={"Authorization": f"Bearer {self.token_path.read_text()}"},
+            trust_env=False,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """List every living process that this job ever started, whatever became of its parent."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.environ().get(MARK) == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Name what is left of the job besides the files of its run."""
+        pids = {str(record["pid"]) for record in self.records("worker")}
+        shared_memory = [  # torch names its files torch_<pid>_...; others run jobs here as well
+            path for path in Path("/dev/shm").iterdir() if pids & set(path.name.split("_"))
+        ]
+        runtime = [*self.record_path.parent.glob("*"), *self.record_path.parent.glob(".*")]
+        return [
+            *(f"process {p.pid} {p.cmdline()}" for p in self.processes()),
+            *map(str, shared_memory),
+            *(str(path) for path in runtime),
+            *(str(path) for path in (self.directory / "tmp").iterdir()),
+        ]
+
+    def assert_nothing_is_left(self, within_s: float = 5.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while (left := self.leftovers()) and time.monotonic() < deadline_s:
+            _nap()
+        assert left == []
+
+
+@contextmanager
+def running(
+    directory: Path,
+    *command: object,
+    replicas: int = 2,
+    name: str = "job",
+    warm: bool = False,
+    settings: dict[str, float] | None = None,
+    restarts: int = 2,
+    port: int = 0,
+) -> Iterator[RunningJob]:
+    """Run a job; at the end nothing of it may live, whatever the test did."""
+    for part in ("out", "tmp"):
+        (directory / part).mkdir(exist_ok=True, parents=True)
+    arguments = {
+        "name": name,
+        "argv": [str(word) for word in command],
+        "out": str(directory / "out"),
+        "replicas": replicas,
+        "restarts": restarts,
+        "port": port,
+        "warm": warm,
+        "timeouts": settings or {},
+    }
+    mark = uuid.uuid4().hex
+    environment = {
+        **os.environ,
+        "XDG_STATE_HOME": str(directory / "state"),
+        "TMPDIR": str(directory / "tmp"),
+        MARK: mark,
+    }
+    with (directory / "said.txt").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "run_job.py"), json.dumps(arguments)],
+            stdout=said,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+            start_new_session=True,
+        )
+    job = RunningJob(process, name, directory, mark)
+    try:
+        yield job
+    finally:
+        for left in job.processes():
+            with suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGKILL)
+        process.wait(DEADLINE_S)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _nap() -> None:
+    time.sleep(0.02)  # polling another process; deadlines are the callers'

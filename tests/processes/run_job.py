@@ -1,0 +1,33 @@
+"""What `pliant run` does once its arguments are read; for tests that start whole jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pliant.agent import launcher
+from pliant.cli.run import JobConfig, run_job
+from pliant.core.errors import ConfigError
+from pliant.core.job import Settings
+from pliant.core.membership import Timeouts
+from pliant.core.policy import ElasticPolicy
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    if not given["warm"]:
+        launcher.SERVER_ARGUMENTS[:] = [str(Path(__file__).with_name("cold_server.py"))]
+    config = JobConfig(
+        name=given["name"],
+        argv=tuple(given["argv"]),
+        policy=ElasticPolicy(min_replicas=1, max_replicas=given["replicas"]),
+        out=Path(given["out"]),
+        port=given["port"],
+        max_restarts=given["restarts"],
+        settings=Settings(timeouts=Timeouts(**given["timeouts"])),
+    )
+    try:
+        sys.exit(run_job(config))
+    except ConfigError as error:
+        sys.stdout.write(f"{error}\n")
+        sys.exit(2)
