@@ -12,7 +12,7 @@ others noticing; they wait until they are told to give up.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import queue
 import socket
@@ -30,8 +30,8 @@ from pliant.engine.undertaker import UNDERTAKER
 MAX_UNBURIED = 8
 """Abandoned groups that may wait for their burial.  With cut sockets it is rarely more than one."""
 
-_SLICE_S = 0.25
-"""How often a build that waits for others looks whether it was given up."""
+_KNOCK_S = 0.25
+"""Longest wait for one connection to the meeting point, before looking whether to give up."""
 
 
 class Attempt:
@@ -67,7 +67,7 @@ class Attempt:
         self._abort = abort
         self._lock = threading.Lock()
         self._outcome: queue.SimpleQueue[Group | Exception | None] = queue.SimpleQueue()
-        self._given_up = False
+        self._given_up = threading.Event()
 
     def run(self) -> Group:
         """Return the connected group; see ``Group.build``."""
@@ -91,9 +91,9 @@ class Attempt:
     def _give_up(self) -> Group | Exception:
         """Leave the thread alone, unless it has finished in this very moment."""
         with self._lock:
-            self._given_up = True
-        with contextlib.suppress(queue.Empty):
-            late = self._outcome.get_nowait()
+            self._given_up.set()
+        while not self._outcome.empty():
+            late = self._outcome.get()
             if isinstance(late, Group):
                 late.abandon("given up while it was built")
         return self._failed(self._abort.reason or f"not built within {self._deadline_s:g} s")
@@ -107,7 +107,7 @@ class Attempt:
         except Exception as error:  # thread boundary: becomes the caller's error
             outcome = self._failed(gloo.first_line(error))
         with self._lock:
-            if not self._given_up:
+            if not self._given_up.is_set():
                 self._outcome.put(outcome)
                 return
         if isinstance(outcome, Group):
@@ -149,14 +149,12 @@ class Attempt:
     def _reach(self) -> None:
         """Wait until the host's store answers: TCPStore would retry without looking up."""
         host, port = gloo.parse_endpoint(self._meeting)
-        pause = threading.Event()
-        self._abort.subscribe(pause.set)
         while True:
             self._check()
             try:
-                socket.create_connection((host, port), timeout=_SLICE_S).close()
+                socket.create_connection((host, port), timeout=_KNOCK_S).close()
             except OSError:
-                pause.wait(0.02)
+                self._given_up.wait(0.02)
             else:
                 return
 
@@ -172,12 +170,15 @@ class Attempt:
         )
 
     def _await(self, store: Store, keys: Sequence[str]) -> None:
-        self._check()
-        while not gloo.await_keys(store, keys, timeout_s=min(_SLICE_S, self._left_s() + 0.001)):
+        """Look for the keys, eagerly at first: a reform waits in the foreground."""
+        for look in itertools.count():
             self._check()
+            if store.check(list(keys)):
+                return
+            self._given_up.wait(0.001 if look < 100 else 0.02)
 
     def _check(self) -> None:
-        if self._abort.reason is not None or self._given_up:
+        if self._abort.reason is not None or self._given_up.is_set():
             raise self._failed(self._abort.reason or "given up")
         if self._left_s() <= 0:
             raise self._failed(f"not built within {self._deadline_s:g} s")

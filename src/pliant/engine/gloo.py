@@ -34,7 +34,6 @@ __all__ = [
     "GlooBackend",
     "Store",
     "StoreServer",
-    "await_keys",
     "open_store",
     "parse_endpoint",
 ]
@@ -84,7 +83,10 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 def open_store(endpoint: str, prefix: str, *, timeout_s: float) -> Store:
-    """Connect to a store server; may block for ``timeout_s``."""
+    """Connect to a store server; may block for ``timeout_s``.
+
+    Look with ``check`` for keys, not with ``wait``: that logs a warning at every time-out.
+    """
     host, port = parse_endpoint(endpoint)
     store = TCPStore(
         host,
@@ -95,19 +97,6 @@ def open_store(endpoint: str, prefix: str, *, timeout_s: float) -> Store:
         wait_for_workers=False,
     )
     return PrefixStore(prefix, store)
-
-
-def await_keys(store: Store, keys: Sequence[str], *, timeout_s: float) -> bool:
-    """Wait until all keys are set; False after ``timeout_s``.
-
-    Raises:
-        RuntimeError: the server is gone.
-    """
-    try:
-        store.wait(list(keys), timedelta(seconds=timeout_s))
-    except dist.DistStoreError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,152 @@
+"""Time the reduction of one model's buckets over gloo, against all-reduce and against DDP.
+
+    python -m benchmarks.exchange --replicas 2 --slots 8
+
+Every round runs every variant once, interleaved, in the same processes; printed are medians over
+the rounds, on rank 0, of the time from a barrier to the last result, and the ratio to plain
+all-reduce of the same buckets.  No computation overlaps: this is the cost of the exchange alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from benchmarks.processes import run_processes
+from pliant.core import batching
+from pliant.engine.exchange import Plan, Reduction
+from pliant.engine.groups import Group, StoreServer
+from pliant.engine.layout import Layout
+
+
+class Model(torch.nn.Module):
+    """Ten million parameters in the proportions of a small GPT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [(256, 384)] + [(384, 1152), (384, 384), (384, 1536), (1536, 384)] * 6
+        self.weights = torch.nn.ParameterList(torch.zeros(shape) for shape in sizes)
+
+    def forward(self, factor: torch.Tensor) -> torch.Tensor:
+        """Give every parameter a gradient at almost no cost."""
+        return torch.stack([(weight * factor).sum() for weight in self.weights]).sum()
+
+
+def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any) -> None:
+    """Run on every rank."""
+    torch.set_num_threads(1)
+    size = len(endpoints)
+    model = Model()
+    layout = Layout.of(model.named_parameters(), extras=64)
+    group = Group.build(
+        generation=1,
+        seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
+        replica=str(rank),
+        host="0",
+        server=server,
+        layout=layout,
+    )
+    owned = batching.ownership(arguments.slots, size)
+    plan = Plan.of(arguments.slots, owned)
+    exact = Reduction(group, layout, plan)
+    fast = Reduction(group, layout, plan, exact=False)
+    partials = [
+        [torch.ones(bucket.numel, dtype=bucket.dtype) for bucket in layout.buckets]
+        for _ in range(plan.partials[rank])
+    ]
+    copies = [bucket.zeros() for bucket in layout.buckets]
+
+    def reduce_exactly() -> None:
+        for bucket in layout.buckets:
+            exact.launch(bucket.index, [partial[bucket.index] for partial in partials])
+        exact.finish()
+
+    def reduce_fast() -> None:
+        for bucket in layout.buckets:
+            fast.launch(bucket.index, [partials[0][bucket.index]])
+        fast.finish()
+
+    def all_reduce() -> None:
+        def job(comm: Any) -> None:
+            for copy in copies:
+                comm.run(comm.backend.all_reduce(copy))
+
+        group.submit(job).wait()
+
+    row = torch.zeros(8, dtype=torch.int64)
+    variants: dict[str, Callable[[], Any]] = {
+        "all-reduce in place": all_reduce,
+        "fast": reduce_fast,
+        "exact": reduce_exactly,
+        "metadata": lambda: group.all_gather(row),
+    }
+    if arguments.ddp:
+        variants["DDP backward"] = prepare_ddp(model, rank, endpoints)
+    times = interleave(group, variants, arguments.rounds)
+    if rank == 0:
+        report(times, plan, layout)
+    os._exit(0)
+
+
+def prepare_ddp(model: Model, rank: int, endpoints: list[str]) -> Callable[[], None]:
+    """Wrap the model in DDP over a group of its own."""
+    host, _, port = endpoints[0].rpartition(":")
+    store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(endpoints))
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    factor = torch.ones(())
+
+    def backward() -> None:
+        wrapped(factor).backward()
+
+    return backward
+
+
+def interleave(
+    group: Group, variants: dict[str, Callable[[], Any]], rounds: int
+) -> dict[str, list[float]]:
+    """Run all variants ``rounds`` times, after two rounds to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for count in range(rounds + 2):
+        for name, run in variants.items():
+            group.all_gather(torch.zeros(1))
+            started_at = time.perf_counter()
+            run()
+            if count >= 2:
+                times[name].append(time.perf_counter() - started_at)
+    return times
+
+
+def report(times: dict[str, list[float]], plan: Plan, layout: Layout) -> None:
+    """Print one line per variant."""
+    size_mb = sum(bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets) / 1e6
+    print(f"W={len(plan.partials)} K={plan.num_slots} partials={plan.partials} {size_mb:.0f} MB")
+    base = statistics.median(times["all-reduce in place"])
+    for name, values in times.items():
+        middle = statistics.median(values)
+        print(
+            f"  {name:22} {middle * 1e3:8.2f} ms  ({min(values) * 1e3:.2f} to "
+            f"{max(values) * 1e3:.2f})  x{middle / base:.2f}"
+        )
+
+
+def main() -> None:
+    """Parse arguments, start the processes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--ddp", action="store_true")
+    arguments = parser.parse_args()
+    run_processes(arguments.replicas, measure, arguments)
+
+
+if __name__ == "__main__":
+    main()
