@@ -59,8 +59,8 @@ class Size:
     """Steps in peace between one change and the next act."""
 
 
-FULL = Size(steps=200, spacing=10)
-QUICK = Size(steps=80, spacing=4)
+FULL = Size(steps=160, spacing=16)
+QUICK = Size(steps=48, spacing=5)
 
 Deed = Callable[[str, Board], None]
 
@@ -317,7 +317,7 @@ def _draw(out: Path, elastic: Board, static: Board, *, identical: bool) -> list[
 def _show(console: Console, report: dict[str, Any], out: Path) -> None:
     console.print()
     console.print(Text("What happened to the elastic run", style="bold"))
-    console.print(screens.events_table(report["events"]))
+    console.print(screens.events_table(report["events"], wrap=True))
     console.print()
     same = "yes" if report["bit_identical"] else "NO"
     style = "bold green" if report["bit_identical"] else "bold red"
@@ -326,7 +326,8 @@ def _show(console: Console, report: dict[str, Any], out: Path) -> None:
             "final state bit-identical to the undisturbed run: ",
             (same, style),
             f"  (digest {report['state_digest']}, {report['steps']} steps)",
-        )
+        ),
+        soft_wrap=True,
     )
     samples = report["audit"][0]["committed_samples"]
     once = "yes" if report["samples_exactly_once"] else "NO"

@@ -17,12 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from pliant.observe.prose import pause
 from pliant.observe.timeline import Commit, Life, Resize, ResizeKind, Timeline
 
 INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
 TRAINING, STARTING, PALE = "#2a9d8f", "#e9c46a", "#b8ddd8"
 KIND_COLOUR = {ResizeKind.JOIN: "#2a6f97", ResizeKind.DRAIN: "#8e5ea2", ResizeKind.LOSS: "#d1495b"}
-KIND_WORD = {ResizeKind.JOIN: "joins", ResizeKind.DRAIN: "drained", ResizeKind.LOSS: "killed"}
+KIND_WORD = {ResizeKind.JOIN: "joined", ResizeKind.DRAIN: "drained", ResizeKind.LOSS: "killed"}
+
+LABEL_SHARE = 0.105
+"""Width of a label as a share of the axis, at the size the pictures have."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -46,7 +50,7 @@ def draw_loss(path: Path, elastic: Timeline, static: Timeline, *, identical: boo
         ours, theirs = _losses(elastic), _losses(static)
         top.plot(*_columns(theirs), color=PALE, linewidth=6, label="undisturbed, one replica")
         top.plot(*_columns(ours), color=INK, linewidth=1.2, label="elastic, 2 to 4 replicas")
-        _mark_resizes(top, elastic.resizes())
+        _mark_resizes(top, elastic.resizes(), len(ours))
         top.set_ylabel("loss (nats per byte)")
         top.grid(axis="y", color=GRID)
         top.legend(frameon=False, loc="upper right")
@@ -58,7 +62,7 @@ def draw_loss(path: Path, elastic: Timeline, static: Timeline, *, identical: boo
         )
         both = sorted(ours.keys() & theirs.keys())
         differences = [ours[step] - theirs[step] for step in both]
-        bottom.plot(both, differences, color=KIND_COLOUR[ResizeKind.LOSS], linewidth=1.5)
+        bottom.plot(both, differences, color=INK, linewidth=1.2)
         equal = sum(difference == 0.0 for difference in differences)
         bottom.set_ylabel("difference")
         bottom.set_xlabel(f"step    ({equal} of {len(both)} losses equal to the last bit)")
@@ -78,8 +82,8 @@ def draw_timeline(path: Path, elastic: Timeline) -> None:
     begin = min(life.requested for life in lives)
     end = commits[-1].mono
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9, 5.2), layout="constrained")
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        figure = Figure(figsize=(9, 5.8), layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2.4))
         _draw_lives(top, lives, elastic.resizes(), begin, end)
         _draw_steps(bottom, commits, elastic.resizes(), begin)
         _title(top, "Who trained when, and what each change cost")
@@ -143,20 +147,12 @@ def _draw_steps(
     gaps = [later.mono - earlier.mono for earlier, later in pairwise(commits)]
     axes.vlines(times, 0, gaps, color=PALE, linewidth=2)
     axes.scatter(times, gaps, s=9, color=TRAINING, zorder=3, label="time from commit to commit")
-    ceiling = max(gaps) * 1.35
-    for index, resize in enumerate(resizes):
-        at, colour = resize.mono - begin, KIND_COLOUR[resize.kind]
-        axes.axvline(at, color=colour, linewidth=0.8, alpha=0.5)
-        pause = "" if resize.pause_s is None else f"\npause {max(resize.pause_s, 0.0):.2f} s"
-        axes.annotate(
-            f"{', '.join(resize.replicas)} {KIND_WORD[resize.kind]}{pause}",
-            (at, ceiling * (0.97 if index % 2 == 0 else 0.76)),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color=colour,
-        )
+    lanes = lanes_of([resize.mono - begin for resize in resizes], LABEL_SHARE * max(times))
+    ceiling = max(gaps) * (1.2 + 0.28 * max(lanes, default=0))
+    for resize, lane in zip(resizes, lanes, strict=True):
+        at = resize.mono - begin
+        axes.axvline(at, color=KIND_COLOUR[resize.kind], linewidth=0.8, alpha=0.5)
+        _label(axes, resize, at, ceiling * (0.99 - 0.18 * lane), with_pause=True)
     axes.set_ylim(0, ceiling)
     axes.set_xlabel("seconds")
     axes.set_ylabel("seconds per step")
@@ -167,21 +163,40 @@ def _marker(shape: str, kind: ResizeKind, label: str) -> Line2D:
     return Line2D([], [], marker=shape, linestyle="", color=KIND_COLOUR[kind], label=label)
 
 
-def _mark_resizes(axes: Axes, resizes: Sequence[Resize]) -> None:
+def _mark_resizes(axes: Axes, resizes: Sequence[Resize], num_steps: int) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    for index, resize in enumerate(resizes):
-        colour = KIND_COLOUR[resize.kind]
-        axes.axvline(resize.step, color=colour, linewidth=0.8, alpha=0.6)
-        axes.annotate(
-            f"{', '.join(resize.replicas)}\n{KIND_WORD[resize.kind]}",
-            (resize.step, high - (high - low) * (0.02 + 0.13 * (index % 2))),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color=colour,
-        )
+    lanes = lanes_of([resize.step for resize in resizes], LABEL_SHARE * num_steps)
+    for resize, lane in zip(resizes, lanes, strict=True):
+        axes.axvline(resize.step, color=KIND_COLOUR[resize.kind], linewidth=0.8, alpha=0.6)
+        _label(axes, resize, resize.step, high - (high - low) * (0.02 + 0.11 * lane))
+
+
+def _label(axes: Axes, resize: Resize, x: float, y: float, *, with_pause: bool = False) -> None:
+    text = f"{', '.join(resize.replicas)} {KIND_WORD[resize.kind]}"
+    if with_pause and resize.pause_s is not None:
+        text += f"\npause {pause(resize.pause_s)}"
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="top",
+        fontsize=8,
+        color=KIND_COLOUR[resize.kind],
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
+    )
+
+
+def lanes_of(xs: Sequence[float], width: float) -> list[int]:
+    """Give each label, from left to right, the highest lane in which it hits no earlier one."""
+    ends: list[float] = []
+    lanes = []
+    for x in xs:
+        lane = next((n for n, end in enumerate(ends) if end <= x), len(ends))
+        ends[lane : lane + 1] = [x + width]
+        lanes.append(lane)
+    return lanes
 
 
 def _title(axes: Axes, text: str) -> None:

@@ -54,7 +54,7 @@ def job_panel(
     rows: list[RenderableType] = [_progress(status), _figures(status, metrics or {})]
     rows.append(_replicas(status))
     if status["events"]:
-        rows.append(events_table(status["events"][-SHOWN_EVENTS:], status["median_step_s"]))
+        rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
     rows.extend(Text(f"  {sentence}", style="dim", overflow="ellipsis") for sentence in news)
     state = status["state"]
     title = Text.assemble(
@@ -63,15 +63,15 @@ def job_panel(
     return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
 
 
-def events_table(events: Sequence[dict[str, Any]], step_s: float | None = None) -> Table:
+def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Table:
     """Draw resizes: what, why, pause, steps lost, time until ready."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     table.add_column("at step", justify="right")
     table.add_column("what", no_wrap=True)
-    table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=True)
+    table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap)
     table.add_column("pause", justify="right", no_wrap=True)
-    table.add_column("steps lost", justify="right", no_wrap=True)
-    table.add_column("ready after", justify="right", no_wrap=True)
+    table.add_column("lost", justify="right", no_wrap=True)
+    table.add_column("ready", justify="right", no_wrap=True)
     for event in events:
         kind = event["kind"]
         what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"

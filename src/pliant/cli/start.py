@@ -65,6 +65,8 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         code = run_job(config, observer=view)
     if code == EXIT_USAGE and new and not view.board.committed:
         shutil.rmtree(out, ignore_errors=True)  # refused before its first step: leave nothing
+    elif not as_json:
+        console.print(f"files: {out}", markup=False, soft_wrap=True)
     return code
 
 

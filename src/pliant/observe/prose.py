@@ -94,5 +94,5 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "end_job": lambda r, who: (
         f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
     ),
-    "note": lambda r, who: f"{who}: {r.get('text')}",
+    "note": lambda r, who: f"{who}: {r.get('text')}" if who else None,  # else told by its event
 }

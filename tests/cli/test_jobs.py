@@ -1,0 +1,105 @@
+"""A running job is found from any directory; one that is gone leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pliant.cli.jobs import find_job, find_run, jobs_directory, running_jobs
+from pliant.core.errors import ConfigError
+
+
+def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {"job": job, "url": "http://h", "pid": pid, "out": f"/runs/{job}", "started": started}
+    (directory / f"{job}.json").write_text(json.dumps(values))
+    (directory / f"{job}.token").write_text("secret\n")
+    return directory
+
+
+def gone() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_only_job_is_found(tmp_path: Path) -> None:
+    job = find_job(None, record(tmp_path, "gpt", os.getpid()))
+
+    assert (job.job, job.out, job.token()) == ("gpt", Path("/runs/gpt"), "secret")
+
+
+def test_without_a_job_it_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_job(None, tmp_path)
+
+    assert str(caught.value) == "no job is running; start one with pliant run"
+
+
+def test_among_several_it_asks_which(tmp_path: Path) -> None:
+    record(tmp_path, "late", os.getpid(), started=2.0)
+    record(tmp_path, "early", os.getpid(), started=1.0)
+
+    with pytest.raises(ConfigError) as caught:
+        find_job(None, tmp_path)
+
+    assert str(caught.value) == ("several jobs are running, say which with --job: early, late")
+    assert find_job("late", tmp_path).job == "late"
+
+
+def test_a_name_that_does_not_run_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    record(tmp_path, "gpt", os.getpid())
+
+    with pytest.raises(ConfigError) as caught:
+        find_job("cnn", tmp_path)
+
+    assert str(caught.value) == "no job named cnn is running; running: gpt"
+
+
+def test_records_of_the_gone_are_removed_by_whoever_looks(tmp_path: Path) -> None:
+    record(tmp_path, "old", gone())
+    record(tmp_path, "new", os.getpid())
+
+    assert [job.job for job in running_jobs(tmp_path)] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.token"]
+
+
+def test_a_record_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "gpt.json").write_text('{"job": "gp')
+
+    assert running_jobs(tmp_path) == []
+    assert (tmp_path / "gpt.json").exists()
+
+
+def test_a_token_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    job = find_job(None, record(tmp_path, "gpt", os.getpid()))
+    (tmp_path / "gpt.token").unlink()
+
+    with pytest.raises(ConfigError, match="the token of job gpt cannot be read: No such file"):
+        job.token()
+
+
+def test_the_state_directory_is_the_users() -> None:
+    assert jobs_directory({"XDG_STATE_HOME": "/s"}) == Path("/s/pliant/jobs")
+    assert jobs_directory({}) == Path("~/.local/state/pliant/jobs").expanduser()
+
+
+def test_without_a_running_job_the_newest_run_here_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a", "b")):
+        path = Path("runs") / name / "events.jsonl"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (number, number))
+
+    assert find_run(None, None, tmp_path / "none") == Path("runs/b")
+    assert find_run(None, Path("runs/a"), tmp_path / "none") == Path("runs/a")
+    with pytest.raises(ConfigError, match="holds no run"):
+        find_run(None, Path("runs"), tmp_path / "none")

@@ -1,0 +1,255 @@
+"""Every command answers, or refuses with one sentence on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.observe.story import eventful
+
+from pliant.cli.main import app, code_of
+from pliant.observe.status import board_of
+
+GOLDEN = Path(__file__).parent / "help.txt"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("PLIANT_")]:
+        monkeypatch.delenv(name)
+
+
+class Coordinator(BaseHTTPRequestHandler):
+    """Answers as a job would, and remembers what it was asked."""
+
+    asked: ClassVar[list[tuple[str, str, Any, str]]] = []
+    answer: ClassVar[tuple[int, Any]] = (202, {"reason": "grow from 2 to 4 replicas: 4 asked for"})
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _answer(self, body: Any) -> None:
+        token = self.headers["Authorization"]
+        self.asked.append((self.command, self.path, body, token))
+        code, values = self.answer
+        data = json.dumps(values).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[type[Coordinator]]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Coordinator)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    Coordinator.asked.clear()
+    Coordinator.answer = (202, {"reason": "grow from 2 to 4 replicas: 4 asked for"})
+    jobs = tmp_path / "state" / "pliant" / "jobs"
+    jobs.mkdir(parents=True)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    out = tmp_path / "runs" / "gpt"
+    values = {"job": "gpt", "url": url, "pid": os.getpid(), "started": 1.0, "out": str(out)}
+    (jobs / "gpt.json").write_text(json.dumps(values))
+    (jobs / "gpt.token").write_text("secret")
+    out.mkdir(parents=True)
+    lines = [json.dumps(record) + "\n" for record in eventful().planned().records]
+    (out / "events.jsonl").write_text("".join(lines))
+    (out / "logs").mkdir()
+    yield Coordinator
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert code_of(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("pliant: ").strip()
+
+
+def help_of_everything() -> str:
+    app.rich_markup_mode = None
+    names = [
+        command.name or (command.callback.__name__ if command.callback else "")
+        for command in app.registered_commands
+    ]
+    pages = []
+    for arguments in ([], *([name] for name in names)):
+        pages.append(f"$ pliant {' '.join([*arguments, '--help'])}\n")
+        pages.append(_captured([*arguments, "--help"]))
+    return "\n".join(pages)
+
+
+def _captured(arguments: list[str]) -> str:
+    import contextlib
+    import io
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert code_of(arguments) == 0
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def test_the_help_is_the_reviewed_one(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = help_of_everything()
+    if request.config.getoption("--rewrite"):
+        GOLDEN.write_text(shown)
+
+    assert shown == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["scale", "4"], ["drain", "r3"], ["kill", "r2"], ["stop"], ["explain"], ["audit"],
+     ["logs", "r1"]],
+)  # fmt: skip
+def test_without_a_job_every_command_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert refused(capsys, *arguments) == "no job is running; start one with pliant run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "nowhere.py"], "the script nowhere.py does not exist"),
+        (["run", "--min", "3", "--max", "2", "here.py"], "--min 3 is greater than --max 2"),
+        (["run", "--name", "A", "here.py"], "--name 'A' must be lower-case"),
+        (["run", "--init", "gone.pt", "here.py"], "--init gone.pt does not exist"),
+        (["run", "--out", "here.py/x", "here.py"], "here.py/x cannot be written: Not a directory"),
+        (["run", "job.yaml"], "job.yaml cannot be read: No such file"),
+        (["scale", "many"], "Invalid value for 'N': "),
+        (["drain", "r3", "--notice", "soon"], "'soon' is no duration"),
+        (["--frobnicate"], "No such option: --frobnicate"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["drain"], "Missing argument 'REPLICA'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    Path("here.py").touch()
+
+    said = refused(capsys, *arguments)
+
+    assert said.startswith(sentence)
+    assert sorted(path.name for path in Path().iterdir()) == ["here.py"]
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_command_asks_the_job_with_its_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["scale", "4"]) == 0
+    assert code_of(["drain", "r3", "--notice", "2m"]) == 0
+    assert code_of(["kill", "r2", "--job", "gpt"]) == 0
+    assert code_of(["stop", "--json"]) == 0
+
+    assert Coordinator.asked == [
+        ("POST", "/v1/scale", {"target": 4}, "Bearer secret"),
+        ("POST", "/v1/replicas/r3/drain", {"notice_s": 120.0}, "Bearer secret"),
+        ("POST", "/v1/replicas/r2/kill", {}, "Bearer secret"),
+        ("POST", "/v1/stop", {}, "Bearer secret"),
+    ]
+    said = capsys.readouterr().out
+    assert said.startswith("grow from 2 to 4 replicas: 4 asked for\n")
+    assert json.loads(said[said.index("{") :]) == Coordinator.answer[1]
+
+
+def test_a_refusal_is_the_jobs_own_sentence(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
+) -> None:
+    coordinator.answer = (409, {"detail": "1 replica would be below min_replicas=2"})
+
+    assert refused(capsys, "scale", "1") == "1 replica would be below min_replicas=2"
+
+
+def test_an_answer_that_is_no_sentence_names_its_status(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
+) -> None:
+    coordinator.answer = (500, None)
+
+    assert refused(capsys, "stop") == "the job refused the request with HTTP status 500"
+
+
+def test_status_is_for_people_or_for_machines(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
+) -> None:
+    shape = board_of(eventful().planned().records).as_json()
+    coordinator.answer = (200, shape)
+
+    assert code_of(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shape
+    assert code_of(["status"]) == 0
+    drawn = capsys.readouterr().out
+    assert "step 49/100" in drawn
+    assert "r5 training" in drawn
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_explain_shows_decisions_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["explain", "--json"]) == 0
+
+    decisions = json.loads(capsys.readouterr().out)["decisions"]
+    assert decisions[-1]["reason"] == "grow from 2 to 3 replicas: r2 is lost"
+    assert code_of(["explain"]) == 0
+    assert "r2 is lost" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_an_audit_that_fails_says_so_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["audit"]) == 1
+    assert "the ledger has no committed step" in capsys.readouterr().out
+    assert code_of(["audit", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["samples_exactly_once"] is False
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_logs_show_what_a_replica_printed_rotated_files_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs = Path("runs/gpt/logs")
+    (logs / "r1.log").write_text("three\n")
+    (logs / "r1.log.1").write_text("two\n")
+    (logs / "r1.log.2").write_text("one\n")
+
+    assert code_of(["logs"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+    (logs / "r2.log").write_text("other\n")
+    assert code_of(["logs", "r2"]) == 0
+    assert capsys.readouterr().out == "other\n"
+    assert refused(capsys, "logs") == "say whose output: r1, r2"
+    assert refused(capsys, "logs", "r9") == "there is no output of r9; there is of r1, r2"
+
+
+def test_following_ends_with_the_job(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator], tmp_path: Path
+) -> None:
+    Path("runs/gpt/logs/r1.log").write_text("one\n")
+    (tmp_path / "state" / "pliant" / "jobs" / "gpt.json").unlink()
+
+    assert code_of(["logs", "-f", "r1", "--out", "runs/gpt"]) == 0
+
+    assert capsys.readouterr().out == "one\n"

@@ -1,0 +1,172 @@
+"""A setting has one source, and what contradicts itself is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.cli.settings import (
+    SETTINGS,
+    job_name,
+    output_directory,
+    policy_of,
+    read_command,
+    resolve,
+    seconds,
+)
+from pliant.core.errors import ConfigError
+from pliant.spec.load import load
+
+JOB = """\
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {name: from-file}
+spec:
+  elasticPolicy: {minReplicas: 2, maxReplicas: 6}
+  command: [train.py]
+"""
+
+
+def policy(**arguments: Any) -> Any:
+    return policy_of(resolve(arguments, {}, None))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "job", "found"),
+    [
+        ({"max_replicas": 3}, {"PLIANT_MAX": "4"}, JOB, (3, "--max")),
+        ({}, {"PLIANT_MAX": "4"}, JOB, (4, "PLIANT_MAX")),
+        ({}, {"PLIANT_MAX": ""}, JOB, (6, "job file")),
+        ({}, {}, JOB, (6, "job file")),
+        ({}, {}, None, (None, "default")),
+    ],
+)
+def test_argument_beats_environment_beats_file_beats_default(
+    arguments: dict[str, Any], environ: dict[str, str], job: str | None, found: tuple[Any, str]
+) -> None:
+    resolved = resolve(arguments, environ, load(job) if job else None)["max_replicas"]
+
+    assert (resolved.value, resolved.source) == found
+
+
+def test_every_setting_has_its_own_flag_and_variable() -> None:
+    assert len({item.flag for item in SETTINGS}) == len(SETTINGS)
+    assert len({item.variable for item in SETTINGS}) == len(SETTINGS)
+
+
+def test_an_environment_variable_that_is_no_number_is_named() -> None:
+    with pytest.raises(ConfigError, match="PLIANT_MIN=two must be a whole number"):
+        resolve({}, {"PLIANT_MIN": "two"}, None)
+
+
+def test_sizes_become_the_cores_policy() -> None:
+    found = policy(min_replicas=1, max_replicas=4, start_replicas=2)
+
+    assert (found.min_replicas, found.max_replicas, found.start_replicas) == (1, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"min_replicas": 0}, "--min 0 must be at least 1"),
+        ({"max_replicas": 0}, "--max 0 must be at least 1"),
+        ({"min_replicas": 3, "max_replicas": 2}, "--min 3 is greater than --max 2"),
+        ({"min_replicas": 3, "start_replicas": 2}, "--start 2 is less than --min 3"),
+        ({"max_replicas": 3, "start_replicas": 4}, "--start 4 is greater than --max 3"),
+    ],
+)
+def test_contradicting_sizes_are_refused(arguments: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policy(**arguments)
+
+    assert str(caught.value) == sentence
+
+
+def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+
+    command, job = read_command(str(script), ["--steps", "5", "--min", "3"])
+
+    assert (command, job) == ([str(script), "--steps", "5", "--min", "3"], None)
+
+
+def test_a_job_file_names_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("job.yaml").write_text(JOB)
+
+    command, job = read_command("job.yaml", [])
+
+    assert command == ["train.py"]
+    assert job is not None
+    with pytest.raises(ConfigError, match=r"put --steps 3 into spec\.command"):
+        read_command("job.yaml", ["--steps", "3"])
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the script nowhere\.py does not exist"):
+        read_command("nowhere.py", [])
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
+        read_command("nowhere.yaml", [])
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("examples/train_gpt.py", "train-gpt"),
+        ("My Script!.py", "my-script"),
+        ("__.py", "job"),
+        ("x" * 100 + ".py", "x" * 63),
+    ],
+)
+def test_a_job_is_named_after_its_script(script: str, name: str) -> None:
+    assert job_name(resolve({}, {}, None), script) == name
+
+
+def test_a_name_with_other_letters_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--name 'A B' must be lower-case letters"):
+        job_name(resolve({"name": "A B"}, {}, None), "x.py")
+
+
+def test_a_second_run_gets_a_directory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nothing = resolve({}, {}, None)
+    first = output_directory(nothing, "gpt")
+    (first / "events.jsonl").touch()
+
+    second = output_directory(nothing, "gpt")
+
+    assert (first, second) == (tmp_path / "runs" / "gpt", tmp_path / "runs" / "gpt-2")
+
+
+def test_a_directory_that_was_asked_for_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+
+    with pytest.raises(ConfigError, match="already holds a run; choose another --out"):
+        output_directory(resolve({"out": tmp_path}, {}, None), "gpt")
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
+        output_directory(resolve({"out": tmp_path / "file" / "run"}, {}, None), "gpt")
+
+
+@pytest.mark.parametrize(
+    ("text", "value_s"),
+    [("30", 30.0), ("30s", 30.0), ("1.5m", 90.0), ("2min", 120.0), ("1h", 3600.0), ("5ms", 0.005)],
+)
+def test_durations_have_units(text: str, value_s: float) -> None:
+    assert seconds(text) == pytest.approx(value_s)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "3 days", "nan"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
+        seconds(text)
