@@ -2,24 +2,22 @@
 
     python -m benchmarks.exchange --replicas 2 --slots 8
 
-Every round runs every variant once, interleaved, in the same processes; printed are medians over
-the rounds, on rank 0, of the time from a barrier to the last result, and the ratio to plain
-all-reduce of the same buckets.  No computation overlaps: this is the cost of the exchange alone.
+Every round runs every variant once, in the same processes.  Printed are medians over the rounds, on
+rank 0, from a barrier to the last result, and the ratios to plain all-reduce of the same buckets.
+No computation overlaps: this is the cost of the exchange alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from benchmarks.processes import run_processes
+from benchmarks.processes import interleave, report, run_processes
 from pliant.core import batching
 from pliant.engine.exchange import Plan, Reduction
 from pliant.engine.groups import Group, StoreServer
@@ -89,9 +87,11 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     }
     if arguments.ddp:
         variants["DDP backward"] = prepare_ddp(model, rank, endpoints)
-    times = interleave(group, variants, arguments.rounds)
+    timings = interleave(group, variants, arguments.rounds)
     if rank == 0:
-        report(times, plan, layout)
+        size_mb = sum(bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets) / 1e6
+        print(f"W={size} K={arguments.slots} partials={plan.partials} {size_mb:.0f} MB")
+        report(timings)
     os._exit(0)
 
 
@@ -107,34 +107,6 @@ def prepare_ddp(model: Model, rank: int, endpoints: list[str]) -> Callable[[], N
         wrapped(factor).backward()
 
     return backward
-
-
-def interleave(
-    group: Group, variants: dict[str, Callable[[], Any]], rounds: int
-) -> dict[str, list[float]]:
-    """Run all variants ``rounds`` times, after two rounds to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for count in range(rounds + 2):
-        for name, run in variants.items():
-            group.all_gather(torch.zeros(1))
-            started_at = time.perf_counter()
-            run()
-            if count >= 2:
-                times[name].append(time.perf_counter() - started_at)
-    return times
-
-
-def report(times: dict[str, list[float]], plan: Plan, layout: Layout) -> None:
-    """Print one line per variant."""
-    size_mb = sum(bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets) / 1e6
-    print(f"W={len(plan.partials)} K={plan.num_slots} partials={plan.partials} {size_mb:.0f} MB")
-    base = statistics.median(times["all-reduce in place"])
-    for name, values in times.items():
-        middle = statistics.median(values)
-        print(
-            f"  {name:22} {middle * 1e3:8.2f} ms  ({min(values) * 1e3:.2f} to "
-            f"{max(values) * 1e3:.2f})  x{middle / base:.2f}"
-        )
 
 
 def main() -> None:

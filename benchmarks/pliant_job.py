@@ -80,7 +80,7 @@ def running(
 ) -> Iterator[PliantJob]:
     """Start a job with its own state directory; end it, with all its processes, on the way out."""
     command = [
-        *(*CLI, "run", "--job", name, "--out", str(folder / "run")),
+        *(*CLI, "run", "--name", name, "--out", str(folder / "run")),
         *("--min", str(least), "--start", str(start), "--max", str(most)),
         *script,
     ]

@@ -3,22 +3,20 @@
     python -m benchmarks.transfer --survivors 1
 
 The state is that of a GPT with about 10M parameters and Adam: 116 MB.  Raw gloo moves the same
-number of bytes as one flat tensor, point to point from rank 0 to the joiner.  Interleaved; medians,
-on the joiner, from a barrier to the last byte (and digest).
+number of bytes as one flat tensor, point to point from rank 0.  Interleaved; medians on a joiner
+from a barrier to the last byte (and digest).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.processes import run_processes
+from benchmarks.processes import interleave, report, run_processes
 from pliant.engine.groups import Comm, Group, StoreServer
 from pliant.engine.layout import Layout
 from pliant.engine.transfer import Stamp, TensorSpec, receive_state, send_state
@@ -74,36 +72,12 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
         elif rank in joiners:
             comm.block(comm.backend.receive(flat, 0, 0))
 
-    times: dict[str, list[float]] = {"raw": [], "state": []}
-    for count in range(arguments.rounds + 2):
-        for name in times:
-            group.all_gather(torch.zeros(1))
-            started_at = time.perf_counter()
-            if name == "raw":
-                group.submit(raw).wait()
-            else:
-                move()
-            if count >= 2:
-                times[name].append(time.perf_counter() - started_at)
-    group.all_gather(torch.zeros(1))
+    variants = {"raw": lambda: group.submit(raw).wait(), "state": move}
+    timings = interleave(group, variants, arguments.rounds)
     if rank == size - 1:
-        report(times, nbytes, len(own), arguments.survivors, len(joiners))
+        print(f"{nbytes / 1e6:.0f} MB, {len(own)} tensors, {len(survivors)} to {len(joiners)}")
+        report(timings)
     os._exit(0)
-
-
-def report(
-    times: dict[str, list[float]], nbytes: int, tensors: int, survivors: int, joiners: int
-) -> None:
-    """Print both medians and their ratio."""
-    print(f"{nbytes / 1e6:.0f} MB, {tensors} tensors, {survivors} to {joiners}")
-    base = statistics.median(times["raw"])
-    for name, values in times.items():
-        middle = statistics.median(values)
-        print(
-            f"  {name:8} {middle * 1e3:7.1f} ms ({min(values) * 1e3:.1f} to "
-            f"{max(values) * 1e3:.1f})  {nbytes / middle / 1e9:.2f} GB/s  "
-            f"{base / middle:.0%} of raw"
-        )
 
 
 def main() -> None:
