@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,6 @@ EXIT_USAGE = 2
 
 app = typer.Typer(
     name="pliant",
-    help="Elastic training for PyTorch: grow, shrink and lose replicas; the weights stay the same.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,12 +56,28 @@ Out = Annotated[
 ]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"pliant {version('pliant')}")
+        raise typer.Exit
+
+
+@app.callback()
+def pliant(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Elastic training for PyTorch: grow, shrink and lose replicas; the weights stay the same."""
+
+
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
     target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Passed to the script untouched."),
+        typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
     ] = None,
     low: Annotated[
         int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
@@ -115,7 +131,7 @@ def run(
         bool, typer.Option("--json", help="Print the event log's records as they come.")
     ] = False,
 ) -> int:
-    """Run a script elastically: its replicas may join, leave and die while it trains.
+    """Run a script on replicas that may join, leave and die while it trains.
 
     Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
     job file, default.
@@ -210,7 +226,7 @@ def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
 @app.command()
 def logs(
     replica: Annotated[
-        str | None, typer.Argument(metavar="[REPLICA]", help="Whose output, e.g. r1.")
+        str | None, typer.Argument(metavar="REPLICA", help="Whose output, e.g. r1.")
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
     job: Job = None,
@@ -245,7 +261,7 @@ def demo(
     ] = Path("runs/demo"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> int:
-    """Watch a run grow, drain, lose a replica and end as if nothing had happened."""
+    """Disturb a run in every way, and show that nothing was lost."""
     from pliant.cli import demo as showing
 
     return showing.demo(out, quick=quick, as_json=as_json)

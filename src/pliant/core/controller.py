@@ -449,7 +449,8 @@ def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
 
 def _charge(turn: _Turn, kind: ExitKind, sentence: str) -> None:
     """Count a loss that nobody asked for against the restart budget."""
-    loss = Loss(at_s=turn.now_s, kind=kind, sentence=sentence)
+    committed = turn.job.membership.committed
+    loss = Loss(at_s=turn.now_s, kind=kind, sentence=sentence, committed=committed)
     kept = (*turn.job.losses, loss)[-(turn.settings.restart_budget + 1) :]
     turn.job = replace(turn.job, losses=kept)
 

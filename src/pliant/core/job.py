@@ -68,7 +68,8 @@ class Settings:
     that always fails within seconds.  ``kill``, ``drain`` and ``scale`` cost nothing."""
 
     restart_forget_s: float = 600.0
-    """A loss longer ago than this does not count, so that a long run can survive many."""
+    """A loss longer ago than this does not count if a step was committed since, so that a long run
+    can survive many and one that never gets anywhere ends."""
 
     start_wait_s: float = 30.0
     """From the first spare: how long the first generation waits for the others it is to have."""
@@ -131,6 +132,9 @@ class Loss:
     at_s: float
     kind: ExitKind
     sentence: str
+
+    committed: int = 0
+    """Committed steps at that time."""
 
 
 NO_NODES: Table[NodeId, int] = Table()
@@ -257,7 +261,8 @@ def free_devices(job: Job) -> dict[NodeId, int]:
 
 def recent_losses(job: Job, settings: Settings, now_s: float) -> tuple[Loss, ...]:
     """Return the losses that count against the restart budget."""
-    return tuple(loss for loss in job.losses if loss.at_s > now_s - settings.restart_forget_s)
+    old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
+    return tuple(x for x in job.losses if x.at_s > old_s or x.committed == committed)
 
 
 def is_budget_spent(job: Job, settings: Settings, now_s: float) -> bool:

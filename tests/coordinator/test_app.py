@@ -1,0 +1,319 @@
+"""The HTTP face: who gets in, what is refused, and that bad clients disturb nobody.
+
+A real server on loopback: what a WebSocket server does with garbage is part of the claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from pliant.coordinator.app import create_app
+from pliant.coordinator.driver import Clock, Driver
+from pliant.coordinator.register import RegisterFile
+from pliant.coordinator.server import Server, open_socket, url_of
+from pliant.core.errors import ConfigError
+from pliant.core.job import Settings
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import Incarnation, NodeId, NodeJoined, ReplicaId, Scaled, StartReplica
+from pliant.observe.log import EventLog
+from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
+from pliant.wire.notes import Alive, Logged, Started
+
+pytestmark = pytest.mark.timeout(30)
+
+TOKEN = "secret"
+DEADLINE_S = 5.0
+JOINED = NodeJoined(node=NodeId("here"), devices=2)
+
+
+class World:
+    """A served coordinator."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "events.jsonl"
+        self.log = EventLog(path, job="j")
+        self.driver = Driver(
+            settings=Settings(policy=ElasticPolicy(max_replicas=2)),
+            register=RegisterFile(directory / "register.json"),
+            log=self.log,
+            metrics_path=directory / "metrics.jsonl",
+            clock=Clock(),
+        )
+        self.sock = open_socket("127.0.0.1", 0)
+        self.url = url_of(self.sock)
+        app = create_app(self.driver, token=TOKEN, events_path=path)
+        self.server = Server(app, self.sock)
+
+    def people(self, token: str | None = TOKEN) -> httpx.AsyncClient:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False)
+
+    def agent(self, token: str = TOKEN) -> connect:
+        return connect(
+            self.url.replace("http", "ws") + "/v1/agents",
+            additional_headers={"Authorization": f"Bearer {token}"},
+            proxy=None,
+        )
+
+    async def refused(self, sender: str, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.driver.tally.refused[sender] < count:
+                await asyncio.sleep(0.01)
+        assert self.driver.tally.refused[sender] == count
+
+
+def play(directory: Path, scene: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World(directory)
+        await world.server.start()
+        driving = asyncio.create_task(world.driver.run())
+        try:
+            await asyncio.wait_for(scene(world), 20)
+        finally:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+            await world.server.stop()
+            world.log.close()
+
+    asyncio.run(main())
+
+
+def wire(message: Message) -> str:
+    return encode(message, Incarnation(0)).decode()
+
+
+async def hear(connection: ClientConnection) -> Message:
+    envelope = decode(await asyncio.wait_for(connection.recv(), DEADLINE_S))
+    assert isinstance(envelope, Envelope)
+    return envelope.message
+
+
+def test_an_agent_that_joins_is_told_what_to_start(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as agent:
+            await agent.send(wire(JOINED))
+            told = [await hear(agent), await hear(agent)]
+        assert told == [StartReplica(replica=ReplicaId(f"r{n}"), node=JOINED.node) for n in (1, 2)]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("token", ["", "Secret", "secret2", "\xe9"])
+def test_a_wrong_token_is_refused_and_counted(tmp_path: Path, token: str) -> None:
+    async def scene(world: World) -> None:
+        with pytest.raises(InvalidStatus, match="403"):
+            async with world.agent(token):
+                pass
+        await world.refused("stranger", 1)
+
+    play(tmp_path, scene)
+
+
+GARBAGE: list[str | bytes] = [
+    "",
+    "{",
+    "[]",
+    b"\xff\xfe",
+    "null",
+    '{"v": 1}',
+    '{"v": 2, "type": "alive", "incarnation": 0, "node": "here", "refused": 0}',
+    wire(Scaled(target=1)),
+    wire(StartReplica(replica=ReplicaId("r9"), node=NodeId("here"))),
+    '{"a":' * 1000 + "1" + "}" * 1000,
+]
+
+
+def test_garbage_is_refused_and_counted_and_changes_nothing(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            await hear(agent)
+            await hear(agent)
+            before = (await people.get("/v1/status")).json()
+
+            for data in GARBAGE:
+                await agent.send(data)
+
+            await world.refused("agent", len(GARBAGE))
+            assert (await people.get("/v1/status")).json() == before
+            await agent.send(wire(Started(replica=ReplicaId("r1"), node=JOINED.node, pid=7)))
+            async with asyncio.timeout(DEADLINE_S):
+                while not world.driver.board.replicas["r1"].pids:
+                    await asyncio.sleep(0.01)
+            page = (await people.get("/metrics")).text
+            assert f'pliant_refused_events_total{{sender="agent"}} {len(GARBAGE)}.0' in page
+
+    play(tmp_path, scene)
+
+
+def test_an_oversized_message_ends_only_the_connection_it_came_on(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as good:
+            await good.send(wire(JOINED))
+            await hear(good)
+            async with world.agent() as bad:
+                with suppress(ConnectionClosed):
+                    await bad.send("x" * (MAX_MESSAGE_BYTES + 1))
+                    await asyncio.wait_for(bad.recv(), DEADLINE_S)
+                assert bad.close_code == 1009
+            await good.send(wire(Alive(node=JOINED.node, refused=0)))
+            await hear(good)
+
+    play(tmp_path, scene)
+
+
+def test_a_connection_that_does_not_say_who_it_is_is_closed(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as agent:
+            await agent.send(wire(Logged(replica=ReplicaId("r1"), step=1, values={})))
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(agent.recv(), DEADLINE_S)
+        await world.refused("agent", 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.coordinator.channel.HELLO_S", 0.1)
+
+    async def scene(world: World) -> None:
+        async with world.agent() as agent:
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(agent.recv(), DEADLINE_S)
+
+    play(tmp_path, scene)
+
+
+def test_bytes_that_are_no_http_disturb_nobody(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        reader, writer = await asyncio.open_connection(*world.sock.getsockname())
+        writer.write(b"\x00\xff" * 500 + b"\r\n\r\n")
+        await asyncio.wait_for(reader.read(), DEADLINE_S)
+        writer.close()
+        await writer.wait_closed()
+        async with world.people(None) as people:
+            assert (await people.get("/healthz")).json() == {"status": "ok"}
+
+    play(tmp_path, scene)
+
+
+def test_people_need_the_token(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for token in (None, "x", "Secret"):
+            async with world.people(token) as people:
+                for path in ("/v1/status", "/v1/explain", "/v1/events"):
+                    assert (await people.get(path)).status_code == 401
+                for path in ("/v1/scale", "/v1/stop", "/v1/replicas/r1/kill"):
+                    assert (await people.post(path, json={})).status_code == 401
+
+    play(tmp_path, scene)
+
+
+def test_machines_do_not_need_the_token(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.people(None) as people:
+            assert (await people.get("/healthz")).status_code == 200
+            page = await people.get("/metrics")
+            assert "pliant_committed_steps_total 0.0" in page.text
+            paths = (await people.get("/openapi.json")).json()["paths"]
+        assert "/v1/replicas/{replica}/drain" in paths
+
+    play(tmp_path, scene)
+
+
+def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            await hear(agent)
+
+            accepted = await people.post("/v1/scale", json={"target": 1})
+            unknown = await people.post("/v1/replicas/r9/drain", json={"notice_s": 1.0})
+            last = await people.post("/v1/replicas/r1/drain")
+
+        assert accepted.status_code == 202
+        assert accepted.json()["target_replicas"] == 1
+        assert unknown.status_code == 409
+        assert "r9" in unknown.json()["detail"]
+        assert last.status_code == 409
+        assert "min" in last.json()["detail"]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/scale", {}),
+        ("/v1/scale", {"target": 0}),
+        ("/v1/scale", {"target": "4"}),
+        ("/v1/scale", {"target": 2, "extra": 1}),
+        ("/v1/replicas/r1/drain", {"notice_s": -1.0}),
+    ],
+)
+def test_a_malformed_wish_changes_nothing(tmp_path: Path, path: str, body: object) -> None:
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            assert (await people.post(path, json=body)).status_code == 422
+        assert world.driver.board.target_replicas is None
+
+    play(tmp_path, scene)
+
+
+def test_events_are_read_in_pages(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            await hear(agent)
+            await hear(agent)
+
+            first = (await people.get("/v1/events")).json()
+            again = (await people.get("/v1/events", params={"after": first["next"]})).json()
+            reasons = (await people.get("/v1/explain")).json()
+
+        assert [r["kind"] for r in first["records"]][:2] == ["node_joined", "decision"]
+        assert again["records"] == []
+        assert reasons[0]["target_replicas"] == 2
+
+    play(tmp_path, scene)
+
+
+def test_a_port_in_use_is_one_clear_sentence() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match=r"port \d+ of 127.0.0.1 is in use; choose another"),
+    ):
+        open_socket("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("port", [-1, 70_000])
+def test_a_port_out_of_range_is_one_clear_sentence(port: int) -> None:
+    with pytest.raises(ConfigError, match="not between 0 and 65535"):
+        open_socket("127.0.0.1", port)
+
+
+def test_the_coordinator_is_small_and_does_not_import_torch() -> None:
+    program = (
+        "import resource, sys; import pliant.coordinator.app, pliant.coordinator.server,"
+        " pliant.agent.agent; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,"
+        " 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+
+    kilobytes, has_torch, has_numpy = said.split()
+    assert int(kilobytes) < 100_000
+    assert (has_torch, has_numpy) == (b"False", b"False")

@@ -1,0 +1,282 @@
+"""The driver: the register before the commands, every message once, silence into events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.coordinator.driver import PAUSE_S, Clock, Driver
+from pliant.coordinator.register import ConflictError, RegisterFile
+from pliant.core.job import Settings
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import (
+    Command,
+    EndJob,
+    Exited,
+    ExitKind,
+    Generation,
+    Incarnation,
+    NodeId,
+    NodeJoined,
+    Prepare,
+    Prepared,
+    ReplicaId,
+    Scaled,
+    Spare,
+    StartReplica,
+    Switch,
+)
+from pliant.observe.log import EventLog, Record
+from pliant.wire.notes import AgentFailed, Committed, Logged, Planned, Started
+
+NODE = NodeId("here")
+DEADLINE_S = 5.0
+
+
+class Agent:
+    """A channel that keeps what it was sent, and what the register said at that moment."""
+
+    def __init__(self, register: RegisterFile) -> None:
+        self._register = register
+        self.sent: list[tuple[Command, Incarnation, int]] = []
+        self.heard = asyncio.Condition()
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        recorded = self._register.read()
+        self.sent.append((command, incarnation, recorded.number if recorded else -1))
+
+    def commands(self, kind: type[Command]) -> list[Any]:
+        return [command for command, _, _ in self.sent if isinstance(command, kind)]
+
+
+class World:
+    """One driver on real files, with one agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.records: list[Record] = []
+        self.log = EventLog(directory / "events.jsonl", job="j")
+        self.log.subscribe(self.records.append)
+        self.metrics = directory / "metrics.jsonl"
+        self.register = RegisterFile(directory / "register.json")
+        self.now_s = 100.0
+        self.driver = Driver(
+            settings=Settings(policy=ElasticPolicy(max_replicas=2)),
+            register=self.register,
+            log=self.log,
+            metrics_path=self.metrics,
+            clock=Clock(),
+        )
+        self.agent = Agent(self.register)
+        self.joined = NodeJoined(node=NODE, devices=2)
+
+    async def until(self, what: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(DEADLINE_S):
+            while not (answer := what()):
+                await asyncio.sleep(0.01)
+            return answer
+
+    def spare(self, name: str) -> None:
+        self.driver.hear(
+            Spare(
+                replica=ReplicaId(name), calls=0, num_slots=4, layout="l", endpoint=f"h:{name[1:]}"
+            ),
+            NODE,
+        )
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.records]
+
+
+def play(directory: Path, scene: Callable[[World], Awaitable[None]]) -> World:
+    """Run a scene beside a running driver."""
+
+    async def main() -> World:
+        world = World(directory)
+        driving = asyncio.create_task(world.driver.run())
+        try:
+            await scene(world)
+        finally:
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+            world.log.close()
+        return world
+
+    return asyncio.run(main())
+
+
+async def _prepared(world: World) -> None:
+    world.driver.attach(world.joined, world.agent)
+    await world.until(lambda: len(world.agent.commands(StartReplica)) == 2)
+    world.spare("r1")
+    world.spare("r2")
+    await world.until(lambda: world.agent.commands(Prepare))
+
+
+def test_every_number_is_recorded_before_it_is_sent(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        for name in ("r1", "r2"):
+            prepared = Prepared(replica=ReplicaId(name), generation=Generation(1))
+            world.driver.hear(prepared, NODE)
+        await world.until(lambda: world.agent.commands(Switch))
+
+    world = play(tmp_path, scene)
+
+    for command, _, recorded in world.agent.sent:
+        if isinstance(command, Prepare | Switch):
+            assert recorded >= command.order.generation
+    register = world.register.read()
+    assert register is not None
+    assert register.newest is not None
+    assert register.newest.generation == 1
+
+
+def test_a_new_coordinator_opens_a_new_incarnation_before_it_says_anything(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.driver.attach(world.joined, world.agent)
+        await world.until(lambda: world.agent.sent)
+
+    first = play(tmp_path, scene)
+    second = play(tmp_path, scene)
+
+    assert {incarnation for _, incarnation, _ in first.agent.sent} == {1}
+    assert {incarnation for _, incarnation, _ in second.agent.sent} == {2}
+
+
+def test_a_coordinator_that_was_overtaken_ends_without_sending(tmp_path: Path) -> None:
+    async def main() -> tuple[World, BaseException | None]:
+        world = World(tmp_path)
+        driving = asyncio.create_task(world.driver.run())
+        world.driver.attach(world.joined, world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 2)
+        recorded = world.register.read()
+        assert recorded is not None
+        (tmp_path / "register.json").write_bytes(
+            (tmp_path / "register.json").read_bytes().replace(b'tion":1', b'tion":2')
+        )
+        world.spare("r1")
+        world.spare("r2")
+        await asyncio.wait({driving}, timeout=DEADLINE_S)
+        world.log.close()
+        return world, driving.exception()
+
+    world, error = asyncio.run(main())
+
+    assert isinstance(error, ConflictError)
+    assert world.agent.commands(Prepare) == []
+
+
+def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        world.driver.detach(NODE, world.agent)
+        again = Agent(world.register)
+        world.driver.attach(world.joined, again)
+        await world.driver.ask(Scaled(target=1))
+        exited = Exited(replica=ReplicaId("r2"), kind=ExitKind.SCRIPT, detail="x")
+        world.driver.hear(exited, NODE)
+        await world.until(lambda: again.sent)
+
+    world = play(tmp_path, scene)
+
+    assert world.kinds().count("node_joined") == 1
+    assert "node_lost" not in world.kinds()
+
+
+def test_a_node_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pliant.coordinator.driver.NODE_GRACE_S", 0.2)
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        world.driver.detach(NODE, world.agent)
+        await world.until(lambda: "node_lost" in world.kinds())
+
+    play(tmp_path, scene)
+
+
+def test_a_person_hears_what_the_core_said(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        ready = await world.driver.ask(Scaled(target=0))
+        assert ready is not None
+        assert ready.declined is not None
+        assert "0" in ready.declined.reason
+
+    world = play(tmp_path, scene)
+
+    assert "declined" in world.kinds()
+
+
+def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for name, step in (("r1", 0), ("r2", 0), ("r2", 1), ("r1", 1), ("r1", 2)):
+            note = Committed(
+                replica=ReplicaId(name),
+                generation=Generation(1),
+                step=step,
+                mono_s=10.0 + step,
+                loss=float("nan"),
+                grad_norm=None,
+                samples=8,
+                step_s=0.5,
+            )
+            world.driver.hear(note, NODE)
+
+    world = play(tmp_path, scene)
+
+    commits = [record for record in world.records if record["kind"] == "commit"]
+    assert [(r["step"], r["by"], r["mono"]) for r in commits] == [
+        (0, "r1", 10.0),
+        (1, "r2", 11.0),
+        (2, "r1", 12.0),
+    ]
+
+
+def test_notes_become_records(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        r1 = ReplicaId("r1")
+        world.driver.hear(Started(replica=r1, node=NODE, pid=7), NODE)
+        world.driver.hear(Logged(replica=r1, step=3, values={"loss": 0.5}), NODE)
+        planned = Planned(
+            replica=r1, num_slots=4, total_steps=9, num_samples=64, global_batch=8, micro_batch=2
+        )
+        world.driver.hear(planned, NODE)
+
+    world = play(tmp_path, scene)
+
+    assert world.kinds() == ["worker", "metrics", "plan"]
+    assert json.loads(world.metrics.read_text()) == {"step": 3, "loss": 0.5}
+
+
+def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None:
+    async def main() -> tuple[World, EndJob]:
+        world = World(tmp_path)
+        driving = asyncio.create_task(world.driver.run())
+        world.driver.attach(world.joined, world.agent)
+        await world.until(lambda: world.agent.sent)
+        world.driver.hear(AgentFailed(node=NODE, reason="no torch"), NODE)
+        end = await asyncio.wait_for(driving, DEADLINE_S)
+        assert await world.driver.ask(Scaled(target=1)) is None
+        world.log.close()
+        return world, end
+
+    world, end = asyncio.run(main())
+
+    assert end == EndJob(exit_code=1, reason="no torch")
+    assert world.agent.commands(EndJob) == [end]
+
+
+def test_the_clock_stands_still_while_the_process_is_stopped() -> None:
+    times = iter([0.0, 0.1, 0.2, 60.2, 60.3])
+    clock = Clock(lambda: next(times))
+
+    told = [clock.now_s() for _ in range(4)]
+
+    assert told[:2] == [0.1, 0.2]
+    assert told[2] - told[1] < PAUSE_S
+    assert told[3] - told[2] == pytest.approx(0.1)

@@ -1,0 +1,77 @@
+"""The register: durable, and never overwritten by a coordinator that did not read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pliant.coordinator.register import ConflictError, RegisterFile
+from pliant.core.errors import PermanentError
+from pliant.core.vocabulary import (
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    Register,
+    ReplicaId,
+    Seat,
+)
+
+FIRST = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
+SECOND = replace(
+    FIRST,
+    number=Generation(2),
+    newest=Order(
+        generation=Generation(2),
+        members=(Seat(replica=ReplicaId("r1"), endpoint="h:1"),),
+        host=ReplicaId("r1"),
+        origin=ReplicaId("r1"),
+    ),
+    joiners=(ReplicaId("r1"),),
+)
+
+
+def test_what_was_written_is_read_by_the_next_coordinator(tmp_path: Path) -> None:
+    register = RegisterFile(tmp_path / "register.json")
+
+    register.write(FIRST, expected=None)
+    register.write(SECOND, expected=FIRST)
+
+    assert RegisterFile(tmp_path / "register.json").read() == SECOND
+
+
+def test_nothing_is_recorded_at_first(tmp_path: Path) -> None:
+    assert RegisterFile(tmp_path / "deep" / "register.json").read() is None
+
+
+def test_a_coordinator_that_was_overtaken_cannot_write(tmp_path: Path) -> None:
+    old, new = (RegisterFile(tmp_path / "register.json") for _ in range(2))
+    old.write(FIRST, expected=None)
+    new.write(replace(FIRST, incarnation=Incarnation(2)), expected=FIRST)
+
+    with pytest.raises(ConflictError, match="incarnation 2"):
+        old.write(SECOND, expected=FIRST)
+
+    recorded = old.read()
+    assert recorded is not None
+    assert recorded.incarnation == 2
+
+
+def test_a_first_write_over_a_register_is_a_conflict(tmp_path: Path) -> None:
+    register = RegisterFile(tmp_path / "register.json")
+    register.write(FIRST, expected=None)
+
+    with pytest.raises(ConflictError):
+        register.write(FIRST, expected=None)
+
+
+def test_a_file_that_is_no_register_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "register.json"
+    path.write_text('{"incarnation": "one"}')
+
+    with pytest.raises(PermanentError, match="is no register"):
+        RegisterFile(path).write(FIRST, expected=None)
+
+    assert path.read_text() == '{"incarnation": "one"}'
