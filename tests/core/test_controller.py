@@ -1,0 +1,388 @@
+"""Events in any order, late, repeated or from the lost, never break what the protocol promises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pliant.core import controller
+from pliant.core import membership as group
+from pliant.core.job import Job, Ready, ReplicaState, Settings, Stage, live
+from pliant.core.membership import HEARD, Phase, Timeouts
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import (
+    Broken,
+    Busy,
+    DrainRequested,
+    EndJob,
+    EndReplica,
+    Event,
+    Exited,
+    ExitKind,
+    Finished,
+    Generation,
+    Incarnation,
+    KillRequested,
+    NodeId,
+    NodeJoined,
+    NodeLost,
+    Order,
+    Prepare,
+    Prepared,
+    Progressed,
+    Reclaimed,
+    Reform,
+    Refused,
+    Release,
+    ReplicaId,
+    Scaled,
+    Spare,
+    StartReplica,
+    StopRequested,
+    Switch,
+    Switched,
+    Ticked,
+)
+
+MIN, MAX, SLOTS = 2, 4, 3
+SETTINGS = Settings(
+    policy=ElasticPolicy(min_replicas=MIN, max_replicas=None, start_replicas=2),
+    timeouts=Timeouts(prepare_s=20, step_s=60, reform_s=30, switch_s=20, heartbeat_s=10),
+    restart_budget=4,
+    start_s=60,
+    finish_s=60,
+)
+NODES = {NodeId("n1"): 2, NodeId("n2"): 3}
+
+
+def spare(name: ReplicaId, *, calls: int = 0, layout: str = "same") -> Spare:
+    return Spare(replica=name, calls=calls, num_slots=SLOTS, layout=layout, endpoint=f"{name}:1")
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A job on two nodes, with workers that say anything at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 100.0
+        self.job, ready = controller.begin(Incarnation(1), now_s=self.now_s, settings=SETTINGS)
+        assert ready.register is not None
+        self.register = ready.register
+        self.used: list[Generation] = []
+        self.started: list[ReplicaId] = []
+        self.running: dict[ReplicaId, NodeId] = {}
+        self.exited: set[ReplicaId] = set()
+        self.switched: set[tuple[ReplicaId, Generation]] = set()
+        self.open_switch: Order | None = None
+        self.past: list[Event] = []
+        for node, devices in NODES.items():
+            self.feed(NodeJoined(node=node, devices=devices))
+
+    # -- the driver, and what holds for every step it takes ---------------------------
+
+    def feed(self, event: Event) -> None:
+        before = self.job
+        after, ready = controller.step(before, event, now_s=self.now_s, settings=SETTINGS)
+        if not isinstance(event, Ticked):
+            again = controller.step(before, event, now_s=self.now_s, settings=SETTINGS)
+            assert again == (after, ready), "step must be pure"
+            assert hash(after) == hash(again[0])
+        self.job = after
+        self.past.append(event)
+        newest = after.membership.recorded
+        if newest is None or after.membership.formed == newest.generation:
+            self.open_switch = None
+        if isinstance(event, Switched):
+            self.switched.add((event.replica, event.generation))
+        if ready.register is not None:
+            assert ready.register.number >= self.register.number
+            self.check_successor(ready)
+            self.register = ready.register
+        for command in ready.commands:
+            self.check(command)
+
+    def check_successor(self, ready: Ready) -> None:
+        """A Reform is drawn from the recorded generation, and never contains a leaver (R12)."""
+        old = self.register
+        for command in ready.commands:
+            if isinstance(command, Reform) and old.newest is not None:
+                assert set(command.order.replicas) <= set(old.newest.replicas)
+                assert not set(command.order.replicas) & set(old.leavers)
+
+    def check(self, command: object) -> None:
+        match command:
+            case StartReplica(replica=name, node=node):
+                assert name not in self.started, "names are never used twice"
+                self.started.append(name)
+                self.running[name] = node
+                busy = sum(place == node for place in self.running.values())
+                assert busy <= NODES[node], "a device is free only once its process was reaped"
+            case Prepare(order=order):
+                assert order.generation == self.register.number
+                assert order.generation not in self.used, "every attempt has its own number"
+                assert self.open_switch is None, "a Switch ends by completion or Reform (R7)"
+                self.check_order(order)
+            case Switch(order=order):
+                assert self.register.newest == order, "written before it is sent (R2)"
+                self.open_switch = order
+            case Reform(order=order):
+                assert self.register.newest == order
+                assert order.generation not in self.used
+                self.open_switch = order
+                self.check_order(order)
+            case EndReplica() | EndJob():
+                pass
+            case _:
+                pass
+
+    def check_order(self, order: Order) -> None:
+        self.used.append(order.generation)
+        size = len(order.members)
+        assert size <= SLOTS
+        assert order.hold == (size < MIN)
+        assert order.host in order.replicas
+        assert order.origin is None or order.origin in order.replicas
+        assert len(set(order.replicas)) == size
+
+    # -- workers ------------------------------------------------------------------------
+
+    def anyone(self, data: st.DataObject) -> ReplicaId:
+        return data.draw(st.sampled_from(self.started or [ReplicaId("r1")]), label="who")
+
+    def some_generation(self, data: st.DataObject) -> Generation:
+        newest = int(self.job.membership.issued)
+        return Generation(max(0, newest - data.draw(st.integers(0, 2), label="behind")))
+
+    @rule(data=st.data(), calls=st.integers(0, 1))
+    def becomes_spare(self, data: st.DataObject, calls: int) -> None:
+        self.feed(spare(self.anyone(data), calls=calls))
+
+    @rule(data=st.data())
+    def prepared(self, data: st.DataObject) -> None:
+        generation = self.some_generation(data)
+        self.feed(Prepared(replica=self.anyone(data), generation=generation))
+
+    @rule(data=st.data())
+    def switches(self, data: st.DataObject) -> None:
+        generation = self.some_generation(data)
+        self.feed(Switched(replica=self.anyone(data), generation=generation, step=3))
+
+    @rule(data=st.data())
+    def breaks(self, data: st.DataObject) -> None:
+        generation = self.some_generation(data)
+        self.feed(Broken(replica=self.anyone(data), generation=generation, reason="reset"))
+
+    @rule(data=st.data(), joiner=st.booleans())
+    def refuses(self, data: st.DataObject, joiner: bool) -> None:
+        generation = self.some_generation(data)
+        name = self.anyone(data)
+        self.feed(Refused(replica=name, generation=generation, reason="no", joiner=joiner))
+
+    @rule(data=st.data(), committed=st.integers(0, 9), calls=st.integers(0, 2))
+    def progresses(self, data: st.DataObject, committed: int, calls: int) -> None:
+        self.feed(
+            Progressed(
+                replica=self.anyone(data),
+                generation=self.some_generation(data),
+                committed=committed,
+                calls=calls,
+                waiting=self.some_generation(data),
+            )
+        )
+
+    @rule(data=st.data(), max_s=st.floats(0, 100))
+    def is_busy(self, data: st.DataObject, max_s: float) -> None:
+        self.feed(Busy(replica=self.anyone(data), max_s=max_s))
+
+    @rule(data=st.data())
+    def finishes(self, data: st.DataObject) -> None:
+        self.feed(Finished(replica=self.anyone(data), committed=9))
+
+    @rule(data=st.data(), kind=st.sampled_from(ExitKind))
+    def exits(self, data: st.DataObject, kind: ExitKind) -> None:
+        name = self.anyone(data)
+        if kind in (ExitKind.USAGE, ExitKind.EARLY) and data.draw(st.integers(0, 4)):
+            kind = ExitKind.SIGNAL  # these end the job, so rarely
+        self.running.pop(name, None)
+        self.exited.add(name)
+        self.feed(Exited(replica=name, kind=kind))
+
+    @precondition(lambda self: self.past)
+    @rule(data=st.data())
+    def an_old_message_comes_again(self, data: st.DataObject) -> None:
+        event = data.draw(st.sampled_from(self.past[-20:]), label="which")
+        if not isinstance(event, NodeJoined | NodeLost | StopRequested):
+            self.feed(event)
+
+    # -- progress rules: random events alone almost never get this far -------------------
+
+    @rule()
+    def everyone_started_is_spare(self) -> None:
+        for name, replica in self.job.replicas.items():
+            if replica.state is ReplicaState.STARTING:
+                self.feed(spare(name, calls=self.job.membership.calls))
+
+    @precondition(lambda self: self.job.membership.phase is Phase.PREPARING)
+    @rule()
+    def everyone_prepares(self) -> None:
+        state = self.job.membership
+        for name in sorted(state.awaiting):
+            self.feed(Prepared(replica=name, generation=state.issued))
+
+    @precondition(lambda self: self.job.membership.phase in (Phase.SWITCHING, Phase.REFORMING))
+    @rule()
+    def everyone_switches(self) -> None:
+        state = self.job.membership
+        assert state.recorded is not None
+        for name in sorted(state.awaiting):
+            self.feed(
+                Switched(replica=name, generation=state.recorded.generation, step=state.committed)
+            )
+
+    @rule()
+    def everyone_told_to_goes(self) -> None:
+        for name, replica in self.job.replicas.items():
+            if replica.state is ReplicaState.ENDING:
+                self.running.pop(name, None)
+                self.exited.add(name)
+                self.feed(Exited(replica=name, kind=ExitKind.LEFT))
+
+    # -- people, nodes, time ---------------------------------------------------------------
+
+    @rule(wished=st.integers(0, 5))
+    def scale(self, wished: int) -> None:
+        self.feed(Scaled(target=wished))
+
+    @rule(data=st.data(), notice_s=st.floats(0, 60))
+    def drain(self, data: st.DataObject, notice_s: float) -> None:
+        self.feed(DrainRequested(replica=self.anyone(data), notice_s=notice_s))
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        self.feed(KillRequested(replica=self.anyone(data)))
+
+    @rule(data=st.data(), notice_s=st.floats(0, 60))
+    def reclaim(self, data: st.DataObject, notice_s: float) -> None:
+        self.feed(Reclaimed(replicas=(self.anyone(data),), notice_s=notice_s))
+
+    @rule(sure=st.integers(0, 9))
+    def stop(self, sure: int) -> None:
+        if sure == 0:
+            self.feed(StopRequested())
+
+    @rule(sure=st.integers(0, 9))
+    def node_is_lost(self, sure: int) -> None:
+        if sure == 0:
+            for name in [n for n, node in self.running.items() if node == "n2"]:
+                del self.running[name]
+                self.exited.add(name)
+            self.feed(NodeLost(node=NodeId("n2")))
+
+    @rule(seconds=st.floats(0, 30))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.feed(Ticked())
+
+    # -- what holds at any time ----------------------------------------------------------
+
+    @invariant()
+    def formed_generations_have_all_their_members(self) -> None:
+        state = self.job.membership
+        if state.phase in (Phase.STEADY, Phase.PREPARING) and state.recorded is not None:
+            assert state.formed == state.recorded.generation
+            present = set(state.recorded.replicas) - self.exited
+            assert {(name, state.formed) for name in present} <= self.switched
+
+    @invariant()
+    def the_lost_are_forgotten(self) -> None:
+        if self.job.stage in (Stage.FINISHING, Stage.ENDED):
+            return
+        state = self.job.membership
+        gone = self.exited - set(self.job.replicas)
+        assert not gone & (set(group.members(state)) | state.awaiting | set(state.spares))
+        assert not gone & set(state.pulses)
+
+    @invariant()
+    def who_rests_waits_for_nobody(self) -> None:
+        state = self.job.membership
+        if state.phase in (Phase.EMPTY, Phase.STEADY, Phase.LOST):
+            assert not state.awaiting
+            assert state.attempt is None
+            assert state.deadline_s == group.NEVER
+
+    @invariant()
+    def never_more_than_there_may_be(self) -> None:
+        assert len(live(self.job)) <= (5 if self.job.reference is None else SLOTS)
+
+    @invariant()
+    def no_deadline_has_passed_unseen(self) -> None:
+        assert not controller.next_deadline_s(self.job) < self.now_s - 1000.0
+
+    def teardown(self) -> None:
+        """Silence always ends: with no more news the job comes to rest or to its end."""
+        for _ in range(1000):
+            if self.job.stage is Stage.ENDED:
+                return
+            next_s = min(controller.next_deadline_s(self.job), self.now_s + 4.0)
+            self.now_s = max(self.now_s + 0.1, next_s)
+            self.feed(Ticked())
+            ending = ReplicaState.ENDING
+            for name in [n for n, r in self.job.replicas.items() if r.state is ending]:
+                self.running.pop(name, None)
+                self.exited.add(name)
+                self.feed(Exited(replica=name, kind=ExitKind.SIGNAL))
+        raise AssertionError(f"silence does not end: {self.job}")
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_every_phase_says_what_it_listens_to(phase: Phase) -> None:
+    assert Progressed in HEARD[phase]
+    assert (Switched in HEARD[phase]) == (phase in (Phase.SWITCHING, Phase.REFORMING))
+    assert (Prepared in HEARD[phase]) == (phase is Phase.PREPARING)
+
+
+def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:
+    job, _ = controller.begin(Incarnation(1), now_s=0.0, settings=SETTINGS)
+    job, ready = controller.step(job, StopRequested(), now_s=0.0, settings=SETTINGS)
+    assert ready.commands == (EndJob(exit_code=3, reason="stopped on request"),)
+
+    job, ready = controller.step(job, Scaled(target=3), now_s=1.0, settings=SETTINGS)
+    assert ready.declined is not None
+    late = Exited(replica=ReplicaId("r1"), kind=ExitKind.SIGNAL)
+    _, ready = controller.step(job, late, now_s=1.0, settings=SETTINGS)
+
+    assert (ready.commands, ready.declined) == ((), None)
+
+
+def test_hundreds_of_replicas_do_not_slow_an_event_down() -> None:
+    roomy = Settings(policy=ElasticPolicy(max_replicas=300))
+    job: Job
+    job, _ = controller.begin(Incarnation(1), now_s=0.0, settings=roomy)
+    node = NodeJoined(node=NodeId("n1"), devices=300)
+    job, ready = controller.step(job, node, now_s=0.0, settings=roomy)
+    names = [c.replica for c in ready.commands if isinstance(c, StartReplica)]
+    assert len(names) == 300
+    for name in names:
+        event = Spare(replica=name, calls=0, num_slots=300, layout="", endpoint="")
+        job, ready = controller.step(job, event, now_s=1.0, settings=roomy)
+    assert isinstance(ready.commands[-1], Prepare)
+
+    for name in names:
+        event_ = Prepared(replica=name, generation=Generation(1))
+        job, ready = controller.step(job, event_, now_s=1.0, settings=roomy)
+
+    assert isinstance(ready.commands[-1], Switch)
+    assert not any(isinstance(c, Release) for c in ready.commands)
