@@ -1,0 +1,370 @@
+"""The four models that exactness is proved with, small enough for a unit test.
+
+Each is a ``Case``: model, optimizers, data, how a micro-batch is computed, what the tail does.
+``train`` runs one under a Session; ``tests/processes/train_model.py`` is the same as a script.
+With ``randomness=False`` nothing is drawn after the model is built, for comparison with a plain
+loop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+import pliant
+
+Batch = Any
+
+
+@dataclass
+class Case:
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    dataset: Dataset[Any]
+    compute: Callable[[Batch], tuple[torch.Tensor, float | None]]
+    """Mean loss of a micro-batch, and its weight; None: its number of samples."""
+    global_batch_size: int
+    micro_batch_size: int
+    scheduler: Any = None
+    max_grad_norm: float | None = None
+    extra_state: Any = None
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    tail: Callable[[int], None] = lambda step: None
+    phases: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """(until which step, what happens after it), for a script with several ``steps()`` calls."""
+
+    def session(self, **arguments: Any) -> pliant.Session:
+        arguments = {
+            "global_batch_size": self.global_batch_size,
+            "micro_batch_size": self.micro_batch_size,
+            "scheduler": self.scheduler,
+            "max_grad_norm": self.max_grad_norm,
+            "extra_state": self.extra_state,
+            "collate_fn": self.collate_fn,
+            **arguments,
+        }
+        return pliant.Session(
+            model=self.model, optimizer=self.optimizer, dataset=self.dataset, **arguments
+        )
+
+
+def train(
+    case: Case,
+    steps: int,
+    *,
+    on_tail: Callable[[pliant.Session, Any], None] = lambda session, step: None,
+    on_session: Callable[[pliant.Session], None] = lambda session: None,
+    on_batch: Callable[[], None] = lambda: None,
+    **arguments: Any,
+) -> str:
+    """Train to ``steps`` and return the state digest."""
+    with case.session(**arguments) as session:
+        on_session(session)
+        for until, action in [*case.phases, (steps, lambda: None)]:
+            for step in session.steps(min(until, steps)):
+                for batch in step:
+                    on_batch()
+                    loss, weight = case.compute(batch)
+                    step.backward(loss, weight=weight)
+                case.tail(step.index)
+                on_tail(session, step)
+            action()
+        return session.state_digest()
+
+
+# --- byte-level GPT --------------------------------------------------------------
+
+
+class Bytes(Dataset[Any]):
+    """Windows of a fixed text; targets of some positions, and of some windows, are ignored."""
+
+    def __init__(self, size: int, length: int = 16) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.text = torch.randint(0, 256, (size + length + 1,), generator=generator)
+        self.size = size
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        window = self.text[index : index + self.length + 1]
+        targets = window[1:].clone()
+        targets[: index % self.length] = -100
+        if index % 5 == 0:
+            targets[:] = -100
+        return window[:-1], targets
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.norm = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm[0](x)).chunk(3, dim=-1)
+        )
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+        )
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return torch.add(x, self.mlp(self.norm[1](x)))
+
+
+class GPT(nn.Module):
+    def __init__(self, width: int = 32, dropout: float = 0.1, length: int = 16) -> None:
+        super().__init__()
+        self.token = nn.Embedding(256, width)
+        self.position = nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, 2, dropout) for _ in range(2)))
+        self.head = nn.Linear(width, 256, bias=False)
+        self.head.weight = self.token.weight
+        nn.init.normal_(self.token.weight, std=0.1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        logits: torch.Tensor = self.head(self.blocks(x))
+        return logits
+
+
+def gpt(*, randomness: bool = True) -> Case:
+    model = GPT(dropout=0.1 if randomness else 0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        tokens, targets = batch
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        return loss, float((targets != -100).sum())
+
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=Bytes(96),
+        compute=compute,
+        global_batch_size=16,
+        micro_batch_size=2,
+        scheduler=scheduler,
+        max_grad_norm=1.0,
+    )
+
+
+# --- CNN -------------------------------------------------------------------------
+
+
+class Images(Dataset[Any]):
+    """Small images, augmented with random numbers of all three kinds."""
+
+    def __init__(self, size: int, *, augment: bool) -> None:
+        generator = torch.Generator().manual_seed(6)
+        self.images = torch.randn(size, 3, 8, 8, generator=generator)
+        self.labels = torch.randint(0, 4, (size,), generator=generator)
+        self.augment = augment
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        image = self.images[index]
+        if self.augment:
+            if random.random() < 0.5:
+                image = image.flip(-1)
+            image = image.roll(int(np.random.randint(-1, 2)), dims=-2)
+            image = image + 0.1 * torch.randn_like(image)
+        return image, self.labels[index]
+
+
+def mix(items: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Collate with random numbers of its own."""
+    images = torch.stack([image for image, _ in items])
+    return images * (1 + 0.05 * torch.rand(1)), torch.stack([label for _, label in items])
+
+
+def cnn(*, randomness: bool = True) -> Case:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 12, 3, padding=1, bias=False),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(48, 4),
+    )
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.1)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        images, labels = batch
+        images = images.to(memory_format=torch.channels_last)
+        return functional.cross_entropy(model(images), labels), None
+
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=Images(50, augment=randomness),
+        compute=compute,
+        global_batch_size=16,  # 4 steps an epoch, the last one of 2 samples
+        micro_batch_size=2,
+        collate_fn=mix if randomness else None,
+    )
+
+
+# --- mixture of experts ------------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """Every sample goes to one expert; one of them only sees rare samples, one none at all."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.enter = nn.Linear(4, width)
+        self.router = nn.Linear(width, 4)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.rare = nn.Linear(width, width)
+        self.unused = nn.Linear(width, width)
+        self.leave = nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.enter(x))
+        gates = self.router(hidden).softmax(-1)
+        weight, chosen = gates.max(-1)
+        mixed = torch.zeros_like(hidden)
+        for number, expert in enumerate(self.experts):
+            picked = (chosen == number).nonzero().squeeze(-1)
+            if len(picked):
+                part = weight[picked, None] * expert(hidden[picked])
+                mixed = mixed.index_add(0, picked, part)
+        if float(x.detach().mean()) > 0.9:
+            mixed = mixed + self.rare(hidden)
+        logits: torch.Tensor = self.leave(hidden + mixed)
+        return logits
+
+
+class Points(Dataset[Any]):
+    def __init__(self, size: int) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.points = torch.randn(size, 4, generator=generator)
+        self.labels = torch.randint(0, 3, (size,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.points[index], self.labels[index]
+
+
+def moe(*, randomness: bool = True) -> Case:
+    del randomness
+    model = Experts()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.05)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=Points(60),
+        compute=compute,
+        global_batch_size=10,
+        micro_batch_size=2,
+    )
+
+
+# --- partly frozen network -----------------------------------------------------------
+
+
+class Average:
+    """Exponential moving average of a model, kept by the script in its tail."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            self.shadow[name].mul_(0.9).add_(parameter, alpha=0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.shadow
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.shadow = dict(state)
+
+
+class Tally:
+    """A counter of the script's own, with keys that plain JSON would spoil."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self.counts, "best": float("inf")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts = Counter(state["counts"])
+
+
+def frozen(*, randomness: bool = True, unfreeze_at: int = 5) -> Case:
+    backbone = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+    dropout = nn.Dropout(0.2 if randomness else 0.0)
+    model = nn.Sequential(backbone, dropout, nn.Linear(16, 3))
+    backbone.requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    average, tally = Average(model), Tally()
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    def tail(step: int) -> None:
+        average.update()
+        tally.counts[step % 3] += 1
+
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=Points(40),
+        compute=compute,
+        global_batch_size=8,
+        micro_batch_size=1,
+        extra_state={"average": average, "tally": tally},
+        tail=tail,
+        phases=[(unfreeze_at, lambda: _unfreeze(backbone))],
+    )
+
+
+def _unfreeze(module: nn.Module) -> None:
+    module.requires_grad_(requires_grad=True)
+
+
+CASES: dict[str, Callable[..., Case]] = {"gpt": gpt, "cnn": cnn, "moe": moe, "frozen": frozen}
+
+
+def build(name: str, **options: Any) -> Case:
+    """Seed, then build the case of this name."""
+    pliant.seed(11)
+    return CASES[name](**options)

@@ -1,0 +1,482 @@
+"""What a script can do with a session, and what it is told when it does something else."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.engine import models
+from torch import nn
+
+import pliant
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine import bootstrap, randomness
+from pliant.engine.ledger import Ledger
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """Arguments of a session that works."""
+    model = changes.pop("model", None) or nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    arguments: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD([p for p in model.parameters()], lr=0.1),
+        "dataset": models.Points(20),
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+    }
+    return arguments | changes
+
+
+def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
+    points, labels = batch
+    return nn.functional.cross_entropy(model(points), labels)
+
+
+def run(steps: int = 3, **changes: Any) -> tuple[str, list[float]]:
+    arguments = small(**changes)
+    losses = []
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(steps):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+            losses.append(step.loss)
+        return session.state_digest(), losses
+
+
+def digest_of(name: str, steps: int = 6, **arguments: Any) -> str:
+    return models.train(models.build(name), steps, **arguments)
+
+
+@pytest.mark.parametrize("name", sorted(models.CASES))
+def test_a_run_repeats_itself_bit_for_bit(name: str) -> None:
+    assert digest_of(name) == digest_of(name)
+
+
+def test_loader_processes_change_nothing() -> None:
+    assert digest_of("cnn", 9) == digest_of("cnn", 9, num_workers=2)
+
+
+def test_the_digest_sees_every_part_of_the_state() -> None:
+    case = models.build("frozen")
+    with case.session() as session:
+        for step in session.steps(2):
+            for batch in step:
+                step.backward(case.compute(batch)[0])
+        seen = {session.state_digest()}
+        case.extra_state["tally"].counts[5] += 1
+        seen.add(session.state_digest())
+        with torch.no_grad():
+            next(case.model.parameters())[0, 0] *= -1.0
+        seen.add(session.state_digest())
+        case.optimizer.param_groups[0]["lr"] = 0.5
+        seen.add(session.state_digest())
+    assert len(seen) == 4
+
+
+def test_the_memory_format_is_no_part_of_the_digest() -> None:
+    case = models.build("cnn", randomness=False)
+    with case.session() as session:
+        before = session.state_digest()
+        case.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        assert session.state_digest() == before
+
+
+def test_the_tail_sees_the_committed_step_and_no_gradient() -> None:
+    arguments = small(max_grad_norm=0.01)
+    model = arguments["model"]
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(2):
+            before = model[0].weight.clone()
+            for batch in step:
+                with pytest.raises(UsageError, match="known after the loop"):
+                    _ = step.loss
+                step.backward(loss_of(model, batch))
+            assert not torch.equal(before, model[0].weight)
+            assert all(p.grad is None for p in model.parameters())
+            assert math.isfinite(step.loss)
+            assert step.grad_norm > 0.01
+            assert session.leader
+            assert session.committed == step.index + 1
+    assert not session.leaving
+
+
+def test_the_gradient_norm_is_that_of_the_global_gradient() -> None:
+    assert step_norms(None) == pytest.approx(step_norms(1e9), rel=1e-6)
+
+
+def step_norms(max_grad_norm: float | None) -> list[float]:
+    pliant.seed(2)
+    arguments = small(max_grad_norm=max_grad_norm)
+    norms = []
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(3):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+            norms.append(step.grad_norm)
+    return norms
+
+
+def test_steps_counts_the_whole_job() -> None:
+    seen = []
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for total in (2, 2, 5):
+            for step in session.steps(total):
+                for batch in step:
+                    step.backward(loss_of(arguments["model"], batch))
+                seen.append((total, step.index, step.epoch))
+        assert session.steps_per_epoch == 3
+    assert seen == [(2, 0, 0), (2, 1, 0), (5, 2, 0), (5, 3, 1), (5, 4, 1)]
+
+
+def test_stop_ends_the_job_after_the_step() -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(100):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+                if step.index == 2:
+                    step.stop()
+        assert session.committed == 3
+        assert list(session.steps(100)) == []
+
+
+def test_break_ends_the_job_too() -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(100):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+            break
+        assert list(session.steps(100)) == []
+        assert session.committed == 1
+
+
+def leave_inner_loop() -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(3):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+                break
+
+
+def never_enter_inner_loop() -> None:
+    with pliant.Session(**small()) as session:
+        next(session.steps(1))
+
+
+@pytest.mark.parametrize("script", [leave_inner_loop, never_enter_inner_loop])
+def test_leaving_the_inner_loop_early_is_refused(script: Callable[[], None]) -> None:
+    with pytest.raises(UsageError, match="the loop over step 0 was left before its end"):
+        script()
+
+
+def fail_inside_a_step() -> None:
+    with pliant.Session(**small()) as session:
+        for step in session.steps(3):
+            for _ in step:
+                _ = 1 / 0
+
+
+def test_an_error_of_the_script_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_inside_a_step()
+    assert run()[1]
+
+
+def test_weight_zero_or_no_backward_leaves_a_slot_out() -> None:
+    digests = []
+    for is_called in (True, False):
+        pliant.seed(3)
+        arguments = small()
+        model = arguments["model"]
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(3):
+                for number, batch in enumerate(step):
+                    if number != 1:
+                        step.backward(loss_of(model, batch))
+                    elif is_called:
+                        step.backward(loss_of(model, batch) * math.nan, weight=0)
+            digests.append((session.state_digest(), step.loss))
+    assert digests[0] == digests[1]
+    assert math.isfinite(digests[0][1])
+
+
+def test_a_step_without_any_backward_commits_and_moves_nothing() -> None:
+    arguments = small()
+    before = [p.clone() for p in arguments["model"].parameters()]
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(1):
+            for _ in step:
+                pass
+            assert math.isnan(step.loss)
+        assert session.committed == 1
+    assert all(map(torch.equal, before, arguments["model"].parameters()))
+
+
+def test_a_parameter_that_no_slot_touched_has_no_gradient() -> None:
+    case = models.build("moe")
+    models.train(case, 4)
+    used = case.optimizer.state
+    names = {n for n, p in case.model.named_parameters() if p in used}
+
+    assert "enter.weight" in names
+    assert "unused.weight" not in names
+
+
+@pytest.mark.parametrize("is_overflowing", [True, False])
+def test_an_overflow_skips_the_update_and_the_scheduler_but_commits(is_overflowing: bool) -> None:
+    pliant.seed(4)
+    arguments = small()
+    optimizer = arguments["optimizer"]
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = [p.clone() for p in arguments["model"].parameters()]
+    with pliant.Session(**arguments, scheduler=scheduler, scaler=scaler) as session:
+        for step in session.steps(1):
+            for number, batch in enumerate(step):
+                loss = loss_of(arguments["model"], batch)
+                step.backward(loss * math.inf if is_overflowing and number == 2 else loss)
+        assert session.committed == 1
+    moved = not all(map(torch.equal, before, arguments["model"].parameters()))
+    assert moved is not is_overflowing
+    assert scaler.get_scale() == (2.0 if is_overflowing else 4.0)
+    assert optimizer.param_groups[0]["lr"] == (0.1 if is_overflowing else 0.05)
+
+
+def test_several_optimizers_step_at_one_commit() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    optimizers = [
+        torch.optim.SGD(model[0].parameters(), 0.1),
+        torch.optim.Adam(model[1].parameters()),
+    ]
+    schedulers = [torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0) for o in optimizers]
+    before = [p.clone() for p in model.parameters()]
+
+    run(model=model, optimizer=optimizers, scheduler=schedulers)
+
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+def test_fast_reduction_trains_alike() -> None:
+    pliant.seed(5)
+    exact = run()[1]
+    pliant.seed(5)
+    assert run(reduction="fast")[1] == pytest.approx(exact, rel=1e-5)
+
+
+def test_random_numbers_depend_on_the_place_they_are_drawn_at() -> None:
+    def drawn(noise: Callable[[], object]) -> list[Any]:
+        arguments = small()
+        seen: list[Any] = []
+        pliant.seed(6)
+
+        def draw() -> tuple[float, float, float]:
+            return float(torch.rand(())), float(np.random.rand()), random.random()
+
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(2):
+                seen.append(draw())
+                noise()
+                for batch in step:
+                    seen.append(draw())
+                    step.backward(loss_of(arguments["model"], batch))
+                    noise()
+                seen.append(draw())
+                noise()
+        return seen
+
+    quiet = drawn(lambda: None)
+
+    assert drawn(lambda: (torch.rand(7), np.random.rand(3), random.random())) == quiet
+    assert len(set(quiet)) == len(quiet)
+
+
+def test_seed_is_the_seed_of_all_three_generators() -> None:
+    pliant.seed(9)
+    drawn = torch.rand(2), np.random.rand(), random.random()
+    torch.manual_seed(9)
+    np.random.seed(9)
+    random.seed(9)
+
+    assert torch.equal(drawn[0], torch.rand(2))
+    assert drawn[1:] == (np.random.rand(), random.random())
+    assert randomness.chosen_seed() == 9
+    with pytest.raises(ConfigError, match="seed must be an integer"):
+        pliant.seed(-1)
+
+
+def test_saved_weights_load_without_pickle(tmp_path: Path) -> None:
+    arguments = small()
+    path = tmp_path / "deep" / "weights.pt"
+    with pliant.Session(**arguments) as session:
+        session.save(path)
+    assert [p.name for p in path.parent.iterdir()] == ["weights.pt"]
+    weights = torch.load(path, weights_only=True)
+    assert torch.equal(weights["0.weight"], arguments["model"][0].weight)
+
+
+def test_log_writes_one_line_when_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(1):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch))
+            session.log(loss=0.25, lr=torch.tensor(1e-3))
+    assert capsys.readouterr().out == "step 0  loss 0.25  lr 0.001\n"
+
+
+def test_threads_are_set_and_given_back() -> None:
+    before = torch.get_num_threads()
+    with pliant.Session(**small()):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_the_ledger_names_the_samples_of_each_slot(tmp_path: Path) -> None:
+    path = tmp_path / "ledger" / "r1.jsonl"
+    ledger = Ledger(path)
+    ledger.slot(lineage=1, step=2, generation=3, slot=0, ids=(7, 8))
+    ledger.commit(lineage=1, step=2, generation=3, digest="ab")
+    ledger.close()
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [
+        {"lineage": 1, "step": 2, "generation": 3, "slot": 0, "ids": [7, 8]},
+        {"lineage": 1, "step": 2, "generation": 3, "commit": True, "digest": "ab"},
+    ]
+
+
+# --- what is refused ----------------------------------------------------------------
+
+
+def test_a_second_session_is_refused_while_one_is_open() -> None:
+    with pliant.Session(**small()) as session:
+        with pytest.raises(UsageError, match="another session of this process is still open"):
+            pliant.Session(**small())
+        assert session.committed == 0
+    with pytest.raises(UsageError, match="outside of its `with` block"):
+        session.steps(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda m, o, s, b: torch.autograd.backward(loss_of(m, b)), r"call step\.backward\(loss\)"),
+        (lambda m, o, s, b: o.step(), r"optimizer\.step\(\) was called by the script"),
+        (lambda m, o, s, b: s.backward(loss_of(m, b), weight=-1), "weight must be finite"),
+        (lambda m, o, s, b: s.backward(loss_of(m, b), weight=math.nan), "weight must be finite"),
+        (lambda m, o, s, b: s.backward(m(b[0])), r"a tensor of one element, got \(2, 3\)"),
+        (lambda m, o, s, b: s.backward(torch.ones(())), "does not depend on any parameter"),
+        (
+            lambda m, o, s, b: [s.backward(loss_of(m, b)) for _ in range(2)],
+            "called twice for one micro-batch",
+        ),
+    ],
+)
+def test_wrong_calls_inside_a_step_are_refused(
+    call: Callable[[Any, Any, Any, Any], object], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        call_inside_a_step(call)
+
+
+def call_inside_a_step(call: Callable[[Any, Any, Any, Any], object]) -> None:
+    arguments = small()
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(1):
+            for batch in step:
+                call(arguments["model"], arguments["optimizer"], step, batch)
+
+
+def test_after_the_session_the_model_is_the_scripts_again() -> None:
+    arguments = small()
+    model, optimizer = arguments["model"], arguments["optimizer"]
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(1):
+            for batch in step:
+                step.backward(loss_of(model, batch))
+    torch.autograd.backward(model(torch.ones(1, 4)).sum())
+    optimizer.step()
+    assert model[0].weight.grad is not None
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LazyLinear(3)
+
+
+def bad(model: nn.Module) -> dict[str, Any]:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    return small(optimizer=optimizer) | {"model": model}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (lambda: small(micro_batch_size=3), "use micro_batch_size 2 or 4"),
+        (lambda: small(global_batch_size=0), "global_batch_size must be a positive integer"),
+        (lambda: small(global_batch_size=24), "20 samples, fewer than one global batch"),
+        (lambda: small(reduction="quick"), "reduction must be 'exact' or 'fast', got 'quick'"),
+        (lambda: small(threads=0), "threads must be an integer of at least 1"),
+        (lambda: small(num_workers=-1), "num_workers must be an integer of at least 0"),
+        (lambda: small(max_grad_norm=0.0), "max_grad_norm must be a positive number"),
+        (lambda: small(checkpoint="here"), "checkpoint= is a later capability"),
+        (lambda: small(optimizer=None), "needs an optimizer"),
+        (lambda: small(optimizer=3), r"must be a torch\.optim\.Optimizer, got int"),
+        (lambda: small(scheduler=3), "must be a torch.optim.lr_scheduler"),
+        (lambda: small(scaler=3), "must be a torch.amp.GradScaler"),
+        (lambda: small(extra_state=3), "extra_state is a int and has no state_dict"),
+        (lambda: small(dataset=iter(())), "dataset must be map-style"),
+        (lambda: small(buffers={"x": "sum"}), "names 'x', which the model has not"),
+        (lambda: bad(nn.Identity()), "the model has no parameters"),
+        (lambda: bad(nn.SyncBatchNorm(3)), "is SyncBatchNorm"),
+        (lambda: bad(nn.Embedding(3, 3, sparse=True)), "sparse gradients"),
+        (lambda: bad(nn.Linear(2, 2)), "holds a parameter that is not in the model"),
+        (lambda: bad(nn.Linear(2, 2, device="meta")), "is on meta: pliant trains on CPU"),
+    ],
+)
+def test_impossible_arguments_are_refused_in_one_sentence(
+    arguments: Callable[[], dict[str, Any]], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        pliant.Session(**arguments())
+    assert "\n" not in str(caught.value)
+
+
+def test_lazy_parameters_and_lbfgs_are_refused() -> None:
+    lazy = Lazy()
+    with pytest.raises(ConfigError, match=r"'layer\.weight' is an uninitialised lazy parameter"):
+        pliant.Session(**bad(lazy))
+    model = nn.Linear(4, 3)
+    with pytest.raises(ConfigError, match="LBFGS evaluates the loss several times"):
+        pliant.Session(**small(model=model, optimizer=torch.optim.LBFGS(model.parameters())))
+
+
+def test_a_state_that_cannot_travel_is_refused_by_its_path() -> None:
+    class Odd:
+        def state_dict(self) -> Any:
+            return {"deep": [object()]}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"cannot be sent to a joining replica: .*deep"):
+        pliant.Session(**small(extra_state=Odd()))
+
+
+def test_torchrun_without_an_agent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert bootstrap.torchrun_world_size() == 2
+
+    with pytest.raises(ConfigError, match="one of 2 that torchrun started"):
+        pliant.Session(**small())

@@ -1,0 +1,98 @@
+"""A training script around the models of ``tests/engine/models.py``.
+
+    python tests/processes/train_model.py --model gpt --steps 12 --digest-file F
+
+Runs alone or under an agent.  Whoever reaches the end appends a line to the digest file; every
+tail appends one to the tails file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.engine import models
+
+from pliant import Session
+from pliant.testing import faults
+
+
+def main() -> None:
+    options = parse()
+    case = models.build(options.model, **json.loads(options.options))
+
+    who: list[Session] = []
+
+    def on_session(session: Session) -> None:
+        who.append(session)
+        if options.faults:
+            faults.install_plan(options.faults, replica=session.replica)
+
+    def on_tail(session: Session, step: Any) -> None:
+        line = {
+            "replica": session.replica,
+            "step": step.index,
+            "leader": session.leader,
+            "loss": step.loss.hex(),
+        }
+        append(options.tails_file, line)
+        session.log(loss=step.loss)
+
+    def on_batch() -> None:
+        if options.pace:
+            threading.Event().wait(options.pace)
+
+    digest = models.train(
+        case,
+        options.steps,
+        on_session=on_session,
+        on_tail=on_tail,
+        on_batch=on_batch,
+        num_workers=options.num_workers,
+        reduction=options.reduction,
+        **{
+            name: value
+            for name in ("global_batch_size", "micro_batch_size")
+            if (value := getattr(options, name)) is not None
+        },
+    )
+    line = {"replica": who[0].replica, "digest": digest, "committed": who[0].committed}
+    append(options.digest_file, line)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=sorted(models.CASES), required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--global-batch-size", type=int)
+    parser.add_argument("--micro-batch-size", type=int)
+    parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--reduction", default="exact")
+    parser.add_argument("--digest-file", type=Path)
+    parser.add_argument("--tails-file", type=Path)
+    parser.add_argument("--faults", default="", help="see pliant.testing.faults")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait per micro-batch")
+    parser.add_argument("--options", default="{}", help="JSON, for the model's case")
+    return parser.parse_args()
+
+
+def append(path: Path | None, line: dict[str, Any]) -> None:
+    """Write one whole line, or nothing."""
+    if path is None:
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(fd, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    main()
