@@ -28,6 +28,7 @@ from pliant.core.errors import ConfigError, NoStateError, UsageError
 from pliant.core.member import Abandon, Build, Member, Task
 from pliant.core.recovery import Header, Resolution, resolve
 from pliant.core.vocabulary import (
+    NO_GENERATION,
     Broken,
     Busy,
     Command,
@@ -106,6 +107,7 @@ class Elastic:
         self._is_stopped = False
         self._has_left_loop = False
         self._is_finishing = False
+        self._waiting = NO_GENERATION
         context.link.attach(self._on_command, self._heartbeat)
 
     @property
@@ -258,7 +260,11 @@ class Elastic:
         header = protocol.header(self._member)
         flags = [int(self._is_stopped), int(self._has_left_loop)]
         row = torch.tensor([*header.to_ints(), *flags], dtype=torch.int64)
-        rows = group.all_gather(row).tolist()
+        self._waiting = order.generation
+        try:
+            rows = group.all_gather(row).tolist()
+        finally:
+            self._waiting = NO_GENERATION
         headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
         origin = None if order.origin is None else order.replicas.index(order.origin)
         try:
@@ -496,6 +502,7 @@ class Elastic:
             generation=member.current,
             committed=member.committed if member.has_state else 0,
             calls=member.calls,
+            waiting=self._waiting,
         )
 
     def _on_command(self, command: Command, incarnation: Incarnation) -> None:
