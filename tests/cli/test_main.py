@@ -31,7 +31,7 @@ class Coordinator(BaseHTTPRequestHandler):
     """Answers as a job would, and remembers what it was asked."""
 
     asked: ClassVar[list[tuple[str, str, Any, str]]] = []
-    answer: ClassVar[tuple[int, Any]] = (202, {"reason": "grow from 2 to 4 replicas: 4 asked for"})
+    answer: ClassVar[tuple[int, Any]] = (202, {})
 
     def do_GET(self) -> None:
         self._answer(None)
@@ -60,7 +60,7 @@ def coordinator(tmp_path: Path) -> Iterator[type[Coordinator]]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     Coordinator.asked.clear()
-    Coordinator.answer = (202, {"reason": "grow from 2 to 4 replicas: 4 asked for"})
+    Coordinator.answer = (202, {"target_replicas": 4, "reason": "start r3, r4"})
     jobs = tmp_path / "state" / "pliant" / "jobs"
     jobs.mkdir(parents=True)
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -173,7 +173,7 @@ def test_a_command_asks_the_job_with_its_token(capsys: pytest.CaptureFixture[str
         ("POST", "/v1/stop", {}, "Bearer secret"),
     ]
     said = capsys.readouterr().out
-    assert said.startswith("grow from 2 to 4 replicas: 4 asked for\n")
+    assert said.startswith("target 4 replicas: start r3, r4\n")
     assert json.loads(said[said.index("{") :]) == Coordinator.answer[1]
 
 

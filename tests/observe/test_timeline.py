@@ -157,6 +157,15 @@ def test_a_kill_on_request_says_so() -> None:
     assert loss.reason == "kill requested: ended by SIGKILL"
 
 
+def test_a_drain_to_a_smaller_target_says_what_was_decided() -> None:
+    story = two_running().decided(1, "shrink from 2 to 1 replica: 1 asked for").prepare("r1")
+    story.decided(1, "stay at 1 replica: 1 asked for").switch("r1").steps(5)
+
+    [drain] = resizes(story)
+
+    assert drain.reason == "shrink from 2 to 1 replica: 1 asked for"
+
+
 def test_one_generation_may_drain_and_join() -> None:
     story = two_running().start("r3").spare("r3").prepare("r1", "r3").switch("r1", "r3").steps(5)
 

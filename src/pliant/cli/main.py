@@ -33,6 +33,7 @@ from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of
 from pliant.observe.goodput import goodput_of
+from pliant.observe.prose import count
 from pliant.observe.status import board_of
 
 EXIT_OK = 0
@@ -300,6 +301,8 @@ def _answer(values: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         return _print_json(values)
     said = str(values.get("reason") or "accepted")
+    if values.get("target_replicas") is not None:
+        said = f"target {count(values['target_replicas'], 'replica')}: {said}"
     _console().print(said, soft_wrap=True, highlight=False, markup=False)
     return EXIT_OK
 

@@ -166,7 +166,7 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
 def _numbers(status: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     if status["loss"] is not None:
-        found.append(("loss", f"{status['loss']:.4f}"))
+        found.append(("loss", f"{status['loss']:.4g}"))
     found += [
         (name, f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in metrics.items()

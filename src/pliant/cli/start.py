@@ -24,7 +24,9 @@ from pliant.core.errors import ConfigError
 from pliant.core.policy import ElasticPolicy
 from pliant.observe.log import Record
 
+EXIT_OK = 0
 EXIT_USAGE = 2
+EXIT_STOPPED = 3
 
 DETACH_S = 30.0
 """Longest wait for a job in the background to be found, in seconds."""
@@ -67,6 +69,8 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         shutil.rmtree(out, ignore_errors=True)  # refused before its first step: leave nothing
     elif not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
+    if code not in (EXIT_OK, EXIT_STOPPED):
+        print(f"pliant: {view.board.reason}", file=sys.stderr)
     return code
 
 

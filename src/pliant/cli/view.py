@@ -49,6 +49,7 @@ class View:
         self.values: dict[str, Any] = {}
         self._show = show
         self._told = 0
+        self._said: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +71,26 @@ class View:
     def label(self, replica: str) -> str:
         """Return what stands before a line of output."""
         return f"{replica} | " if self._show == "all" else ""
+
+    def sentence(self, record: Record) -> str | None:
+        """Say what a record tells; a note that every replica makes, and a failure, only once."""
+        kind = record.get("kind")
+        if kind == "note":
+            text = str(record.get("text"))
+            if text in self._said:
+                return None
+            self._said.add(text)
+        if kind == "end_job" and record.get("exit_code") not in (0, 3):
+            return None  # the last word, on stderr
+        return line(record)
+
+    def traceback(self, record: Record) -> str | None:
+        """Return a traceback that was not seen yet, in this replica's output or another's."""
+        text, replica = str(record.get("text", "")).rstrip(), str(record.get("replica"))
+        if record.get("kind") != "traceback" or text in self._said:
+            return None
+        self._said.add(text)
+        return None if self.shows(replica) else f"{replica} raised:\n{text}"
 
     def take(self, record: Record) -> list[Resize]:
         """Bring the board up to date; return the resizes whose price is newly known."""
@@ -95,14 +116,14 @@ class PlainView(View):
     def record(self, record: Record) -> None:
         """Print what a record says, if it says something to people."""
         resizes = self.take(record)
-        sentence = line(record)
+        sentence, trace = self.sentence(record), self.traceback(record)
         at = float(record.get("at") or 0.0)
         if sentence is not None:
             self._print(at, sentence)
         for resize in resizes:
             self._print(at, resize_line(resize))
-        if record.get("kind") == "traceback":
-            self.console.print(Text(str(record.get("text", "")).rstrip()))
+        if trace is not None:
+            self.console.print(Text(trace), soft_wrap=True)
         if record.get("kind") == "commit" and self.board.committed % EVERY_STEPS == 0:
             self._print(at, step_line(self.board.as_json(), self.values))
 
@@ -147,13 +168,13 @@ class LiveView(View):
         """Take a record into the next picture."""
         with self._lock:
             resizes = self.take(record)
-            sentence = line(record)
+            sentence, trace = self.sentence(record), self.traceback(record)
             if sentence is not None:
                 self._news.append(f"{clock(float(record.get('at') or 0.0))}  {sentence}")
             elif resizes:
                 self._news.clear()  # the table of events tells it now
-        if record.get("kind") == "traceback":
-            self.console.print(Text(str(record.get("text", "")).rstrip(), style="red"))
+        if trace is not None:
+            self.console.print(Text(trace, style="red"), soft_wrap=True)
 
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica above the panel, if its output is shown."""

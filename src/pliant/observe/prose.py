@@ -11,10 +11,13 @@ from collections.abc import Callable
 from pliant.observe.log import Record
 from pliant.observe.timeline import Resize, ResizeKind
 
+JOB_ENDS = "the job ends"
+"""Why replicas are ended that the job's own end takes along; its sentence says it for all."""
+
 EXITS = {
     "finished": "finished",
     "left": "left",
-    "usage": "ended: the script uses pliant in a way it cannot serve",
+    "usage": "ended: the script asks for what cannot be",
     "script": "ended: the script raised",
     "early": "ended without reaching the end of its steps",
 }
@@ -74,6 +77,11 @@ def _seconds(value: object) -> str:
     return f"{value:g} s" if isinstance(value, int | float) else "no"
 
 
+def _end_replica(record: Record, who: str) -> str | None:
+    reason = record.get("reason")
+    return None if reason == JOB_ENDS else f"{who} is ended: {reason}"
+
+
 def _refused(record: Record, who: str) -> str | None:
     return f"{who} cannot join: {record.get('reason')}" if record.get("joiner") else None
 
@@ -87,10 +95,9 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: "asked to stop at the next step boundary",
-    "end_replica": lambda r, who: f"{who} is ended: {r.get('reason')}",
+    "end_replica": _end_replica,
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",
-    "usage": lambda r, who: f"{who}: {r.get('sentence')}",
     "end_job": lambda r, who: (
         f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
     ),

@@ -132,6 +132,9 @@ class Timeline:
     _drains: dict[str, str] = field(default_factory=dict)
     _starts: dict[str, str] = field(default_factory=dict)
     _decided: str = ""
+    _planned: str = ""
+    """What was decided when the first Prepare of the change under way was sent."""
+
     _handlers: dict[str, Callable[[Record], None]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -227,6 +230,7 @@ class Timeline:
     def _on_prepare(self, record: Record) -> None:
         if self._first_prepare is None:
             self._first_prepare = _mono(record)
+            self._planned = self._decided
 
     def _on_order(self, record: Record) -> None:
         order = record.get("order")
@@ -264,18 +268,17 @@ class Timeline:
         cause = self._first_loss if by_loss else self._first_prepare
         lost = tuple(name for name in gone if by_loss or name in self._losses)
         drained = tuple(name for name in gone if name not in lost)
-        reasons = {**self._starts, **self._drains, **self._losses}
-        for kind, names in (
-            (ResizeKind.LOSS, lost),
-            (ResizeKind.DRAIN, drained),
-            (ResizeKind.JOIN, joined),
+        for kind, names, reasons in (
+            (ResizeKind.LOSS, lost, self._losses),
+            (ResizeKind.DRAIN, drained, self._drains),
+            (ResizeKind.JOIN, joined, self._starts),
         ):
             if names:
                 resize = Resize(
                     kind=kind,
                     replicas=names,
                     reason="; ".join(dict.fromkeys(filter(None, map(reasons.get, names))))
-                    or self._decided,
+                    or self._planned,
                     generation=generation,
                     step=_whole(record.get("step")),
                     num_replicas=len(now),
