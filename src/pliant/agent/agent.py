@@ -111,10 +111,12 @@ class Agent:
         self._waiting: deque[ReplicaId] = deque()
         self._exits: dict[ReplicaId, Exited] = {}
         self._launcher: Launcher | None = None
+        self._dead: list[Launcher] = []
         self._lives = 0
         self._uplink: Uplink | None = None
         self._early: list[Message] = []
         self._refused = 0
+        self._has_failed = False
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -158,12 +160,14 @@ class Agent:
 
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
-        if self._launcher is not None:
-            await self._launcher.close()
-            self._launcher = None
+        launcher, self._launcher = self._launcher, None
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if launcher is not None:
+            await launcher.close()
+        for dead in self._dead:
+            await dead.close()
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
@@ -271,7 +275,8 @@ class Agent:
         """The fork server died: so did its workers.  Try once more."""
         _log.warning("the fork server %s died", launcher.pid)
         lost = tuple(self._workers.values())
-        self._spawn(launcher.close())
+        self._dead.append(launcher)
+        launcher.kill()  # it may only have closed its socket
         if self._lives >= MAX_SERVER_LIVES:
             self._launcher = None
             self._fail("the fork server died; see logs/forkserver.log")
@@ -296,6 +301,10 @@ class Agent:
             self._uplink.send(message)
 
     def _fail(self, reason: str) -> None:
+        """Report the first failure; what follows follows from it."""
+        if self._has_failed:
+            return
+        self._has_failed = True
         self._send(AgentFailed(node=self._config.node, reason=reason))
 
     def _refuse(self, replica: ReplicaId, reason: str) -> None:

@@ -1,0 +1,347 @@
+"""An agent between a coordinator and real worker processes (without torch)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from pliant.agent import launcher
+from pliant.agent.agent import Agent, AgentConfig
+from pliant.core.errors import PermanentError
+from pliant.core.vocabulary import (
+    Command,
+    EndJob,
+    EndReplica,
+    Exited,
+    ExitKind,
+    Incarnation,
+    NodeId,
+    NodeJoined,
+    Progressed,
+    Release,
+    ReplicaId,
+    StartReplica,
+)
+from pliant.wire.codec import Envelope, Message, decode, encode
+from pliant.wire.notes import AgentFailed, Started
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
+
+NODE = NodeId("here")
+DEADLINE_S = 10.0
+COLD_SERVER = Path(__file__).parents[1] / "processes" / "cold_server.py"
+
+WAITS = """
+import threading
+print("waiting", flush=True)
+threading.Event().wait()
+"""
+
+
+def start(name: str) -> StartReplica:
+    return StartReplica(replica=ReplicaId(name), node=NODE)
+
+
+def end(name: str) -> EndReplica:
+    return EndReplica(replica=ReplicaId(name), reason="test")
+
+
+@dataclass
+class World:
+    """One agent, and a coordinator that says what the test tells it to."""
+
+    agent: Agent
+    heard: list[Message] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    connection: ServerConnection | None = None
+    num_connections: int = 0
+
+    async def take(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        self.num_connections += 1
+        with suppress(ConnectionClosed):
+            async for data in connection:
+                envelope = decode(data)
+                assert isinstance(envelope, Envelope)
+                self.heard.append(envelope.message)
+
+    async def say(self, command: Command, incarnation: int = 1) -> None:
+        await self.until(lambda: self.connection)
+        assert self.connection is not None
+        await self.connection.send(encode(command, Incarnation(incarnation)).decode())
+
+    def all(self, kind: type[Message]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    async def hear(self, kind: type[Message], count: int = 1) -> list[Any]:
+        await self.until(lambda: len(self.all(kind)) >= count)
+        return self.all(kind)
+
+    async def until(self, what: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not what():
+                await asyncio.sleep(0.01)
+
+
+Scene = Callable[[World], Awaitable[None]]
+Play = Callable[..., World]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", [str(COLD_SERVER)])
+
+    def run(scene: Scene, script: str = WAITS, devices: int = 2) -> World:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        config = AgentConfig(
+            node=NODE,
+            job="j",
+            devices=devices,
+            command=(str(path),),
+            cwd=tmp_path,
+            out=tmp_path,
+            environment=dict(os.environ),
+        )
+        return asyncio.run(_main(config, scene))
+
+    return run
+
+
+async def _main(config: AgentConfig, scene: Scene) -> World:
+    lines: list[tuple[str, str]] = []
+    world = World(Agent(config, listener=lambda replica, line: lines.append((replica, line))))
+    world.lines = lines
+    async with serve(world.take, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        world.agent.open()
+        serving = asyncio.create_task(world.agent.serve(f"ws://127.0.0.1:{port}", "token"))
+        try:
+            await scene(world)
+        finally:
+            await world.agent.close()
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+    assert psutil.Process().children() == []
+    return world
+
+
+def test_a_started_worker_is_announced_and_heard(play: Play) -> None:
+    async def scene(world: World) -> None:
+        assert await world.hear(NodeJoined) == [NodeJoined(node=NODE, devices=2)]
+        await world.say(start("r1"))
+        (started,) = await world.hear(Started)
+        assert started.replica == "r1"
+        assert psutil.pid_exists(started.pid)
+        assert (await world.hear(Progressed))[0].replica == "r1"
+        await world.until(lambda: ("r1", "waiting") in world.lines)
+
+    play(scene)
+
+
+def test_a_killed_worker_is_reported_once_it_was_reaped(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        (started,) = await world.hear(Started)
+
+        await world.say(end("r1"))
+
+        assert await world.hear(Exited) == [
+            Exited(replica=ReplicaId("r1"), kind=ExitKind.SIGNAL, detail="SIGKILL")
+        ]
+        assert not psutil.pid_exists(started.pid)
+
+    play(scene)
+
+
+def test_a_command_carried_out_twice_changes_nothing_more(play: Play) -> None:
+    async def scene(world: World) -> None:
+        for _ in range(2):
+            await world.say(start("r1"))
+        await world.hear(Started)
+        await world.say(end("r1"))
+        await world.hear(Exited)
+
+        await world.say(start("r1"))
+        await world.say(end("r1"))
+
+        first, again = await world.hear(Exited, 2)
+        assert first == again
+        assert len(world.all(Started)) == 1
+
+    play(scene)
+
+
+def test_a_replica_that_has_no_device_yet_waits_for_one(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        await world.say(start("r3"))
+        await world.hear(Started)
+        await world.say(end("r3"))
+        assert (await world.hear(Exited))[0].replica == "r3"
+        assert [s.replica for s in world.all(Started)] == ["r1"]
+
+        await world.say(end("r1"))
+
+        assert [s.replica for s in await world.hear(Started, 2)] == ["r1", "r2"]
+        first_exit = world.heard.index(world.all(Exited)[1])
+        assert first_exit < world.heard.index(world.all(Started)[1])
+
+    play(scene, devices=1)
+
+
+def test_commands_of_an_older_incarnation_are_refused(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"), incarnation=2)
+        await world.hear(Started)
+        await world.say(end("r1"), incarnation=1)
+        await world.say(start("r2"), incarnation=2)
+        await world.hear(Started, 2)
+        assert world.all(Exited) == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize("name", ["../../r1", "", "a/b", "x" * 65, ".hidden"])
+def test_a_name_that_is_no_file_name_is_not_started(play: Play, name: str) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start(name))
+        await world.say(start("r1"))
+        assert [s.replica for s in await world.hear(Started)] == ["r1"]
+
+    play(scene)
+
+
+def test_a_worker_cannot_speak_for_another(play: Play) -> None:
+    script = """
+from pliant.core.vocabulary import Busy, ReplicaId
+from pliant.engine.bootstrap import worker_context
+link = worker_context().link
+link.send(Busy(replica=ReplicaId("r2"), max_s=1.0))
+link.send(Busy(replica=link.replica, max_s=2.0))
+link.flush(5)
+link._sock.send(b"\\xff" * 100)  # and then garbage, after which nothing is read
+"""
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Exited)
+        spoken = [message for message in world.heard if type(message).__name__ == "Busy"]
+        assert [busy.max_s for busy in spoken] == [2.0]
+        await world.until(lambda: any(alive.refused == 2 for alive in _alive(world)))
+
+    play(scene, script)
+
+
+def _alive(world: World) -> list[Any]:
+    return [message for message in world.heard if type(message).__name__ == "Alive"]
+
+
+def test_a_connection_that_breaks_is_made_again_and_nothing_is_forgotten(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        (started,) = await world.hear(Started)
+        assert world.connection is not None
+        await world.connection.close()
+        os.kill(started.pid, signal.SIGKILL)
+
+        assert [exited.replica for exited in await world.hear(Exited)] == ["r1"]
+        assert world.num_connections == 2
+        assert len(world.all(NodeJoined)) == 2
+
+    play(scene)
+
+
+def test_a_coordinator_that_stays_away_ends_the_agent(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.agent.uplink.RECONNECT_S", 0.3)
+
+    async def scene(world: World) -> None:
+        with pytest.raises(PermanentError, match="no coordinator at ws://127.0.0.1:9"):
+            await asyncio.wait_for(world.agent.serve("ws://127.0.0.1:9", "token"), DEADLINE_S)
+
+    play(scene)
+
+
+def test_the_end_of_the_job_ends_every_worker(play: Play) -> None:
+    pids: list[int] = []
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        pids.extend(started.pid for started in await world.hear(Started, 2))
+        await world.say(EndJob(exit_code=0, reason="done"))
+
+    play(scene)
+
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_a_fork_server_is_started_again_once(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        for number in (1, 2):
+            (server,) = psutil.Process().children()
+            server.kill()
+            exits = await world.hear(Exited, number)
+            assert exits[-1].kind is ExitKind.SIGNAL
+            if number == 1:
+                await world.say(start("r2"))
+                await world.hear(Started, 2)
+        (failed,) = await world.hear(AgentFailed)
+        assert "fork server died" in failed.reason
+
+    play(scene)
+
+
+def test_an_engine_that_cannot_be_imported_is_reported(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "from pliant.engine import forkserver;"
+        "forkserver.WARM_MODULES = ('nothing.of.this.name',); forkserver.main()"
+    )
+    monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", ["-c", program])
+
+    async def scene(world: World) -> None:
+        (failed,) = await world.hear(AgentFailed)
+        assert failed.reason == "the engine cannot be imported: No module named 'nothing'"
+
+    play(scene)
+
+
+def test_a_command_for_a_worker_reaches_only_that_worker(play: Play) -> None:
+    script = """
+import threading
+from pliant.engine.bootstrap import worker_context
+done = threading.Event()
+worker_context().link.attach(lambda command, incarnation: (print(command, flush=True), done.set()))
+done.wait()
+"""
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        await world.hear(Started, 2)
+
+        await world.say(Release(to=(ReplicaId("r2"), ReplicaId("r9"))))
+
+        (exited,) = await world.hear(Exited)
+        assert exited.replica == "r2"
+        assert world.lines == [("r2", "Release(to=('r2', 'r9'))")]
+
+    play(scene, script)

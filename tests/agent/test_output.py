@@ -1,0 +1,89 @@
+"""What replicas print is kept within bounds and handed on line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pliant.agent.output import MAX_LINE_BYTES, Output, RotatingFile
+from pliant.core.vocabulary import ReplicaId
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "r1.log"
+
+
+def test_a_file_is_rotated_when_it_is_full(path: Path) -> None:
+    file = RotatingFile(path, max_bytes=10, kept=2)
+
+    for number in range(5):
+        file.write(f"line {number}\n".encode())
+    file.close()
+
+    kept = {found.name: found.read_text() for found in path.parent.iterdir()}
+    assert kept == {"r1.log": "line 4\n", "r1.log.1": "line 3\n", "r1.log.2": "line 2\n"}
+
+
+def test_a_file_goes_on_where_an_earlier_one_ended(path: Path) -> None:
+    for number in range(2):
+        file = RotatingFile(path)
+        file.write(f"{number}\n".encode())
+        file.close()
+
+    assert path.read_text() == "0\n1\n"
+
+
+def test_a_piece_larger_than_a_file_is_still_written(path: Path) -> None:
+    file = RotatingFile(path, max_bytes=4)
+
+    file.write(b"0123456789")
+    file.close()
+
+    assert path.read_bytes() == b"0123456789"
+
+
+class Listened:
+    def __init__(self, path: Path) -> None:
+        self.lines: list[str] = []
+        self.file = RotatingFile(path)
+        self.output = Output(ReplicaId("r1"), self.file, lambda _, line: self.lines.append(line))
+
+    def feed(self, *pieces: bytes) -> list[str]:
+        for piece in pieces:
+            self.output.data_received(piece)
+        return self.lines
+
+
+def test_lines_are_handed_on_whole_whatever_the_pieces(path: Path) -> None:
+    listened = Listened(path)
+
+    assert listened.feed(b"on", b"e\ntwo\nth") == ["one", "two"]
+    assert listened.feed(b"ree\n") == ["one", "two", "three"]
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_a_last_line_without_an_end_is_handed_on_at_the_end(path: Path) -> None:
+    listened = Listened(path)
+
+    listened.feed(b"half")
+    listened.output.connection_lost(None)
+
+    assert listened.lines == ["half"]
+
+
+def test_an_endless_line_is_handed_on_in_pieces(path: Path) -> None:
+    listened = Listened(path)
+
+    lines = listened.feed(*[b"x" * 4096] * 40)
+
+    assert len(lines) >= 2
+    assert max(map(len, lines)) <= MAX_LINE_BYTES + 4096
+
+
+def test_bytes_that_are_no_text_are_kept_and_shown_replaced(path: Path) -> None:
+    listened = Listened(path)
+
+    assert listened.feed(b"\xff!\n") == ["\ufffd!"]
+    assert path.read_bytes() == b"\xff!\n"
