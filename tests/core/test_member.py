@@ -178,7 +178,8 @@ def test_commands_of_an_older_incarnation_are_refused() -> None:
     assert protocol.on_reform(member, order(3, A, B), ONE) == (member, ())
 
 
-def test_a_build_that_fails_asks_for_a_new_attempt_and_a_joiner_gives_up() -> None:
+def test_a_build_that_fails_asks_for_a_new_attempt_and_blames_nobody() -> None:
+    """A joiner's build fails, too, when an old member dies: it is no reason to drop the joiner."""
     member, _ = protocol.on_prepare(in_generation(1), order(2, A, B), ONE)
     spare, _ = protocol.on_prepare(Member(replica=B), order(2, A, B), ONE)
 
@@ -187,7 +188,7 @@ def test_a_build_that_fails_asks_for_a_new_attempt_and_a_joiner_gives_up() -> No
         Refused(replica=A, generation=Generation(2), reason="late", joiner=False),
     )
     assert protocol.on_build_failed(spare, Generation(2), "late")[1][1] == Refused(
-        replica=B, generation=Generation(2), reason="late", joiner=True
+        replica=B, generation=Generation(2), reason="late", joiner=False
     )
 
 

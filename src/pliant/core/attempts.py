@@ -173,6 +173,7 @@ def switch(state: Membership, moment: Moment) -> Outcome:
         arrived=NOBODY,
         deadline_s=moment.now_s + moment.timeouts.step_s,
         is_hurried=False,
+        has_started=True,
     )
     return state, (Switch(to=_ranked(order, state.leavers), order=order),)
 

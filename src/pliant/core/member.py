@@ -187,7 +187,10 @@ def on_built(member: Member, generation: Generation) -> Outcome:
 
 
 def on_build_failed(member: Member, generation: Generation, reason: str) -> Outcome:
-    """Say that ``generation`` cannot be built here; it takes a new number to try again."""
+    """Say that ``generation`` cannot be built here; it takes a new number to try again.
+
+    Nobody is blamed, not even by a joiner: mostly another member has died.
+    """
     order = entering(member)
     if order is None or order.generation != generation or member.built:
         return member, ()
@@ -197,7 +200,7 @@ def on_build_failed(member: Member, generation: Generation, reason: str) -> Outc
         replica=member.replica,
         generation=generation,
         reason=reason,
-        joiner=member.current == NO_GENERATION,
+        joiner=False,
     )
     return replace(member, prepared=None), (Abandon(generation=generation), refused)
 

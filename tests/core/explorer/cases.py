@@ -1,0 +1,91 @@
+"""Where the explorer starts: a job of the real controller, and what may happen to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tests.core.explorer.search import Report, explore, settle
+from tests.core.explorer.world import INCARNATION, NO_FAULTS, Faults, Universe, World
+
+from pliant.core import controller
+from pliant.core.job import Job, Settings
+from pliant.core.membership import Timeouts
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import Command, Event, NodeId, NodeJoined, Register
+
+NODE = NodeId("n1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One start and its bounds."""
+
+    members: int = 2
+    """Replicas that train when the search begins; 0: it begins with nothing at all."""
+
+    devices: int = 3
+    min_replicas: int = 1
+    max_replicas: int = 3
+    steps: int = 2
+    wishes: tuple[Event, ...] = ()
+    """What people ask for, in this order, each at any time."""
+
+    faults: Faults = NO_FAULTS
+    may_stop: bool = False
+    is_eager: bool = True
+    is_prompt: bool = False
+
+
+def run(case: Case, *, max_states: int = 10**9) -> Report:
+    """Search one case."""
+    universe, start = prepare(case)
+    return explore(universe, start, max_states=max_states)
+
+
+def prepare(case: Case) -> tuple[Universe, World]:
+    """Return the world in which the members of a case have just begun to train."""
+    settings = Settings(
+        policy=ElasticPolicy(
+            min_replicas=case.min_replicas,
+            max_replicas=case.max_replicas,
+            start_replicas=max(case.members, 1),
+        ),
+        timeouts=Timeouts(),
+        start_s=100.0,
+        finish_s=100.0,
+        restart_budget=20,
+    )
+
+    def decide(
+        job: Job, event: Event, now_s: float
+    ) -> tuple[Job, Register | None, tuple[Command, ...]]:
+        job, ready = controller.step(job, event, now_s=now_s, settings=settings)
+        return _without_counters(job), ready.register, ready.commands
+
+    def next_deadline(job: Job, now_s: float) -> float:
+        return min(controller.next_deadline_s(job), now_s + 1000.0)
+
+    universe = Universe(
+        decide=decide,
+        next_deadline=next_deadline,
+        steps=case.steps,
+        devices=case.devices,
+        min_replicas=case.min_replicas,
+        max_replicas=case.max_replicas,
+        may_stop=case.may_stop,
+        is_eager=case.is_eager,
+        is_prompt=case.is_prompt,
+    )
+    job, ready = controller.begin(INCARNATION, now_s=0.0, settings=settings)
+    assert ready.register is not None
+    world = World(coordinator=universe.states.put(job), processes=(), faults=NO_FAULTS, wishes=())
+    world = universe.hear(world, NodeJoined(node=NODE, devices=case.devices))
+    if case.members:
+        world = settle(universe, world)
+    wishes = tuple(universe.events.put(wish) for wish in case.wishes)
+    return universe, world._replace(faults=case.faults, wishes=wishes)
+
+
+def _without_counters(job: Job) -> Job:
+    """Forget what nothing depends on, so that equal futures are equal states."""
+    return replace(job, stale=0, membership=replace(job.membership, stale=0))

@@ -1,0 +1,161 @@
+"""Breadth-first search over worlds, and the promise that silence always ends.
+
+Every state is visited once, shortest way first, so a counterexample is as short as can be.  From
+every state a *fair run* is made: no further faults, everything delivered, everyone goes on, and
+time passes when nothing else can happen; it must end the job.  Fair runs share what they visit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+
+from tests.core.explorer.world import NO_FAULTS, Universe, Violation, World, brief, told
+
+MAX_TICKS = 80
+"""Deadlines that may pass one after the other in a fair run before it counts as stuck."""
+
+
+@dataclass
+class Report:
+    """What was searched."""
+
+    states: int = 0
+    depth: int = 0
+    fair_states: int = 0
+    seconds: float = 0.0
+    complete: bool = True
+    """False: the bound on states was reached first."""
+
+    violation: str = ""
+    trace: str = ""
+
+    def __str__(self) -> str:
+        reach = "all states" if self.complete else "bounded"
+        found = f"\n{self.violation}\n{self.trace}" if self.violation else ""
+        return (
+            f"{self.states} states ({reach}), depth {self.depth}, "
+            f"{self.fair_states} more in fair runs, {self.seconds:.1f} s{found}"
+        )
+
+
+def explore(universe: Universe, start: World, *, max_states: int = 10**9) -> Report:
+    """Visit every world reachable from ``start``, nearest first; stop at the first violation."""
+    began = time.perf_counter()
+    report = Report(states=1)
+    parents: dict[World, World | None] = {start: None}
+    live: set[World] = set()
+    level = [start]
+    try:
+        while level and report.complete:
+            following: list[World] = []
+            for world in level:
+                here = world
+                end_fairly(universe, world, live)
+                for _, act in universe.actions(world):
+                    after = universe.tidy(act())
+                    if after in parents:
+                        continue
+                    parents[after] = world
+                    following.append(after)
+                if len(parents) >= max_states:
+                    report.complete = False
+                    break
+            report.depth += bool(following)
+            level = following
+    except Violation as violation:
+        report.violation = f"VIOLATION: {violation}"
+        report.trace = _story(universe, parents, here, start)
+    report.states, report.fair_states = len(parents), len(live)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def end_fairly(universe: Universe, world: World, live: set[World]) -> None:
+    """Play on without faults until the job ends or a world is met that is known to get there.
+
+    Raises:
+        Violation: it never does, or it breaks an invariant on the way.
+    """
+    world = world._replace(faults=NO_FAULTS)
+    passed: dict[World, None] = {}
+    ticks = 0
+    while world.ended is None and world not in live:
+        if world in passed:
+            raise Violation("silence does not end: the fair run goes round in a circle")
+        passed[world] = None
+        label, world = _fair_step(universe, world)
+        ticks = ticks + 1 if label is None else 0
+        if ticks > MAX_TICKS:
+            raise Violation(f"silence does not end: {MAX_TICKS} deadlines passed")
+    live.update(passed)
+
+
+def settle(universe: Universe, world: World) -> World:
+    """Play on until everyone trains, nobody has voted and nothing is on its way."""
+    for _ in range(1000):
+        processes = world.processes
+        if processes and all(
+            p.phase in ("computing", "held") and not p.inbox and not p.outbox for p in processes
+        ):
+            return world
+        _, world = _fair_step(universe, world)
+    raise Violation("the job does not start")
+
+
+def _fair_step(universe: Universe, world: World) -> tuple[tuple[object, ...] | None, World]:
+    """Do what comes first; time passes only when nothing else can happen."""
+    for label, act in universe.actions(world):
+        return label, universe.tidy(act())
+    return None, universe.tidy(universe.tick(world))
+
+
+def _story(
+    universe: Universe, parents: dict[World, World | None], last: World, start: World
+) -> str:
+    """Tell how ``last`` came about, and how the fair run, or one more step, breaks the rule."""
+    path = [last]
+    while (before := parents[path[-1]]) is not None:
+        path.append(before)
+    path.reverse()
+    lines = [f"from {len(start.processes)} replicas, {start.faults}:"]
+    for world, after in itertools.pairwise(path):
+        lines += _told(universe, world, after)
+    lines += _breaking_step(universe, last)
+    return "\n".join(lines)
+
+
+def _told(universe: Universe, world: World, after: World) -> list[str]:
+    """Name the action between two worlds, and what the coordinator said."""
+    for label, act in universe.actions(world):
+        universe.said.clear()
+        if universe.tidy(act()) == after:
+            return [f"  {told(label)}", *_said(universe)]
+    raise AssertionError("no action leads there")
+
+
+def _breaking_step(universe: Universe, last: World) -> list[str]:
+    """Find the action that violates right after ``last``, else tell the fair run from there."""
+    for label, act in universe.actions(last):
+        universe.said.clear()
+        try:
+            act()
+        except Violation as violation:
+            return [f"  {told(label)}", *_said(universe), f"  {violation}"]
+    lines = ["  from here without faults:"]
+    world = last._replace(faults=NO_FAULTS)
+    while world.ended is None and len(lines) < 150:
+        universe.said.clear()
+        try:
+            following = next(universe.actions(world), None)
+            lines.append(f"    {told(following[0])}" if following else "    time passes")
+            _, world = _fair_step(universe, world)
+        except Violation as violation:
+            return [*lines, *_said(universe), f"    {violation}"]
+        lines += _said(universe)
+    return lines
+
+
+def _said(universe: Universe) -> list[str]:
+    return [f"      -> {brief(command)}" for command in universe.said]

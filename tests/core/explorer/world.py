@@ -1,0 +1,881 @@
+"""Workers, channels, collectives, faults and the real coordinator's core as one transition system.
+
+``World`` is a value: hashable, compared by content.  ``Universe.actions(world)`` lists everything
+that can happen next; each action yields the next world.  What must never happen is checked where
+it would happen, and raises ``Violation``.
+
+The result of a step is modelled as the generation that computed it, as fast reduction makes it
+differ between generations: two makers of one step are two results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, assert_never
+
+from tests.core.explorer.process import Pool, Post, Process
+
+from pliant.core import member as protocol
+from pliant.core.errors import NoStateError
+from pliant.core.member import Abandon, Build, Member
+from pliant.core.recovery import Resolution, resolve
+from pliant.core.vocabulary import (
+    NO_GENERATION,
+    Broken,
+    Command,
+    Dismiss,
+    DrainRequested,
+    EndJob,
+    EndReplica,
+    Event,
+    Exited,
+    ExitKind,
+    FallThrough,
+    Finished,
+    Generation,
+    Incarnation,
+    Order,
+    Prepare,
+    Prepared,
+    Progressed,
+    Reform,
+    Refused,
+    Register,
+    Release,
+    ReplicaId,
+    Spare,
+    StartReplica,
+    Stop,
+    Switch,
+    Switched,
+    Ticked,
+)
+
+INCARNATION = Incarnation(1)
+Action = tuple[tuple[object, ...], Callable[[], "World"]]
+"""What happens, as words and values for ``told``, and what computes the world after it."""
+
+INTERRUPTIBLE = frozenset(
+    {"spare", "computing", "voted", "header", "transfer", "held", "broken", "finished"}
+)
+"""Phases in which a Reform that is built is entered."""
+PARTING = frozenset({"leaver", "finished", "broken", "spare"})
+"""Phases in which a replica that was released exits."""
+
+
+class Violation(AssertionError):  # noqa: N818 - it is a finding, not an error
+    """An invariant of DESIGN 5.6 does not hold."""
+
+
+class Faults(NamedTuple):
+    """What may still go wrong."""
+
+    kills: int = 0
+    hangs: int = 0
+    breaks: int = 0
+    """Collectives that fail although nobody died."""
+
+    ticks: int = 0
+    """Deadlines that pass although messages are on their way."""
+
+    repeats: int = 0
+    """Messages that arrive twice."""
+
+
+NO_FAULTS = Faults()
+
+
+class World(NamedTuple):
+    """One state of everything."""
+
+    coordinator: int
+    processes: tuple[Process, ...]
+    faults: Faults
+    wishes: tuple[int, ...]
+    """Events from people that are still to come, in this order."""
+
+    now: int = 0
+    history: tuple[int, ...] = ()
+    """Ghost: which generation made each committed step, whoever committed it."""
+
+    register: tuple[int, int] = (0, 0)
+    """Highest number and newest generation written so far."""
+
+    used: tuple[ReplicaId, ...] = ()
+    """Names given to replicas so far."""
+
+    expected: frozenset[ReplicaId] = frozenset()
+    """Replicas that may be ended: drained, left behind, hung, or of a job that is over."""
+
+    left_behind: frozenset[ReplicaId] = frozenset()
+    """Leavers of a generation whose Switch was sent: no Reform may contain them (R12)."""
+
+    late: bool = False
+    """A deadline passed although messages were on their way: the slow may be dropped."""
+
+    ended: int | None = None
+
+
+@dataclass
+class Universe:
+    """The fixed part: the core under test, bounds, and tables of values met so far."""
+
+    decide: Callable[[Any, Event, float], tuple[Any, Register | None, tuple[Command, ...]]]
+    """One step of the coordinator's core: state, event, now_s."""
+
+    next_deadline: Callable[[Any, float], float]
+    """When, after now, silence next means something."""
+
+    steps: int = 2
+    num_slots: int = 4
+    devices: int = 3
+    min_replicas: int = 1
+    max_replicas: int = 3
+    is_eager: bool = True
+    """Let what only its own worker can notice happen at once (partial-order reduction)."""
+
+    is_prompt: bool = False
+    """Let the coordinator hear everything at once; what it says may still be late."""
+
+    may_stop: bool = False
+    """Someone may ask the job to stop."""
+
+    states: Pool[Any] = field(default_factory=Pool)
+    members: Pool[Member] = field(default_factory=Pool)
+    orders: Pool[Order] = field(default_factory=Pool)
+    resolutions: Pool[Resolution] = field(default_factory=Pool)
+    events: Pool[Event] = field(default_factory=Pool)
+    commands: Pool[Command] = field(default_factory=Pool)
+    said: list[Command] = field(default_factory=list)
+    """What the coordinator commanded since someone last cleared this; for telling traces."""
+
+    _decided: dict[tuple[int, int, int], Any] = field(default_factory=dict)
+    _moved: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _needs: dict[tuple[Any, ...], frozenset[int]] = field(default_factory=dict)
+    _tidy: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    # -- the coordinator ------------------------------------------------------------
+
+    def hear(self, world: World, event: Event) -> World:
+        """Let the coordinator take one event; write its register, then send its commands."""
+        key = (world.coordinator, self.events.put(event), world.now)
+        if key not in self._decided:
+            state, register, commands = self.decide(
+                self.states[world.coordinator], event, float(world.now)
+            )
+            self._decided[key] = (self.states.put(state), register, commands)
+        coordinator, register, commands = self._decided[key]
+        world = world._replace(coordinator=coordinator)
+        if register is not None:
+            world = self._write(world, register)
+        if any(isinstance(command, EndJob) for command in commands):
+            world = world._replace(expected=world.expected | set(world.used))
+        for command in commands:
+            world = self._send(world, command)
+        return world
+
+    def _write(self, world: World, register: Register) -> World:
+        newest = register.newest.generation if register.newest is not None else 0
+        written = (int(register.number), int(newest))
+        # Nothing recorded is right again when a first generation was lost before it began.
+        if written[0] < world.register[0] or 0 < written[1] < world.register[1]:
+            raise Violation(f"the register went back from {world.register} to {written}")
+        return world._replace(register=written)
+
+    def _send(self, world: World, command: Command) -> World:
+        self.said.append(command)
+        match command:
+            case StartReplica(replica=name):
+                return self._start(world, name)
+            case EndReplica(replica=name):
+                self._require_expected(world, name, "ended")
+                return self._change(world, name, doomed=True)
+            case EndJob(exit_code=code):
+                return self._end_job(world, code)
+            case Prepare(order=order) | Switch(order=order) | Reform(order=order):
+                self._check_order(world, command, order)
+                left = set(command.to) - set(order.replicas)
+                world = world._replace(expected=world.expected | left)
+                if isinstance(command, Switch):
+                    world = world._replace(left_behind=world.left_behind | left)
+            case Dismiss(to=names) | Release(to=names):
+                for name in names:
+                    if isinstance(command, Dismiss):
+                        self._require_expected(world, name, "dismissed")
+                    self._check_holder(world, name)
+            case FallThrough() | Stop():
+                pass
+            case _:
+                assert_never(command)
+        number = self.commands.put(command)
+        for name in command.to:
+            process = _find(world, name)
+            if process is not None and process.alive:
+                world = self._change(world, name, inbox=(*process.inbox, number))
+        return world
+
+    def _start(self, world: World, name: ReplicaId) -> World:
+        if name in world.used:
+            raise Violation(f"the name {name} was given twice")
+        running = sum(process.alive for process in world.processes)
+        if running >= self.devices:
+            raise Violation(f"{name} started while all {self.devices} devices run a process")
+        process = Process(name=name, member=self.members.put(Member(replica=name)))
+        return world._replace(processes=(*world.processes, process), used=(*world.used, name))
+
+    def _end_job(self, world: World, code: int) -> World:
+        holders = self._holders(world)
+        if code == 0 and len(world.history) < self.steps and not self.may_stop:
+            raise Violation(f"the job ends well after {len(world.history)} steps")
+        if code == 4 and holders and not world.late:
+            raise Violation(f"the job ends for want of state, which {holders} hold")
+        if code not in (0, 4) and not (code == 3 and self.may_stop):
+            raise Violation(f"the job ends with code {code}")
+        return world._replace(ended=code)
+
+    def _holders(self, world: World) -> list[ReplicaId]:
+        """Return who holds the state and may still be in a generation."""
+        return [
+            process.name
+            for process in world.processes
+            if process.alive
+            and not process.hung
+            and process.name not in world.left_behind
+            and self.members[process.member].has_state
+        ]
+
+    def _check_order(self, world: World, command: Prepare | Switch | Reform, order: Order) -> None:
+        number, newest = world.register
+        if order.generation > number:
+            raise Violation(f"generation {order.generation} is used before it is in the register")
+        if isinstance(command, Reform) and world.left_behind & set(order.replicas):
+            raise Violation(f"Reform {order.generation} contains a leaver")
+        if not isinstance(command, Prepare) and order.generation != newest:
+            raise Violation(f"{type(command).__name__} {order.generation} is not in the register")
+        size = len(order.members)
+        if size > min(self.max_replicas, self.num_slots, self.devices):
+            raise Violation(f"generation {order.generation} has {size} members")
+        if size < self.min_replicas and not order.hold:
+            raise Violation(f"generation {order.generation} trains with {size} members")
+        if order.host not in order.replicas:
+            raise Violation(f"generation {order.generation} is hosted by {order.host}")
+
+    def _require_expected(self, world: World, name: ReplicaId, verb: str) -> None:
+        process = _find(world, name)
+        if process is None or not process.alive or process.hung or world.late:
+            return
+        is_over = len(world.history) >= self.steps or process.stop_seen
+        if name not in world.expected and not is_over:
+            raise Violation(f"the healthy replica {name} is {verb}")
+
+    def _check_holder(self, world: World, name: ReplicaId) -> None:
+        process = _find(world, name)
+        mine = self.members[process.member] if process is not None else None
+        if mine is None or not mine.has_state or len(world.history) >= self.steps:
+            return
+        if any(other.stop_seen for other in world.processes):
+            return
+        # A holder whose death nobody could know of yet counts.
+        known = [p for p in world.processes if p.name != name and (p.alive or p.exit is not None)]
+        others = [self.members[p.member] for p in known]
+        if not any(other.has_state and other.committed >= mine.committed for other in others):
+            raise Violation(f"{name} is told to exit and is the only holder of its state")
+
+    # -- everything that can happen ----------------------------------------------------
+
+    def actions(self, world: World) -> Iterator[Action]:
+        """Yield what can happen next, with its name; the fair scheduler takes the first."""
+        if world.ended is not None:
+            return
+        if self.is_eager and (action := self._eager(world)) is not None:
+            yield action
+            return
+        for process in world.processes:
+            yield from self._messages(world, process)
+        able = [process for process in world.processes if process.alive and not process.hung]
+        for process in able:
+            yield from self._work(world, process)
+        for process in able:
+            if process.phase == "computing" and self.members[process.member].reform is None:
+                yield self._next(world, process, self.members[process.member])
+        if world.wishes:
+            event = self.events[world.wishes[0]]
+            rest = world._replace(wishes=world.wishes[1:])
+            if isinstance(event, DrainRequested):
+                rest = rest._replace(expected=rest.expected | {event.replica})
+            yield ("someone asks:", event), partial(self.hear, rest, event)
+        if any(world.faults):
+            yield from self._go_wrong(world)
+
+    def _eager(self, world: World) -> Action | None:
+        """Return an action that may as well happen now: waiting changes nothing for others.
+
+        What it tells the coordinator may still arrive at any time, and what a dead replica had
+        sent is stale once its exit is known.
+        """
+        for process in world.processes:
+            is_known_dead = not process.alive and process.exit is None
+            if (self.is_prompt or is_known_dead) and (process.outbox or process.exit is not None):
+                return next(self._messages(world, process))
+            if process.alive and not process.hung:
+                if process.phase == "starting":
+                    return (process.name, "is spare"), partial(self._report_spare, world, process)
+                if process.released and process.phase in PARTING:
+                    return next(self._work(world, process))
+                mine = self.members[process.member]
+                order = protocol.entering(mine)
+                if order is not None and not mine.built:
+                    for action in self._building(world, process, mine):
+                        return action
+        return None
+
+    def _messages(self, world: World, process: Process) -> Iterator[Action]:
+        name = process.name
+        if process.outbox:
+            event = self.events[process.outbox[0]]
+            rest = self._change(world, name, outbox=process.outbox[1:])
+            yield ("coordinator hears", event), partial(self.hear, rest, event)
+        if process.exit is not None:
+            event = Exited(replica=name, kind=process.exit, detail=_detail(process))
+            rest = self._change(world, name, exit=None)
+            yield ("coordinator hears", event), partial(self.hear, rest, event)
+        if process.doomed and process.alive:
+            yield ("the agent ends", name), partial(self._die, world, process, ExitKind.SIGNAL)
+        if process.inbox and process.alive and not process.hung:
+            command = self.commands[process.inbox[0]]
+            yield (name, "gets", command), partial(self._obey, world, process, command)
+
+    def tick(self, world: World) -> World:
+        """Let time pass until silence next means something; the living are heard from."""
+        deadline = self.next_deadline(self.states[world.coordinator], float(world.now))
+        world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
+        for process in world.processes:
+            if process.alive and not process.hung and process.phase != "starting":
+                mine = self.members[process.member]
+                world = self.hear(
+                    world,
+                    Progressed(
+                        replica=process.name,
+                        generation=mine.current,
+                        committed=mine.committed,
+                        calls=mine.calls,
+                        waiting=self._waiting(process),
+                    ),
+                )
+        return self.hear(world, Ticked())
+
+    def _waiting(self, process: Process) -> Generation:
+        if process.phase in ("header", "transfer"):
+            return self.orders[process.going].generation
+        return NO_GENERATION
+
+    def _go_wrong(self, world: World) -> Iterator[Action]:
+        faults = world.faults
+        for process in world.processes:
+            name = process.name
+            if not process.alive or process.hung:
+                continue
+            if faults.kills:
+                spent = world._replace(faults=faults._replace(kills=faults.kills - 1))
+                yield (name, "is killed"), partial(self._die, spent, process, ExitKind.SIGNAL)
+            if faults.hangs:
+                spent = world._replace(
+                    faults=faults._replace(hangs=faults.hangs - 1),
+                    expected=world.expected | {name},
+                )
+                yield (name, "hangs"), partial(self._change, spent, name, hung=True)
+            if faults.breaks and process.phase in ("voted", "header", "transfer"):
+                spent = world._replace(faults=faults._replace(breaks=faults.breaks - 1))
+                yield (
+                    (name, "'s collective fails, nobody died"),
+                    partial(self._fail, spent, process),
+                )
+            if faults.repeats:
+                spent = world._replace(faults=faults._replace(repeats=faults.repeats - 1))
+                for box in ("inbox", "outbox"):
+                    if sent := getattr(process, box):
+                        twice = {box: (sent[0], *sent)}
+                        yield (name, box, "repeats"), partial(self._change, spent, name, **twice)
+        if faults.ticks:
+            spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
+            yield ("a deadline passes",), partial(self.tick, spent)
+
+    # -- one worker ------------------------------------------------------------------------
+
+    def _work(self, world: World, process: Process) -> Iterator[Action]:
+        """Yield what this worker's threads can do now."""
+        name, mine = process.name, self.members[process.member]
+        yield from self._building(world, process, mine)
+        if process.phase == "starting":
+            yield (name, "is spare"), partial(self._report_spare, world, process)
+        elif process.released and process.phase in PARTING:
+            kind = ExitKind.FINISHED if process.phase == "finished" else ExitKind.LEFT
+            yield (name, "exits"), partial(self._die, world, process, kind)
+        elif self._may_enter(process, mine):
+            order = protocol.entering(mine)
+            assert order is not None
+            label = (name, "enters", order.generation)
+            yield label, partial(self._enter, world, process, mine, order)
+        elif mine.reform is not None and process.phase not in ("header", "transfer"):
+            return
+        elif process.phase == "held" and not self._posted_null(process, mine):
+            if number := protocol.ready_number(mine):
+                post: Post = (mine.current, "null", process.round, number)
+                yield (name, "is ready, held"), partial(self._post, world, process, post)
+        elif process.phase in ("voted", "header", "transfer", "held"):
+            yield from self._collective(world, process, mine)
+
+    def _report_spare(self, world: World, process: Process) -> World:
+        name = process.name
+        event = Spare(
+            replica=name, calls=0, num_slots=self.num_slots, layout="l", endpoint=f"{name}:1"
+        )
+        return self._tell(self._change(world, name, phase="spare"), name, event)
+
+    def _building(self, world: World, process: Process, mine: Member) -> Iterator[Action]:
+        """The builder thread: groups come up once every member has begun."""
+        order = protocol.entering(mine)
+        if order is None or mine.built or process.name not in order.replicas:
+            return
+        generation = order.generation
+        if not _has_posted(process, generation, "build", 0):
+            return
+        if self._all_posted(world, order, "build", 0) is not None:
+            label = (process.name, "has built", generation)
+            yield label, partial(self._built, world, process, generation)
+        if self._peer_is_gone(world, process, order):
+            label = (process.name, "cannot build", generation)
+            yield label, partial(self._not_built, world, process, generation)
+
+    def _built(self, world: World, process: Process, generation: Generation) -> World:
+        moved, tasks = self._move(process, protocol.on_built, generation)
+        changed = self._change(world, process.name, member=moved)
+        return self._perform(changed, process.name, tasks)
+
+    def _not_built(self, world: World, process: Process, generation: Generation) -> World:
+        moved, tasks = self._move(process, protocol.on_build_failed, generation, "peer gone")
+        posts = _without(process.posts, generation)
+        changed = self._change(world, process.name, member=moved, posts=posts)
+        return self._perform(changed, process.name, tasks)
+
+    def _may_enter(self, process: Process, mine: Member) -> bool:
+        if not mine.built or process.phase not in INTERRUPTIBLE:
+            return False
+        if mine.reform is not None:
+            return not _has_posted(process, mine.reform.generation, "header", 0)
+        # A joiner is in no generation, so it has no boundary to wait for.
+        return process.phase == "spare" and mine.ordered is not None
+
+    def _enter(self, world: World, process: Process, mine: Member, order: Order) -> World:
+        changed = self._change(
+            world, process.name, phase="header", going=self.orders.put(order), boundary=0
+        )
+        post: Post = (order.generation, "header", 0, protocol.header(mine))
+        return self._post(changed, _get(changed, process.name), post)
+
+    def _next(self, world: World, process: Process, mine: Member) -> Action:
+        """Tail, boundary, and the next step up to its vote."""
+        name = process.name
+        if process.boundary:
+            return (name, "crosses to", process.boundary), partial(
+                self._cross, world, process, mine
+            )
+        if mine.committed >= self.steps or process.stop_seen:
+            return (name, "finishes"), partial(self._finish, world, process, mine)
+        number = protocol.ready_number(mine)
+        label = (name, "votes for", mine.committed, "in", mine.current, "ready for", number)
+        return label, partial(self._vote, world, process, mine, number)
+
+    def _cross(self, world: World, process: Process, mine: Member) -> World:
+        name, order = process.name, mine.ordered
+        if order is None or order.generation != process.boundary:
+            raise Violation(f"{name} is to cross into {process.boundary} and has lost it")
+        if name in order.replicas:
+            return self._enter(world, process, mine, order)
+        moved = self._plain(process, protocol.left)
+        return self._change(world, name, member=moved, phase="leaver", boundary=0)
+
+    def _finish(self, world: World, process: Process, mine: Member) -> World:
+        changed = self._change(world, process.name, phase="finished")
+        event = Finished(replica=process.name, committed=mine.committed)
+        return self._tell(changed, process.name, event)
+
+    def _vote(self, world: World, process: Process, mine: Member, number: Generation) -> World:
+        step = mine.committed
+        moved = self._plain(process, protocol.voted, step)
+        post: Post = (mine.current, "metadata", step, (number, mine.stopping))
+        posts = (*process.posts, post)
+        return self._change(world, process.name, member=moved, phase="voted", posts=posts)
+
+    def _collective(self, world: World, process: Process, mine: Member) -> Iterator[Action]:
+        """The collective it waits in completes here, or fails here; maybe either can happen."""
+        order = self.orders[_place(process)]
+        if protocol.is_sealed(mine, order.generation):
+            return
+        name, generation = process.name, order.generation
+        completed = self._completion(world, process, mine, order)
+        if completed is not None:
+            label = (name, "completes", process.phase, mine.committed, "in", generation)
+            yield label, completed
+        if self._peer_is_gone(world, process, order):
+            label = (name, "fails", process.phase, mine.committed, "in", generation)
+            yield label, partial(self._fail, world, process)
+
+    def _completion(
+        self, world: World, process: Process, mine: Member, order: Order
+    ) -> Callable[[], World] | None:
+        """Return what completing its collective does, if all have posted."""
+        if process.phase == "transfer":
+            resolution = self.resolutions[process.resolution]
+            senders = [order.replicas[rank] for rank in resolution.survivors]
+            if all(self._sent(world, sender, order.generation) for sender in senders):
+                return partial(self._receive, world, process, resolution)
+            return None
+        kind, number = {
+            "voted": ("metadata", mine.committed),
+            "held": ("null", process.round),
+            "header": ("header", 0),
+        }[process.phase]
+        values = self._all_posted(world, order, kind, number)
+        if values is None:
+            return None
+        if process.phase == "voted":
+            return partial(self._commit, world, process, mine, values)
+        if process.phase == "held":
+            return partial(self._end_null_round, world, process, mine, values)
+        return partial(self._resolve, world, process, order, values)
+
+    def _receive(self, world: World, process: Process, resolution: Resolution) -> World:
+        moved = self._plain(process, protocol.received, resolution)
+        changed = self._change(world, process.name, member=moved)
+        return self._entered(changed, process.name, process.going)
+
+    def _commit(
+        self, world: World, process: Process, mine: Member, values: tuple[Any, ...]
+    ) -> World:
+        moved = self._plain(process, protocol.committed, mine.current)
+        number = protocol.boundary(self.members[moved], [ready for ready, _ in values])
+        return self._change(
+            self._record(world, self.members[moved]),
+            process.name,
+            member=moved,
+            phase="computing",
+            boundary=int(number),
+            stop_seen=any(stop for _, stop in values),
+        )
+
+    def _end_null_round(
+        self, world: World, process: Process, mine: Member, values: tuple[Any, ...]
+    ) -> World:
+        number = protocol.boundary(mine, values)
+        if not number:
+            return self._change(world, process.name, round=process.round + 1)
+        process = process._replace(boundary=int(number), round=0)
+        return self._cross(_replaced(world, process), process, mine)
+
+    def _resolve(
+        self, world: World, process: Process, order: Order, headers: tuple[Any, ...]
+    ) -> World:
+        origin = None if order.origin is None else order.replicas.index(order.origin)
+        try:
+            resolution = resolve(headers, origin)
+        except NoStateError as error:
+            holders = self._holders(world)
+            if holders:
+                raise Violation(f"{order.generation}: {error}; {holders} hold it") from error
+            spent = world._replace(expected=world.expected | set(world.used))
+            return self._fail(spent, process)
+        rank = order.replicas.index(process.name)
+        moved = self._plain(process, protocol.resolved, resolution, rank)
+        mine = self.members[moved]
+        if rank in resolution.commits:
+            world = self._record(world, mine)
+        if rank not in resolution.survivors:
+            number = self.resolutions.put(resolution)
+            return self._change(
+                world, process.name, member=moved, phase="transfer", resolution=number
+            )
+        if (mine.committed, mine.made_by) != (resolution.committed, resolution.made_by):
+            raise Violation(f"{process.name} survives with {mine.committed} made by {mine.made_by}")
+        changed = self._change(world, process.name, member=moved)
+        post: Post = (order.generation, "send", 0, None)
+        changed = self._post(changed, _get(changed, process.name), post)
+        return self._entered(changed, process.name, process.going)
+
+    def _entered(self, world: World, name: ReplicaId, where: int) -> World:
+        process, order = _get(world, name), self.orders[where]
+        before = self.members[process.member].current
+        moved = self._plain(process, protocol.entered, order)
+        mine = self.members[moved]
+        if mine.committed and world.history[mine.committed - 1] != mine.made_by:
+            raise Violation(f"{name} enters with a step {mine.committed - 1} of {mine.made_by}")
+        gone = (*process.abandoned, int(before)) if before else process.abandoned
+        changed = self._change(
+            world,
+            name,
+            member=moved,
+            phase="held" if order.hold and mine.committed < self.steps else "computing",
+            home=where,
+            going=-1,
+            resolution=-1,
+            round=0,
+            boundary=0,
+            abandoned=gone,
+        )
+        changed = self._check_counts(changed, mine)
+        event = Switched(replica=name, generation=order.generation, step=mine.committed)
+        return self._tell(changed, name, event)
+
+    def _fail(self, world: World, process: Process) -> World:
+        generation = self.orders[_place(process)].generation
+        moved, tasks = self._move(process, protocol.on_broken, generation, "peer gone")
+        gone = (*process.abandoned, int(generation))
+        changed = self._change(
+            world, process.name, member=moved, phase="broken", boundary=0, abandoned=gone
+        )
+        return self._perform(changed, process.name, tasks)
+
+    def _obey(self, world: World, process: Process, command: Command) -> World:
+        """The link thread: one command of the coordinator."""
+        name = process.name
+        world = self._change(world, name, inbox=process.inbox[1:])
+        process = _get(world, name)
+        match command:
+            case Prepare(order=order):
+                moved, tasks = self._move(process, protocol.on_prepare, order, INCARNATION)
+            case Switch(order=order):
+                moved, tasks = self._move(process, protocol.on_switch, order, INCARNATION)
+            case Reform(order=order):
+                moved, tasks = self._move(process, protocol.on_reform, order, INCARNATION)
+            case Dismiss():
+                return self._die(world, process, ExitKind.LEFT)
+            case Release():
+                return self._change(world, name, released=True)
+            case Stop():
+                moved, tasks = self._move(process, _stopping)
+            case _:
+                return world
+        return self._perform(self._change(world, name, member=moved), name, tasks)
+
+    def _perform(self, world: World, name: ReplicaId, tasks: tuple[protocol.Task, ...]) -> World:
+        for task in tasks:
+            process = _get(world, name)
+            match task:
+                case Build(order=order):
+                    world = self._post(world, process, (order.generation, "build", 0, None))
+                case Abandon(generation=generation):
+                    gone = (*process.abandoned, int(generation))
+                    world = self._change(world, name, abandoned=gone)
+                case Prepared() | Refused() | Broken():
+                    world = self._tell(world, name, task)
+                case _:
+                    assert_never(task)
+        return world
+
+    def _die(self, world: World, process: Process, kind: ExitKind) -> World:
+        """The process is gone; what it had sent is still on its way."""
+        mine = self.members[process.member]
+        stub = Member(replica=process.name, has_state=mine.has_state, committed=mine.committed)
+        dead = Process(
+            name=process.name,
+            member=self.members.put(stub),
+            phase="dead",
+            posts=process.posts,
+            outbox=process.outbox,
+            exit=kind,
+        )
+        return _replaced(world, dead)
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _record(self, world: World, mine: Member) -> World:
+        """Note who made the step just committed; a second maker is a second result."""
+        step, maker = mine.committed - 1, int(mine.made_by)
+        if step < len(world.history):
+            if world.history[step] != maker:
+                raise Violation(
+                    f"{mine.replica} commits step {step} made by {maker}; "
+                    f"it was committed as made by {world.history[step]}"
+                )
+            return world
+        if step > len(world.history):
+            raise Violation(f"{mine.replica} commits step {step} after {len(world.history)} steps")
+        return world._replace(history=(*world.history, maker))
+
+    def _check_counts(self, world: World, entered: Member) -> World:
+        counts = [entered.committed]
+        for process in world.processes:
+            mine = self.members[process.member]
+            if process.alive and mine.has_state and mine.current == entered.current:
+                counts.append(mine.committed)
+        if max(counts) - min(counts) > 1:
+            raise Violation(f"members of {entered.current} have committed {sorted(counts)} steps")
+        return world
+
+    def _all_posted(
+        self, world: World, order: Order, kind: str, number: int
+    ) -> tuple[Any, ...] | None:
+        """Return what the members posted, in replica_rank order, or None if one has not."""
+        values = []
+        for name in order.replicas:
+            process = _find(world, name)
+            if process is None:
+                return None
+            for generation, what, turn, value in process.posts:
+                if generation == order.generation and what == kind and turn == number:
+                    values.append(value)
+                    break
+            else:
+                return None
+        return tuple(values)
+
+    def _sent(self, world: World, name: ReplicaId, generation: Generation) -> bool:
+        process = _find(world, name)
+        return process is not None and _has_posted(process, generation, "send", 0)
+
+    def _posted_null(self, process: Process, mine: Member) -> bool:
+        return _has_posted(process, mine.current, "null", process.round)
+
+    def _peer_is_gone(self, world: World, process: Process, order: Order) -> bool:
+        for name in order.replicas:
+            if name != process.name:
+                peer = _find(world, name)
+                if peer is None or not peer.alive or order.generation in peer.abandoned:
+                    return True
+        return False
+
+    def _tell(self, world: World, name: ReplicaId, event: Event) -> World:
+        process = _get(world, name)
+        return self._change(world, name, outbox=(*process.outbox, self.events.put(event)))
+
+    def _post(self, world: World, process: Process, post: Post) -> World:
+        return self._change(world, process.name, posts=(*process.posts, post))
+
+    def _change(self, world: World, name: ReplicaId, **fields: Any) -> World:
+        process = _find(world, name)
+        return world if process is None else _replaced(world, process._replace(**fields))
+
+    def _move(self, process: Process, function: Any, *args: Any) -> tuple[int, Any]:
+        """Apply one transition of core.member that returns tasks."""
+        key = (function, process.member, args)
+        if key not in self._moved:
+            moved, tasks = function(self.members[process.member], *args)
+            self._moved[key] = self.members.put(moved), tasks
+        number, tasks = self._moved[key]
+        return number, tasks
+
+    def _plain(self, process: Process, function: Any, *args: Any) -> int:
+        """Apply one transition of core.member that returns the member alone."""
+        return self.members.put(function(self.members[process.member], *args))
+
+    def tidy(self, world: World) -> World:
+        """Forget what no future step can depend on, so that equal futures are equal worlds."""
+        needed = frozenset().union(*(self._needed(p) for p in world.processes if p.alive))
+        kept = []
+        for process in world.processes:
+            posts, abandoned = process.posts, process.abandoned
+            if posts or abandoned:
+                posts, abandoned = self._tidied(posts, abandoned, needed)
+                if posts is not process.posts or abandoned is not process.abandoned:
+                    process = process._replace(posts=posts, abandoned=abandoned)
+            if process.alive or process.outbox or process.exit is not None or posts:
+                kept.append(process)
+        return world._replace(processes=tuple(kept))
+
+    def _needed(self, process: Process) -> frozenset[int]:
+        """Return the generations whose collectives this worker may still take part in."""
+        key = (process.member, process.home, process.going, process.inbox)
+        found = self._needs.get(key)
+        if found is None:
+            mine = self.members[process.member]
+            orders = [self.orders[n] for n in (process.home, process.going) if n >= 0]
+            orders += [o for o in (mine.prepared, mine.ordered, mine.reform) if o is not None]
+            sent = (self.commands[number] for number in process.inbox)
+            orders += [c.order for c in sent if isinstance(c, Prepare | Switch | Reform)]
+            found = self._needs[key] = frozenset(int(order.generation) for order in orders)
+        return found
+
+    def _tidied(
+        self, posts: tuple[Post, ...], abandoned: tuple[int, ...], needed: frozenset[int]
+    ) -> tuple[tuple[Post, ...], tuple[int, ...]]:
+        key = (posts, abandoned, needed)
+        found = self._tidy.get(key)
+        if found is None:
+            found = _latest(posts, needed), tuple(sorted(needed.intersection(abandoned)))
+            self._tidy[key] = found
+        return found
+
+
+def told(label: tuple[object, ...]) -> str:
+    """One action as a line."""
+    return " ".join(
+        brief(part) if hasattr(part, "__dataclass_fields__") else str(part) for part in label
+    )
+
+
+def brief(value: Any) -> str:
+    """One event or command on part of a line."""
+    name = type(value).__name__
+    if isinstance(value, Prepare | Switch | Reform):
+        held = " hold" if value.order.hold else ""
+        return f"{name}({value.order.generation}: {' '.join(value.order.replicas)}{held})"
+    words = [
+        str(part if not isinstance(part, tuple) else " ".join(map(str, part)))
+        for slot in type(value).__dataclass_fields__
+        if slot not in ("layout", "endpoint", "identity", "has_state", "reason")
+        for part in [getattr(value, slot)]
+    ]
+    return f"{name}({' '.join(word for word in words if word)})"
+
+
+def _stopping(mine: Member) -> tuple[Member, tuple[()]]:
+    return replace(mine, stopping=True), ()
+
+
+def _detail(process: Process) -> str:
+    return "SIGKILL" if process.exit is ExitKind.SIGNAL else ""
+
+
+def _place(process: Process) -> int:
+    """Return the number of the order whose collective it waits in."""
+    return process.home if process.phase in ("voted", "held") else process.going
+
+
+def _find(world: World, name: ReplicaId) -> Process | None:
+    for process in world.processes:
+        if process.name == name:
+            return process
+    return None
+
+
+def _get(world: World, name: ReplicaId) -> Process:
+    process = _find(world, name)
+    assert process is not None
+    return process
+
+
+def _replaced(world: World, changed: Process) -> World:
+    return world._replace(
+        processes=tuple(changed if p.name == changed.name else p for p in world.processes)
+    )
+
+
+def _has_posted(process: Process, generation: int, kind: str, number: int) -> bool:
+    return any(post[:3] == (generation, kind, number) for post in process.posts)
+
+
+def _without(posts: tuple[Post, ...], generation: int) -> tuple[Post, ...]:
+    return tuple(post for post in posts if post[0] != generation)
+
+
+def _latest(posts: tuple[Post, ...], needed: frozenset[int]) -> tuple[Post, ...]:
+    """Keep the posts of groups somebody is in; of repeated kinds the last two rounds."""
+    kept = sorted(
+        {post[:3]: post for post in posts if post[0] in needed}.values(), key=lambda p: p[:3]
+    )
+    last: dict[tuple[int, str], int] = {}
+    for generation, kind, number, _ in kept:
+        last[generation, kind] = number
+    return tuple(post for post in kept if post[2] >= last[post[0], post[1]] - 1)

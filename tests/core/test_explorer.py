@@ -1,0 +1,119 @@
+"""In every state of the explorer, up to a bound, DESIGN 5.6 holds and silence ends.
+
+The default bounds take seconds; ``soak`` walks further.  Any of them can be repeated or enlarged
+with ``python -m tests.core.explorer``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.core.explorer.cases import Case, prepare, run
+from tests.core.explorer.search import explore
+from tests.core.explorer.world import Faults
+
+from pliant.core.vocabulary import DrainRequested, ReplicaId, Scaled, StopRequested
+
+R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
+DRAIN = DrainRequested(replica=R1, notice_s=1000.0)
+GROW = Scaled(target=2)
+
+DEFAULT = {
+    "a start from nothing, and a kill": Case(members=0, devices=1, steps=1, faults=Faults(kills=1)),
+    "a join and a kill": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(kills=1)
+    ),
+    "a kill and its replacement": Case(devices=2, steps=1, faults=Faults(kills=1)),
+    "a drain": Case(devices=2, wishes=(DRAIN,)),
+    "a collective that fails although nobody died": Case(
+        devices=2, steps=1, faults=Faults(breaks=1)
+    ),
+    "a join whose collective fails": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(breaks=1)
+    ),
+    "a hang": Case(devices=2, steps=1, faults=Faults(hangs=1)),
+    "a join that hangs": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(hangs=1), is_prompt=True
+    ),
+    "a join and a deadline that passes too early": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(ticks=1)
+    ),
+    "a join and a message that arrives twice": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(repeats=1)
+    ),
+    "a kill below the minimum": Case(
+        devices=2, min_replicas=2, steps=1, faults=Faults(kills=1), is_prompt=True
+    ),
+    "a stop": Case(devices=2, wishes=(StopRequested(),), may_stop=True),
+}
+
+SOAK = {
+    "three members and two kills": Case(
+        members=3, devices=3, steps=1, faults=Faults(kills=2), is_prompt=True
+    ),
+    "three members, a kill and a broken collective": Case(
+        members=3, devices=3, steps=1, faults=Faults(kills=1, breaks=1), is_prompt=True
+    ),
+    "three members and a kill, every order of messages": Case(
+        members=3, devices=3, steps=1, faults=Faults(kills=1)
+    ),
+    "two members, a joiner and a kill": Case(
+        wishes=(Scaled(target=3),), steps=1, faults=Faults(kills=1), is_prompt=True
+    ),
+    "a joiner, a leaver and a kill": Case(
+        wishes=(Scaled(target=3), DRAIN), steps=1, faults=Faults(kills=1), is_prompt=True
+    ),
+    "a leaver and a kill": Case(devices=2, wishes=(DRAIN,), faults=Faults(kills=1)),
+    "two kills": Case(devices=2, faults=Faults(kills=2)),
+    "two kills below the minimum": Case(
+        min_replicas=2, steps=1, faults=Faults(kills=2)
+    ),
+    "a join and a kill, nothing reduced": Case(
+        members=1, devices=2, wishes=(GROW,), faults=Faults(kills=1), is_eager=False
+    ),
+    "a hang and a kill": Case(devices=2, steps=1, faults=Faults(hangs=1, kills=1)),
+    "a leaver and a hang": Case(devices=2, wishes=(DRAIN,), faults=Faults(hangs=1)),
+    "everything once": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,),
+        faults=Faults(kills=1, breaks=1, ticks=1, repeats=1), is_prompt=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFAULT)
+def test_every_state_keeps_the_invariants_and_silence_ends(name: str) -> None:
+    report = run(DEFAULT[name])
+
+    assert not report.violation, f"{report}"
+    assert report.states > 50
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", SOAK)
+def test_every_state_of_a_larger_bound_keeps_them_too(name: str) -> None:
+    report = run(SOAK[name], max_states=1_500_000)
+
+    assert not report.violation, f"{report}"
+
+
+def test_a_bound_that_was_reached_is_reported() -> None:
+    report = run(Case(devices=2, steps=1, faults=Faults(kills=1)), max_states=50)
+
+    assert not report.complete
+    assert "(bounded)" in str(report)
+
+
+def test_a_counterexample_is_told_step_by_step() -> None:
+    """The universe is told of fewer devices than the controller: it starts one too many."""
+    universe, start = prepare(Case(members=1, devices=2, steps=1, wishes=(GROW,)))
+    universe.devices = 1
+
+    report = explore(universe, start)
+
+    assert report.violation == "VIOLATION: r2 started while all 1 devices run a process"
+    assert report.trace.splitlines() == [
+        "from 1 replicas, Faults(kills=0, hangs=0, breaks=0, ticks=0, repeats=0):",
+        "  someone asks: Scaled(2)",
+        "      -> StartReplica(r2 n1)",
+        "  r2 started while all 1 devices run a process",
+    ]
