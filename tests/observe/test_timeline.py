@@ -99,6 +99,16 @@ def test_the_price_is_open_until_the_new_size_has_a_normal_step() -> None:
     assert after.pause_s is not None
 
 
+def test_the_new_size_is_that_of_the_first_commit_after_the_event() -> None:
+    story = two_running().exited("r2", "signal", "SIGKILL").reform("r1")  # below its minimum
+    story.start("r3").spare("r3", after_s=1.0).switch("r1", "r3").steps(5, 0.5)
+
+    loss, join = resizes(story)
+
+    assert loss.pause_s == pytest.approx(1.0)
+    assert join.pause_s == pytest.approx(1.0)
+
+
 def test_ready_counts_from_the_order_to_start_until_the_slowest_joiner_trains() -> None:
     story = two_running().start("r3").start("r4", after_s=0.5).spare("r3", "r4", after_s=2.0)
     story.prepare("r1", "r2", "r3", "r4").switch("r1", "r2", "r3", "r4", pause_s=0.5).steps(5)

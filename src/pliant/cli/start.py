@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,7 @@ from pliant.core.policy import ElasticPolicy
 from pliant.observe.log import Record
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_STOPPED = 3
 
@@ -63,11 +65,17 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     console = Console(highlight=False)
     show = settings["show"].value
     view = JsonView(console, show=show) if as_json else view_for(console, show=show)
-    with view:
-        code = run_job(config, observer=view)
-    if code == EXIT_USAGE and new and not view.board.committed:
-        shutil.rmtree(out, ignore_errors=True)  # refused before its first step: leave nothing
-    elif not as_json:
+    code = EXIT_FAILED
+    try:
+        with view:
+            code = run_job(config, observer=view)
+    except ConfigError:
+        code = EXIT_USAGE
+        raise
+    finally:
+        if code == EXIT_USAGE and new and not view.board.committed:
+            _remove(out, settings)
+    if out.exists() and not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
     if code not in (EXIT_OK, EXIT_STOPPED):
         print(f"pliant: {view.board.reason}", file=sys.stderr)
@@ -77,6 +85,7 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
 def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
     """Start a job in the background and say where it is."""
     name, _ = _checked(command, settings)
+    new = not _exists(settings)
     out = output_directory(settings, name)
     with (out / "pliant.log").open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - our own program
@@ -90,15 +99,18 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     while waited < DETACH_S:
         job = next((job for job in running_jobs() if job.job == name), None)
         if job is not None:
-            said = {"job": name, "pid": job.pid, "url": job.url, "out": str(out)}
+            where = {"job": name, "pid": job.pid, "url": job.url, "out": str(out)}
             print(
-                json.dumps(said)
+                json.dumps(where)
                 if as_json
                 else f"job {name} runs in the background; follow it with pliant status"
             )
             return 0
         if process.poll() is not None:
-            raise ConfigError(_last_line(out / "pliant.log"))
+            said = _last_line(out / "pliant.log")
+            if new and process.returncode == EXIT_USAGE:
+                _remove(out, settings)
+            raise ConfigError(said)
         pause.wait(POLL_S)
         waited += POLL_S
     raise ConfigError(f"job {name} was not found within {DETACH_S:g} s; see {out / 'pliant.log'}")
@@ -116,6 +128,14 @@ def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str,
     if any(job.job == name for job in running_jobs()):
         raise ConfigError(f"a job named {name} is running already; choose another with --name")
     return name, policy
+
+
+def _remove(out: Path, settings: Mapping[str, Resolved]) -> None:
+    """Leave nothing of a run that was refused before its first step."""
+    shutil.rmtree(out, ignore_errors=True)
+    if settings["out"].value is None:
+        with suppress(OSError):
+            out.parent.rmdir()  # runs/, if it was made for this
 
 
 def _exists(settings: Mapping[str, Resolved]) -> bool:

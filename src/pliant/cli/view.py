@@ -7,6 +7,8 @@ loop and return at once; the live panel is drawn by Rich's own thread, hence the
 
 from __future__ import annotations
 
+import sys
+import termios
 import threading
 from collections import deque
 from types import TracebackType
@@ -142,6 +144,7 @@ class LiveView(View):
     def __init__(self, console: Console, *, show: str | None) -> None:
         super().__init__(console, show=show)
         self._lock = threading.Lock()
+        self._echo: list[Any] | None = None
         self._news: deque[str] = deque(maxlen=NEWS)
         self._live = Live(
             console=console,
@@ -152,6 +155,7 @@ class LiveView(View):
         )
 
     def __enter__(self) -> Self:
+        self._echo = _silence_control_echo()
         self._live.start()
         return self
 
@@ -162,6 +166,8 @@ class LiveView(View):
         trace: TracebackType | None,
     ) -> None:
         self._live.stop()
+        if self._echo is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, self._echo)
         super().__exit__(kind, error, trace)
 
     def record(self, record: Record) -> None:
@@ -184,6 +190,18 @@ class LiveView(View):
     def _draw(self) -> RenderableType:
         with self._lock:
             return job_panel(self.board.as_json(), self.values, list(self._news))
+
+
+def _silence_control_echo() -> list[Any] | None:
+    """Keep the terminal from printing ``^C`` into the panel; return what to set back."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+        changed = [*before]
+        changed[3] &= ~termios.ECHOCTL
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    except (OSError, ValueError, termios.error):
+        return None  # no terminal to type on
+    return before
 
 
 def view_for(console: Console, *, show: str | None) -> LiveView | PlainView:

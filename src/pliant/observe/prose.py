@@ -14,6 +14,11 @@ from pliant.observe.timeline import Resize, ResizeKind
 JOB_ENDS = "the job ends"
 """Why replicas are ended that the job's own end takes along; its sentence says it for all."""
 
+STOPPING = (
+    "stopping at the next step boundary; without checkpoints (a later capability) this run"
+    " cannot be continued"
+)
+
 EXITS = {
     "finished": "finished",
     "left": "left",
@@ -94,7 +99,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "scaled": lambda r, who: f"asked for {count(r.get('target'), 'replica')}",
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
-    "stop_requested": lambda r, who: "asked to stop at the next step boundary",
+    "stop_requested": lambda r, who: STOPPING,
     "end_replica": _end_replica,
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",

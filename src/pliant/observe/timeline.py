@@ -108,6 +108,9 @@ class _Open:
     resize: Resize
     longest_s: float | None = None
 
+    size: int = 0
+    """Replicas of the generation that made the first commit after it: the new size."""
+
 
 @dataclass(slots=True)
 class Timeline:
@@ -175,7 +178,7 @@ class Timeline:
 
     def _priced(self, opened: _Open) -> Resize:
         resize = opened.resize
-        normal = self.median_step_s(resize.num_replicas)
+        normal = self.median_step_s(opened.size)
         if opened.longest_s is None or normal is None:
             return resize
         return replace(resize, pause_s=opened.longest_s - normal)
@@ -338,6 +341,7 @@ class Timeline:
             longest = max(longest, later.mono - earlier.mono)
             later = earlier
         opened.longest_s = longest
+        opened.size = len(self.members.get(commit.generation, ())) or opened.resize.num_replicas
         opened.resize = replace(opened.resize, steps_lost=max(last.step + 1 - commit.step, 0))
 
 
