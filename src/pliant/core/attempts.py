@@ -173,7 +173,6 @@ def switch(state: Membership, moment: Moment) -> Outcome:
         arrived=NOBODY,
         deadline_s=moment.now_s + moment.timeouts.step_s,
         is_hurried=False,
-        has_started=True,
     )
     return state, (Switch(to=_ranked(order, state.leavers), order=order),)
 
@@ -227,10 +226,8 @@ def _reform(state: Membership, moment: Moment) -> Outcome:
     state = replace(state, reform_at_s=NEVER)
     places = seats(state)
     if not places:
-        state = at_rest(state)
-        if state.has_started:
-            return replace(state, phase=Phase.LOST), ()
-        return replace(state, phase=Phase.EMPTY, recorded=None, gone=NOBODY), ()
+        # Even before the first Switched was heard: it may be on its way from one that has trained.
+        return replace(at_rest(state), phase=Phase.LOST), ()
     order = _order(state, places, moment)
     state = replace(
         state,

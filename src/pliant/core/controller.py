@@ -127,6 +127,8 @@ def next_deadline_s(job: Job) -> float:
     if job.stage is Stage.ENDED:
         return NEVER
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
+    if job.stage is Stage.FINISHING:
+        return due_s
     retry_s = job.membership.retry_at_s or NEVER
     start_s = (job.start_by_s or NEVER) if job.stage is Stage.STARTING else NEVER
     return min(group.next_deadline_s(job.membership), due_s, start_s, retry_s, job.stop_by_s)
@@ -149,6 +151,10 @@ class _Turn:
     def moment(self) -> Moment:
         return moment(self.settings, self.now_s)
 
+    def is_asked(self, name: ReplicaId) -> bool:
+        """Whether the end of this one was asked for, so that it costs nothing of the budget."""
+        return name not in self.job.replicas or self.job.replicas[name].is_asked
+
     def change(self, name: ReplicaId, replica: Replica) -> None:
         self.job = put(self.job, name, replica)
 
@@ -160,7 +166,8 @@ class _Turn:
             self.commands.append(command)
             match command:
                 case EndReplica(replica=name, reason=reason):
-                    _charge(self, ExitKind.SIGNAL, f"{name} ({reason})")
+                    if not self.is_asked(name):
+                        _charge(self, ExitKind.SIGNAL, f"{name} ({reason})")
                     _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
                 case Dismiss(to=names, reason=reason):
                     for name in names:
@@ -291,10 +298,10 @@ def _on_exited(turn: _Turn, event: Exited) -> None:
         return
     if replica.is_lost:
         return
-    if event.kind is ExitKind.USAGE and (was_training or not job.membership.has_started):
+    if event.kind is ExitKind.USAGE and (was_training or job.membership.recorded is None):
         _end(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
         return
-    if event.kind is ExitKind.EARLY and not job.membership.has_started:
+    if event.kind is ExitKind.EARLY and job.membership.recorded is None:
         _end(turn, EXIT_INPUT, f"{what}; a script trains with `with pliant.Session(...)`")
         return
     if not replica.is_asked:
@@ -383,7 +390,7 @@ def _on_stop(turn: _Turn) -> None:
     if job.stage in (Stage.STOPPING, Stage.FINISHING):
         return
     order = job.membership.recorded
-    if not job.membership.has_started or order is None or order.hold:
+    if order is None or order.hold:
         _end(turn, EXIT_STOPPED, "stopped on request")
         return
     turn.job = replace(
@@ -560,19 +567,14 @@ def _settle(turn: _Turn) -> None:
             turn.change(name, replace(replica, state=ReplicaState.TRAINING))
     if turn.job.stage is Stage.STARTING and membership.recorded is not None:
         turn.job = replace(turn.job, stage=Stage.RUNNING)
-    elif turn.job.stage is Stage.RUNNING and membership.phase is Phase.EMPTY:
-        # All died before they had trained: as at the start, wait for enough others.
-        wait_s = turn.now_s + turn.settings.start_wait_s
-        turn.job = replace(turn.job, stage=Stage.STARTING, start_by_s=wait_s)
 
 
 def _finish_if_done(turn: _Turn) -> None:
     """Once every member has done its last step, let them all go."""
-    order = turn.job.membership.recorded
-    if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
-        _end(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
-        return
     if not group.is_finished(turn.job.membership):
+        order = turn.job.membership.recorded
+        if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
+            _end(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
         return
     is_stop = turn.job.stage is Stage.STOPPING
     count = turn.job.membership.committed

@@ -138,7 +138,6 @@ def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
         late=state.late - {event.replica},
         spares=state.spares.drop(event.replica),
         committed=max(state.committed, event.step),
-        has_started=True,
     )
     state = _at_boundary(state, moment)
     # The survivors hold the state in the new generation: nobody needs a leaver any more (R9).
@@ -180,7 +179,8 @@ def _on_broken(state: Membership, event: Broken, moment: Moment) -> Outcome:
 
 
 def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> Outcome:
-    """Reform with everybody unless a loss is reported within the grace."""
+    """Reform with everybody unless a loss is reported within the grace; prepare nothing else."""
+    state = at_rest(state) if state.attempt is not None else state
     return replace(
         state,
         broken=max(state.broken, generation, key=int),
@@ -229,6 +229,5 @@ def _on_finished(state: Membership, event: Finished) -> Outcome:
         state,
         finished=state.finished | {event.replica},
         committed=max(state.committed, event.committed),
-        has_started=True,
     )
     return (at_rest(state) if state.attempt is not None else state), ()

@@ -58,7 +58,7 @@ class Phase(StrEnum):
     """Where the membership is in a change."""
 
     EMPTY = "empty"
-    """No generation has trained yet, and none is on its way."""
+    """No Switch was ever sent, so that nobody can hold state yet."""
 
     STEADY = "steady"
     PREPARING = "preparing"
@@ -219,9 +219,6 @@ class Membership:
     finished: frozenset[ReplicaId] = NOBODY
     """Members that have done the last step."""
 
-    has_started: bool = False
-    """Someone has trained: from now on state can be lost."""
-
     stale: int = 0
     """Messages dropped because they came too late."""
 
@@ -237,12 +234,6 @@ def members(state: Membership) -> tuple[ReplicaId, ...]:
     if state.recorded is None:
         return ()
     return tuple(r for r in state.recorded.replicas if r not in state.gone)
-
-
-def staying(state: Membership) -> frozenset[ReplicaId]:
-    """Return who is in, or on its way into, the newest generation or attempt."""
-    order = state.attempt or state.recorded
-    return frozenset(order.replicas) - state.gone if order else NOBODY
 
 
 def is_finished(state: Membership) -> bool:
