@@ -223,8 +223,8 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     module = types.ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    module.__dict__["__builtins__"] = sys.modules["builtins"]
-    module.__dict__["__cached__"] = None
+    names = {"__builtins__": sys.modules["builtins"], "__cached__": None, "__annotations__": {}}
+    module.__dict__.update(names)
     sys.modules["__main__"] = module
     try:
         source = Path(path).read_bytes()

@@ -1,0 +1,139 @@
+"""Speaks to a fork server of its own, as an agent does, one request after the other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pliant.core.vocabulary import Incarnation, ReplicaId
+from pliant.wire.codec import WORKER_EVENTS, WORKER_NOTES, Envelope, Message, decode
+from pliant.wire.framing import Unframer
+from pliant.wire.launch import (
+    Assignment,
+    Report,
+    Request,
+    ServerReady,
+    StartWorker,
+    WorkerExited,
+    WorkerStarted,
+    read_report,
+    write_request,
+)
+
+DEADLINE_S = 30.0
+COLD_SERVER = Path(__file__).with_name("cold_server.py")
+
+
+class Worker:
+    """One started worker: its process id, and the agent's ends of its socket and output."""
+
+    def __init__(self, pid: int, control: socket.socket, output: int) -> None:
+        self.pid = pid
+        self.control = control
+        self._output = os.fdopen(output, "rb")
+
+    def close(self) -> None:
+        """Close the agent's ends; the worker then ends itself."""
+        self.control.close()
+        self._output.close()
+
+    def said(self) -> str:
+        """Return everything it prints; waits until nobody holds its output any more."""
+        return self._output.read().decode()
+
+    def messages(self) -> list[Message]:
+        """Return everything it tells its agent until it ends."""
+        unframer, found = Unframer(), []
+        while data := self.control.recv(65536):
+            for frame in unframer.feed(data):
+                envelope = decode(frame, WORKER_EVENTS | WORKER_NOTES)
+                assert isinstance(envelope, Envelope)
+                found.append(envelope.message)
+        return found
+
+
+class Servant:
+    """The agent's end of a fork server."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process = process
+        self.sock = sock
+        self._workers: list[Worker] = []
+
+    def close(self) -> None:
+        """Close what tests left open."""
+        for worker in self._workers:
+            worker.close()
+
+    def ask(self, request: Request, fds: list[int] | None = None) -> None:
+        socket.send_fds(self.sock, [write_request(request)], fds or [])
+
+    def report(self) -> Report | None:
+        """Return the next report; ``None`` if the server is gone."""
+        data = self.sock.recv(1 << 17)
+        return read_report(data) if data else None
+
+    def start(self, cwd: Path, *command: str, name: str = "r1") -> Worker:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(DEADLINE_S)
+        read_end, write_end = os.pipe()
+        assignment = Assignment(
+            replica=ReplicaId(name),
+            job="j",
+            command=command,
+            cwd=str(cwd),
+            out=str(cwd / "out"),
+            address="127.0.0.1",
+            incarnation=Incarnation(3),
+            init=None,
+        )
+        self.ask(StartWorker(assignment=assignment), [theirs.fileno(), write_end, write_end])
+        theirs.close()
+        os.close(write_end)
+        started = self.report()
+        assert isinstance(started, WorkerStarted)
+        self._workers.append(Worker(started.pid, ours, read_end))
+        return self._workers[-1]
+
+    def exit(self) -> WorkerExited:
+        report = self.report()
+        assert isinstance(report, WorkerExited)
+        return report
+
+
+@contextmanager
+def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
+    """Start a fork server and wait until it is ready; kill it at the end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(DEADLINE_S)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, *(arguments or (str(COLD_SERVER),)), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+        )
+    with ours:
+        servant = Servant(process, ours)
+        try:
+            assert isinstance(servant.report(), ServerReady)
+            yield servant
+        finally:
+            servant.close()
+            servant.sock.close()
+            process.wait(DEADLINE_S)
+
+
+def run(cwd: Path, *command: str, **environment: str) -> tuple[int, str, list[Any]]:
+    """Run one worker to its end; return its exit code, output and messages."""
+    with fork_server(**environment) as servant:
+        worker = servant.start(cwd, *command)
+        messages = worker.messages()
+        said = worker.said()
+        return servant.exit().returncode, said, messages
