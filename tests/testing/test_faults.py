@@ -17,9 +17,10 @@ def clean() -> Iterator[None]:
 
 
 def test_a_plan_is_read_from_text() -> None:
-    assert faults.parse("r2@vote:7=SIGKILL, r3@transfer=hang:2.5") == (
-        faults.Fault(replica="r2", point="vote", step=7, action="SIGKILL"),
+    assert faults.parse("r2@vote:7=SIGKILL, r3@transfer=hang:2.5,r1@tail:3+=raise") == (
+        faults.Fault(replica="r2", point="vote", step=7, or_later=False, action="SIGKILL"),
         faults.Fault(replica="r3", point="transfer", action="hang:2.5"),
+        faults.Fault(replica="r1", point="tail", step=3, action="raise"),
     )
 
 

@@ -9,6 +9,7 @@ A plan is text, so that it travels as a script's argument:
     r3@transfer=SIGSTOP        the first time r3 passes "transfer"
     r1@tail:4=hang:2.5         r1 sleeps for 2.5 s
     r1@tail:4=raise            r1 raises InjectedError
+    r1@build:3+=SIGKILL        the first time r1 passes "build" with 3 steps committed or more
 
 Several are joined by commas.  Each happens once.
 """
@@ -57,8 +58,11 @@ class Fault:
     point: str
     action: str
 
-    step: int | None = None
-    """None: the first time the replica passes the point."""
+    step: int = 0
+    """Steps committed when it happens."""
+
+    or_later: bool = True
+    """Whether it happens at a later step if the replica did not pass the point in this one."""
 
     def __post_init__(self) -> None:
         if self.point not in POINTS:
@@ -69,7 +73,8 @@ class Fault:
 
     def fits(self, point: str, step: int) -> bool:
         """Return whether this fault is due here."""
-        return self.point == point and self.step in (None, step)
+        is_due = step >= self.step if self.or_later else step == self.step
+        return self.point == point and is_due
 
     def happen(self) -> None:
         """Do it, to the calling process."""
@@ -115,6 +120,14 @@ def _parse_one(text: str) -> Fault:
     place, equals, action = text.partition("=")
     replica, at, where = place.partition("@")
     point, colon, step = where.partition(":")
-    if not (equals and at and replica and action and (step or not colon)):
+    number = step.removesuffix("+")
+    is_whole = equals and at and replica and action
+    if not is_whole or bool(colon) != number.isdigit():
         raise ValueError(f"a fault looks like r2@vote:7=SIGKILL, got {text!r}")
-    return Fault(replica=replica, point=point, action=action, step=int(step) if step else None)
+    return Fault(
+        replica=replica,
+        point=point,
+        action=action,
+        step=int(number or 0),
+        or_later=step != number or not colon,
+    )

@@ -1,0 +1,132 @@
+"""Runs one of the models under an agent while replicas come and go, and checks what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.engine import models
+from tests.processes.launching import RunningJob, running
+
+SCRIPT = Path(__file__).with_name("train_model.py")
+
+DEADLINE_S = 120.0
+"""Longest wait for a job's end: a loaded machine takes half a minute to import torch."""
+
+Play = Callable[[RunningJob], None]
+
+
+def reference(model: str, steps: int, *, options: dict[str, Any] | None = None, **more: Any) -> str:
+    """Return the digest of a run that nobody touches, alone in this process."""
+    return models.train(models.build(model, **(options or {})), steps, **more)
+
+
+def run(
+    directory: Path,
+    model: str,
+    steps: int,
+    play: Play,
+    *,
+    replicas: int = 3,
+    pace: float = 0.0,
+    num_workers: int = 0,
+    faults: str = "",
+    options: dict[str, Any] | None = None,
+    settings: dict[str, float] | None = None,
+    restarts: int = 5,
+    expected_code: int = 0,
+    **sizes: int,
+) -> Outcome:
+    """Train under an agent, with ``play`` going on beside it, to the end."""
+    words: list[object] = [SCRIPT, "--model", model, "--steps", steps, "--pace", pace]
+    words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
+    words += ["--num-workers", num_workers, "--faults", faults]
+    words += ["--options", json.dumps(options or {})]
+    for name, value in sizes.items():
+        words += [f"--{name.replace('_', '-')}", value]
+    with running(
+        directory, *words, replicas=replicas, warm=True, settings=settings, restarts=restarts
+    ) as job:
+        play(job)
+        code = job.process.wait(DEADLINE_S)
+        assert code == expected_code, job.said()
+        job.assert_nothing_is_left()
+        return Outcome(job, directory, steps)
+
+
+class Outcome:
+    """What a job left in its files."""
+
+    def __init__(self, job: RunningJob, directory: Path, steps: int) -> None:
+        self.job = job
+        self.steps = steps
+        self.digests = _lines(directory / "digests")
+        self.tails = _lines(directory / "tails")
+        self.ledger = [line for path in job.out.glob("ledger/*") for line in _lines(path)]
+
+    def kinds(self, kind: str) -> list[Any]:
+        return list(self.job.records(kind))
+
+    def check(self, digest: str) -> None:
+        """Assert that the result is that of the untouched run, and what happened how often."""
+        assert self.digests, self.job.said()
+        assert {line["digest"] for line in self.digests} == {digest}
+        assert {line["committed"] for line in self.digests} == {self.steps}
+        self.check_tails()
+        self.check_commits()
+
+    def check_tails(self) -> None:
+        """Each replica ran each tail at most once; each step had a tail, and at most one leader."""
+        pairs = [(line["replica"], line["step"]) for line in self.tails]
+        assert len(pairs) == len(set(pairs))
+        assert {step for _, step in pairs} == set(range(self.steps))
+        leaders = [line["step"] for line in self.tails if line["leader"]]
+        assert len(leaders) == len(set(leaders))
+        assert len({(line["step"], line["loss"]) for line in self.tails}) == self.steps
+
+    def check_commits(self) -> None:
+        """Each step was committed with one result."""
+        commits = [line for line in self.ledger if line.get("commit")]
+        assert {line["step"] for line in commits} == set(range(self.steps))
+        assert len({(line["step"], line["digest"]) for line in commits}) == self.steps
+
+
+def scale(job: RunningJob, target: int) -> None:
+    with job.client() as client:
+        client.post("/v1/scale", json={"target": target}).raise_for_status()
+
+
+def drain(job: RunningJob, replica: str, notice_s: float = 20.0) -> None:
+    with job.client() as client:
+        path = f"/v1/replicas/{replica}/drain"
+        client.post(path, json={"notice_s": notice_s}).raise_for_status()
+
+
+def kill(job: RunningJob, replica: str) -> None:
+    os.kill(job.pid_of(replica), signal.SIGKILL)
+
+
+def wait_for_members(job: RunningJob, *names: str) -> None:
+    """Wait until the newest generation has exactly these members and each is in it."""
+
+    def is_formed() -> bool:
+        orders = [r["order"] for r in job.records() if r["kind"] in ("switch", "reform")]
+        if not orders:
+            return False
+        newest = orders[-1]
+        switched = {
+            r["replica"] for r in job.records("switched") if r["generation"] == newest["generation"]
+        }
+        return {seat["replica"] for seat in newest["members"]} == set(names) == switched
+
+    job.wait_for(is_formed, f"{', '.join(names)} train together")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
