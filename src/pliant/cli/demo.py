@@ -60,7 +60,7 @@ class Size:
 
 
 FULL = Size(steps=160, spacing=16)
-QUICK = Size(steps=48, spacing=5)
+QUICK = Size(steps=48, spacing=4)
 
 Deed = Callable[[str, Board], None]
 

@@ -1,0 +1,129 @@
+"""People are told each thing once, in order, and only the output they asked for."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.observe.story import Story, eventful
+
+from pliant.cli.view import LiveView, PlainView, view_for
+
+
+def plain(show: str | None = None) -> tuple[PlainView, io.StringIO]:
+    text = io.StringIO()
+    return PlainView(Console(file=text, width=200), show=show), text
+
+
+def told(story: Story) -> list[str]:
+    view, text = plain()
+    for record in story.records:
+        view.record(record)
+    return [line.partition("  ")[2] for line in text.getvalue().splitlines()]
+
+
+def test_a_plain_view_has_a_line_per_event_and_every_ten_steps() -> None:
+    lines = told(eventful().planned(100))
+
+    assert lines[:4] == [
+        "r1 is starting on here",
+        "r2 is starting on here",
+        "r1 is ready to join",
+        "r2 is ready to join",
+    ]
+    steps = [line.split()[1] for line in lines if line.startswith("step ")]
+    assert steps == ["10/100", "20/100", "30/100", "40/100"]
+    assert sum(" joined at step " in line for line in lines) == 2
+    assert sum(" drained at step " in line for line in lines) == 1
+    assert sum(" lost at step " in line for line in lines) == 1
+
+
+def test_a_resize_without_a_price_is_told_at_the_end() -> None:
+    story = eventful().exited("r5", "signal", "SIGKILL").reform("r1", "r3")
+    assert sum(" lost at step " in line for line in told(story)) == 1
+
+    story.write("end_job", exit_code=0, reason="finished")
+
+    assert sum(" lost at step " in line for line in told(story)) == 2
+
+
+def test_a_note_that_every_replica_makes_is_told_once() -> None:
+    story = Story()
+    story.write("note", replica="r1", text="12 MB")
+    story.write("note", replica="r2", text="12 MB")
+    story.write("note", text="prepare generation 2")
+
+    assert told(story) == ["r1: 12 MB"]
+
+
+def test_a_traceback_is_told_once_and_not_beside_the_output_that_has_it() -> None:
+    view, text = plain(show="none")
+    for replica in ("r1", "r2"):
+        view.record({"kind": "traceback", "replica": replica, "text": "ValueError: boom\n"})
+    assert text.getvalue() == "r1 raised:\nValueError: boom\n"
+
+    view, text = plain(show="all")
+    view.record({"kind": "traceback", "replica": "r1", "text": "ValueError: boom\n"})
+    assert text.getvalue() == ""
+
+
+def test_a_failure_is_left_to_the_last_sentence_on_stderr() -> None:
+    story = Story()
+    story.write("end_job", exit_code=1, reason="the script failed")
+
+    assert told(story) == []
+
+
+@pytest.mark.parametrize(
+    ("show", "shown"),
+    [
+        (None, "hello of r1\n"),
+        ("all", "r1 | hello of r1\nr2 | hello of r2\n"),
+        ("none", ""),
+        ("r2", "hello of r2\n"),
+    ],
+)
+def test_output_is_that_of_one_replica_all_or_none(show: str | None, shown: str) -> None:
+    view, text = plain(show)
+    for record in Story().start("r1", "r2").records:
+        view.take(record)
+
+    view.output("r1", "hello of r1")
+    view.output("r2", "hello of r2")
+
+    assert text.getvalue() == shown
+
+
+def test_output_is_never_taken_for_markup() -> None:
+    view, text = plain("all")
+
+    view.output("r1", "[bold]loss[/] [x")
+
+    assert text.getvalue() == "r1 | [bold]loss[/] [x\n"
+
+
+def test_without_a_terminal_the_view_is_plain() -> None:
+    file: Any = io.StringIO()
+
+    assert isinstance(view_for(Console(file=file), show=None), PlainView)
+    assert isinstance(view_for(Console(file=file, force_terminal=True), show=None), LiveView)
+
+
+def test_the_live_view_draws_replicas_figures_and_events() -> None:
+    text = io.StringIO()
+    view = LiveView(
+        Console(file=text, force_terminal=True, width=110, color_system=None), show=None
+    )
+    with view:
+        for record in eventful().planned(100).records:
+            view.record(record)
+        view.record({"kind": "metrics", "step": 48, "values": {"loss": 1.0, "lr": 0.001}})
+
+    last = text.getvalue()[text.getvalue().rindex("╭") :]
+    assert "step 49/100" in last
+    assert "lr 0.001" in last
+    assert "r1 training   r3 training   r5 training" in last
+    assert "x r2 loss" in last
+    assert "ended by SIGKILL" in last
