@@ -93,6 +93,60 @@ def test_every_ownership_gives_the_bits_of_one_process(num_replicas: int) -> Non
     assert outcomes == [[(k, True) for k in counts for _ in range(2)]] * num_replicas
 
 
+def reduce_fast(member: Member) -> bool:
+    layout = a_layout()
+    group = member.build(1, layout=layout)
+    size = group.size
+    plan = Plan.of(size, batching.ownership(size, size))
+    reduction = Reduction(group, layout, plan, exact=False)
+    mine = slot_gradients(layout, group.rank, 0)
+    before = [part.clone() for part in mine]
+    for bucket in layout.buckets:
+        reduction.launch(bucket.index, [mine[bucket.index]])
+    reduced = reduction.finish()
+    total = [slot_gradients(layout, rank, 0) for rank in range(size)]
+    near = all(
+        torch.allclose(result, torch.stack(parts).sum(0), rtol=1e-5, atol=1.0)
+        for result, parts in zip(reduced, map(list, zip(*total, strict=True)), strict=True)
+    )
+    group.retire(grace_s=0.1)
+    return near and all(map(same_bits, mine, before))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+def test_fast_reduction_adds_up_and_leaves_the_partials_alone(num_replicas: int) -> None:
+    with crew(num_replicas) as members:
+        assert members.everybody(reduce_fast) == [True] * num_replicas
+
+
+def abandon_and_go_on(member: Member) -> str:
+    """Complete a step, break the next one off, go on over a new group with the old buffers."""
+    layout = Layout.of([("weight", torch.empty(1_000_000))])
+    plan = Plan.of(2, batching.ownership(2, 2))
+    first = member.build(1, layout=layout)
+    reduction = Reduction(first, layout, plan)
+    reduction.launch(0, [torch.full((1_000_000,), 1.0)])
+    kept = reduction.finish()[0]
+    first.all_gather(torch.ones(1))
+    reduction.launch(0, [torch.full((1_000_000,), 5.0)])
+    first.abandon("a Reform came")
+    second = member.build(2, layout=layout)
+    reduction = Reduction(second, layout, plan, previous=reduction)
+    if not bool((kept == 2.0).all()):
+        return "the kept result was overwritten"
+    for step in range(4):
+        reduction.launch(0, [torch.full((1_000_000,), float(step))])
+        if not bool((reduction.finish()[0] == 2.0 * step).all()):
+            return f"step {step} is wrong"
+    second.retire(grace_s=0.1)
+    return "right"
+
+
+def test_a_broken_off_step_does_not_reach_the_next_generation() -> None:
+    with crew(2) as members:
+        assert members.everybody(abandon_and_go_on) == ["right"] * 2
+
+
 def test_the_fold_of_one_process_equals_the_tree() -> None:
     layout = a_layout()
     for num_slots in range(1, 25):

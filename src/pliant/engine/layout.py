@@ -194,6 +194,8 @@ def _shape(described: Sequence[Any]) -> str:
 
 def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the tensor's strides, or those of a packed copy where it has gaps or overlaps."""
+    if tensor.is_contiguous():
+        return tensor.stride()
     # empty_like keeps the order of dimensions and drops gaps and overlaps; meta allocates nothing.
     return tuple(torch.empty_like(tensor, device="meta").stride())
 

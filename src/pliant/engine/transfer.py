@@ -88,7 +88,7 @@ class TensorSpec:
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory, read from its start, is its part of the stream."""
-        return all(
+        return tensor.stride() == self.stride or all(
             length == 1 or mine == theirs
             for length, mine, theirs in zip(self.shape, tensor.stride(), self.stride, strict=True)
         )
@@ -261,8 +261,9 @@ def _chunks(specs: Sequence[TensorSpec], survivors: Sequence[int]) -> list[_Chun
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """View a dense tensor's memory as its part of the stream."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8)
+    if tensor.is_contiguous():
+        return tensor.view(-1).view(torch.uint8)
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _digest(data: torch.Tensor, seed: int) -> int:
@@ -284,15 +285,17 @@ def _send(
     comm.run(comm.backend.broadcast(_writable(raw), parties.survivors[0]))
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
     works = []
-    digests = []
+    sent = []
     chunks = _chunks(manifest.specs, parties.survivors)
     for chunk in chunks:
         if chunk.sender != comm.rank:
             continue
         pieces = [sources[s.tensor][s.start : s.stop] for s in chunk.segments]
         data = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        digests.append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
         works += [comm.backend.send(data, joiner, chunk.index) for joiner in parties.joiners]
+        sent.append((data, _seed(parties.stamp, digest, chunk.index)))
+    # While the device's thread sends: nothing changes the state, so later is early enough.
+    digests = [_digest(data, seed) for data, seed in sent]
     verdict = torch.tensor(digests, dtype=torch.int64)
     if digests:
         works += [comm.backend.send(verdict, joiner, len(chunks)) for joiner in parties.joiners]
@@ -302,8 +305,8 @@ def _send(
 
 def _source(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's part of the stream, without a copy where its memory is in that order."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if not spec.fits(tensor):
+    tensor = tensor.detach()
+    if not spec.fits(tensor) or tensor.is_conj() or tensor.is_neg():
         packed = spec.empty()
         packed.copy_(tensor)
         tensor = packed
