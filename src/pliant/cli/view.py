@@ -101,10 +101,10 @@ class View:
             self.values = record["values"]
         if record.get("kind") not in ("commit", *ENDINGS):
             return []
-        resizes = self.board.resizes()
+        untold = self.board.timeline.num_resizes - self._told
         ended = record["kind"] in ENDINGS
         told = []
-        for resize in resizes[self._told :]:
+        for resize in self.board.timeline.resizes(untold):
             if resize.pause_s is None and not ended:
                 break
             told.append(resize)

@@ -149,7 +149,6 @@ class Board:
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented shape (see the module)."""
-        resizes = self.resizes()
         return {
             "job": self.job,
             "state": self.state,
@@ -165,9 +164,9 @@ class Board:
             "samples_per_s": self.samples_per_s(),
             "median_step_s": self.median_step_s(),
             "eta_s": self.eta_s(),
-            "steps_lost": sum(resize.steps_lost for resize in resizes),
+            "steps_lost": self.timeline.steps_lost,
             "stale": self.stale,
-            "events": [event_json(resize) for resize in resizes[-RECENT_EVENTS:]],
+            "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],
             "decision": self.decision,
             "exit_code": self.exit_code,
             "reason": self.reason,

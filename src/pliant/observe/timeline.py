@@ -172,16 +172,21 @@ class Timeline:
             gaps = list(self._gaps.get(num_replicas, ()))
         return median(gaps) if gaps else None
 
-    def resizes(self) -> list[Resize]:
-        """Return every resize so far, with what is known of its cost by now."""
-        return [self._priced(opened) for opened in self._resizes]
+    @property
+    def num_resizes(self) -> int:
+        """Number of resizes so far."""
+        return len(self._resizes)
 
-    def _priced(self, opened: _Open) -> Resize:
-        resize = opened.resize
-        normal = self.median_step_s(opened.size)
-        if opened.longest_s is None or normal is None:
-            return resize
-        return replace(resize, pause_s=opened.longest_s - normal)
+    @property
+    def steps_lost(self) -> int:
+        """Committed steps that had to be done again, in all."""
+        return sum(opened.resize.steps_lost for opened in self._resizes)
+
+    def resizes(self, last: int | None = None) -> list[Resize]:
+        """Return every resize so far, or the last ones, with what is known of its cost by now."""
+        chosen = self._resizes if last is None else self._resizes[-last:] if last else []
+        normal_s = {size: self.median_step_s(size) for size in {one.size for one in chosen}}
+        return [_priced(opened, normal_s[opened.size]) for opened in chosen]
 
     # --- what the records mean, in the order they come -----------------------
 
@@ -343,6 +348,12 @@ class Timeline:
         opened.longest_s = longest
         opened.size = len(self.members.get(commit.generation, ())) or opened.resize.num_replicas
         opened.resize = replace(opened.resize, steps_lost=max(last.step + 1 - commit.step, 0))
+
+
+def _priced(opened: _Open, normal_s: float | None) -> Resize:
+    if opened.longest_s is None or normal_s is None:
+        return opened.resize
+    return replace(opened.resize, pause_s=opened.longest_s - normal_s)
 
 
 def timeline_of(records: Iterable[Record]) -> Timeline:
