@@ -266,6 +266,10 @@ class Agent:
         self._workers.pop(worker.replica, None)
         self._report_exit(exited)
         self._fill_devices()
+        try:
+            await worker.drain()
+        finally:
+            worker.close()
 
     def _report_exit(self, exited: Exited) -> None:
         self._exits[exited.replica] = exited
@@ -277,6 +281,7 @@ class Agent:
         lost = tuple(self._workers.values())
         self._dead.append(launcher)
         launcher.kill()  # it may only have closed its socket
+        self._spawn(launcher.close())
         if self._lives >= MAX_SERVER_LIVES:
             self._launcher = None
             self._fail("the fork server died; see logs/forkserver.log")

@@ -37,8 +37,14 @@ from pliant.wire.framing import FrameError, Unframer, frame
 from pliant.wire.notes import Ended
 from pliant.wire.seams import OutputListener
 
+LAST_WORDS_S = 0.5
+"""Longest wait for what a dead worker has told its agent, in seconds."""
+
+LAST_LINES_S = 0.05
+"""How long its exit waits for what it printed, in seconds: a reader likes the lines first."""
+
 DRAIN_S = 1.0
-"""Longest wait for the last words of a dead worker, in seconds; a grandchild may hold a pipe."""
+"""Longest wait for everything it printed, in seconds; a grandchild may hold the pipe."""
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES
 
@@ -102,13 +108,18 @@ class Worker(asyncio.Protocol):
     async def exit(self, returncode: int) -> Exited:
         """Take the last words of a process that has ended, and word its exit."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
+            async with asyncio.timeout(LAST_WORDS_S):
                 await self._control_ended.wait()
-                for _, output in self._outputs:
-                    await output.ended.wait()
-        self.close()
+        await self.drain(LAST_LINES_S)
         kind, detail = self._how(returncode)
         return Exited(replica=self.replica, kind=kind, detail=detail)
+
+    async def drain(self, timeout_s: float = DRAIN_S) -> None:
+        """Read what is left of its output."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for _, output in self._outputs:
+                    await output.ended.wait()
 
     def close(self) -> None:
         """Close everything that belongs to the worker; a second call does nothing."""

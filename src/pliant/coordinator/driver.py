@@ -309,8 +309,8 @@ class Driver:
                 self._execute(
                     EndJob(exit_code=1, reason=reason), self._state.membership.incarnation
                 )
-            case Alive():
-                pass
+            case Alive(node=node, refused=refused):
+                self.tally.refused[f"workers of {node}"] = refused
             case _:
                 self.refuse("agent", f"{type(note).__name__} is no note")
 

@@ -223,7 +223,11 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     module = types.ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    names = {"__builtins__": sys.modules["builtins"], "__cached__": None, "__annotations__": {}}
+    names: dict[str, Any] = {
+        "__builtins__": sys.modules["builtins"],
+        "__cached__": None,
+        "__annotations__": {},
+    }
     module.__dict__.update(names)
     sys.modules["__main__"] = module
     try:
