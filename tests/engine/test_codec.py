@@ -27,8 +27,6 @@ def same(a: Any, b: Any) -> bool:
         if math.isnan(a) or math.isnan(b):
             return math.isnan(a) and math.isnan(b)
         return a == b and math.copysign(1, a) == math.copysign(1, b)
-            a == b and math.copysign(1, a) == math.copysign(1, b)
-        )
     if isinstance(a, complex):
         return same(a.real, b.real) and same(a.imag, b.imag)
     if isinstance(a, dict):

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from pliant.core import order
 from pliant.core.errors import ConfigError
 from pliant.engine import randomness
+from pliant.engine.packing import pack, unpack
 
 Collate = Callable[[list[Any]], Any]
 
@@ -49,6 +50,7 @@ class Fetched(NamedTuple):
 
     request: Request
     batch: Any
+    is_packed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ class SlotLoader:
         self._num_slots = num_slots
         self._plan: Iterator[Request] = iter(())
         self._in_flight: set[tuple[int, int]] = set()
-        self._ready: dict[tuple[int, int], Any] = {}
+        self._ready: dict[tuple[int, int], Fetched] = {}
         slots = _Slots(dataset, schedule.seed, collate_fn or default_collate)
         self._loader = DataLoader(
             slots,
@@ -149,8 +151,9 @@ class SlotLoader:
             if fetched is not None:
                 found = fetched.request.step, fetched.request.slot
                 self._in_flight.discard(found)
-                self._ready[found] = fetched.batch
-        return self._ready.pop(key)
+                self._ready[found] = fetched
+        fetched = self._ready.pop(key)
+        return unpack(fetched.batch) if fetched.is_packed else fetched.batch
 
     def forget(self, before: int) -> None:
         """Drop what was fetched for steps before this one."""
@@ -214,7 +217,10 @@ class _Slots(Dataset["Fetched | None"]):
                 randomness.seed_item(self._seed, request.epoch, position)
                 items.append(self._dataset[sample])
             randomness.seed_collate(self._seed, request.step, request.slot)
-        return Fetched(request, self._collate_fn(items))
+        batch = self._collate_fn(items)
+        if torch.utils.data.get_worker_info() is None:
+            return Fetched(request, batch, is_packed=False)
+        return Fetched(request, pack(batch), is_packed=True)
 
 
 class _LoaderWorker:
