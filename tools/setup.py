@@ -1,4 +1,4 @@
-"""Set up ``.venv`` for this checkout: check the machine, say what comes, install the tested versions.
+"""Set up ``.venv`` for this checkout: check the machine, then install the tested versions.
 
 Standard library only; run by ``make``.  Each check that fails prints one sentence and exits 2.
 """
@@ -21,7 +21,7 @@ NEEDS_GB = 8
 
 def problem() -> str | None:
     """Return what keeps this machine from being set up, as one sentence, or None."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this check is for people whose Python is older
         return (
             f"pliant needs Python 3.11 or newer and this is {platform.python_version()}: "
             "install a newer one and run `make PYTHON=/path/to/python3.11`."
@@ -50,7 +50,14 @@ def main() -> int:
         "libraries; a few minutes the first time.",
         flush=True,
     )
-    pip = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    pip = [
+        str(VENV / "bin" / "python"),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "-q",
+    ]
     try:
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
         extras = f"{ROOT}[engine,demo,dev]"
