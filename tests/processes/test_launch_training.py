@@ -1,0 +1,138 @@
+"""Whole jobs with the real engine, poked from outside: what survives, and what is left.
+
+Only that the parts fit together is asked here; which faults at which moment is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.processes.launching import RunningJob, running
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+SCRIPT = """
+import sys, time, torch, pliant
+
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        return torch.randn(16) + index % 4, index % 4
+
+pliant.seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+steps, pace, num_workers = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+with pliant.Session(
+    model=model, optimizer=optimizer, dataset=Dataset(), global_batch_size=16, micro_batch_size=4,
+    num_workers=num_workers,
+) as session:
+    for step in session.steps(steps):
+        for x, y in step:
+            time.sleep(pace)
+            step.backward(torch.nn.functional.cross_entropy(model(x), y))
+    print("digest", session.state_digest())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def training(job: RunningJob) -> set[str]:
+    with job.client() as client:
+        replicas = client.get("/v1/status").json()["replicas"]
+    return {replica["name"] for replica in replicas if replica["state"] == "training"}
+
+
+def ask(job: RunningJob, path: str, body: object = None) -> None:
+    with job.client() as client:
+        answer = client.post(path, json=body)
+        assert answer.status_code == 202, answer.text
+
+
+def test_a_run_that_was_disturbed_ends_with_the_bits_of_one_that_was_not(
+    tmp_path: Path, script: Path
+) -> None:
+    alone = subprocess.run(
+        [sys.executable, str(script), "120", "0", "0"], capture_output=True, text=True, check=True
+    )
+    digest = alone.stdout.splitlines()[-1]
+
+    with running(tmp_path, script, 120, 0.02, 0, warm=True, replicas=3) as job:
+        job.wait_for_steps(1)
+        ask(job, "/v1/scale", {"target": 2})
+        job.wait_for(lambda: len(training(job)) == 2, "two train")
+        ask(job, "/v1/scale", {"target": 3})
+        job.wait_for(lambda: len(training(job)) == 3, "three train")
+        drained = min(training(job))
+        ask(job, f"/v1/replicas/{drained}/drain", {"notice_s": 30.0})
+        job.wait_for(lambda: drained not in training(job), "one is drained")
+        killed = min(training(job))
+        os.kill(job.pid_of(killed), signal.SIGKILL)
+        job.wait_for(lambda: len(training(job) - {killed}) == 2, "it is replaced")
+
+        assert job.process.wait(90) == 0, job.said()
+        ends = [
+            line
+            for path in (job.out / "logs").glob("r*.log")
+            for line in path.read_text().splitlines()
+            if line.startswith("digest")
+        ]
+        assert len(ends) >= 2
+        assert set(ends) == {digest}
+        assert [record["step"] for record in job.records("commit")] == list(range(120))
+        job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", ["worker", "prepare", "switch", "commit"])
+def test_killing_coordinator_and_agent_at_any_moment_leaves_nothing(
+    tmp_path: Path, script: Path, moment: str
+) -> None:
+    with running(tmp_path, script, 10_000, 0.02, 2, warm=True) as job:
+        job.wait_for(lambda: job.records(moment), f"the first {moment}")
+
+        job.process.kill()
+
+        job.exit_code()
+        job.assert_nothing_is_left()
+
+
+def test_the_loaders_of_a_killed_worker_are_gone_within_a_second(
+    tmp_path: Path, script: Path
+) -> None:
+    with running(tmp_path, script, 10_000, 0.02, 2, warm=True, replicas=1) as job:
+        job.wait_for_steps(2)
+        pid = job.pid_of("r1")
+        loaders = psutil.Process(pid).children(recursive=True)
+        assert len(loaders) >= 2
+
+        os.kill(pid, signal.SIGKILL)
+
+        _, alive = psutil.wait_procs(loaders, timeout=1.0)
+        assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+        assert job.exit_code() == 4, job.said()
+        job.assert_nothing_is_left()
+
+
+def test_ctrl_c_stops_real_training_at_a_step_boundary(tmp_path: Path, script: Path) -> None:
+    with running(tmp_path, script, 10_000, 0.02, 0, warm=True) as job:
+        job.wait_for_steps(5)
+
+        job.process.send_signal(signal.SIGINT)
+
+        assert job.exit_code() == 3, job.said()
+        finished = {record["committed"] for record in job.records("finished")}
+        assert finished == {len(job.records("commit"))}
+        job.assert_nothing_is_left()
