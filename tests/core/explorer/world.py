@@ -179,8 +179,7 @@ class Universe:
     def _write(self, world: World, register: Register) -> World:
         newest = register.newest.generation if register.newest is not None else 0
         written = (int(register.number), int(newest))
-        # Nothing recorded is right again when a first generation was lost before it began.
-        if written[0] < world.register[0] or 0 < written[1] < world.register[1]:
+        if written[0] < world.register[0] or written[1] < world.register[1]:
             raise Violation(f"the register went back from {world.register} to {written}")
         return world._replace(register=written)
 

@@ -1,0 +1,506 @@
+"""The seeded faults: each takes one rule of DESIGN 4 or 5 out of the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One change of the source that breaks one rule."""
+
+    rule: str
+    """Section or rule of DESIGN."""
+
+    what: str
+    """What is wrong then, in a few words."""
+
+    path: str
+    """File below ``src/pliant/core``."""
+
+    old: str
+    """Text that occurs there exactly once."""
+
+    new: str
+
+
+FAULTS = [
+    Fault(
+        rule="R1",
+        what="the register is never written",
+        path="controller.py",
+        old="register=register if register != group.register(job.membership) else None,",
+        new="register=None,",
+    ),
+    Fault(
+        rule="R1",
+        what="a coordinator begins without a write",
+        path="controller.py",
+        old=("return job, Ready(incarnation=incarnation, register=group.register(job.membership))"),
+        new="return job, Ready(incarnation=incarnation)",
+    ),
+    Fault(
+        rule="R2",
+        what="the number of a Prepare is not in the register",
+        path="membership.py",
+        old="        number=state.issued,",
+        new="        number=state.recorded.generation if state.recorded else NO_GENERATION,",
+    ),
+    Fault(
+        rule="R2",
+        what="a failed attempt's number is used again",
+        path="attempts.py",
+        old="generation=Generation(state.issued + 1),",
+        new="generation=Generation((state.recorded.generation if state.recorded else 0) + 1),",
+    ),
+    Fault(
+        rule="R3",
+        what="commands of an older incarnation are obeyed",
+        path="member.py",
+        old="    return incarnation < member.incarnation",
+        new="    return False",
+    ),
+    Fault(
+        rule="R5",
+        what="spares in an older steps() call are not told",
+        path="attempts.py",
+        old="    return (FallThrough(to=behind, calls=state.calls),) if behind else ()",
+        new="    return ()",
+    ),
+    Fault(
+        rule="R6",
+        what="Switch before all have prepared",
+        path="hearing.py",
+        old="return (state, ()) if awaiting else switch(state, moment)",
+        new="return switch(state, moment)",
+    ),
+    Fault(
+        rule="R6",
+        what="an answer to an older attempt counts",
+        path="hearing.py",
+        old="if state.attempt is None or event.generation != state.attempt.generation:",
+        new="if state.attempt is None:",
+    ),
+    Fault(
+        rule="R6",
+        what="a late joiner stalls the survivors",
+        path="attempts.py",
+        old="lost = silent & (joiners | state.late)",
+        new="lost = silent & state.late",
+    ),
+    Fault(
+        rule="R6",
+        what="an old member is lost the first time it is late",
+        path="attempts.py",
+        old="lost = silent & (joiners | state.late)",
+        new="lost = silent",
+    ),
+    Fault(
+        rule="R6",
+        what="a joiner with another model is let in",
+        path="controller.py",
+        old="elif (why := difference(event, reference)) is not None:",
+        new="elif (why := difference(event, reference)) is not None and not why:",
+    ),
+    Fault(
+        rule="R6",
+        what="a joiner is blamed for every build that fails",
+        path="member.py",
+        old=("        joiner=False,\n    )\n    return replace(member, prepared=None)"),
+        new=(
+            "        joiner=member.current == NO_GENERATION,\n"
+            "    )\n"
+            "    return replace(member, prepared=None)"
+        ),
+    ),
+    Fault(
+        rule="R7",
+        what="ready although its groups are not built",
+        path="member.py",
+        old="if member.ordered is None or not member.built or member.broken",
+        new="if member.ordered is None or member.broken",
+    ),
+    Fault(
+        rule="R7",
+        what="ready before the Switch",
+        path="member.py",
+        old=(
+            "    if member.ordered is None or not member.built or member.broken or "
+            "member.reform is not None:\n"
+            "        return NO_GENERATION\n"
+            "    return member.ordered.generation"
+        ),
+        new=(
+            "    if member.prepared is None or not member.built or member.broken:\n"
+            "        return NO_GENERATION\n"
+            "    return member.prepared.generation"
+        ),
+    ),
+    Fault(
+        rule="R7",
+        what="one member's number is enough for the boundary",
+        path="member.py",
+        old="    if any(other != number for other in numbers) or member.ordered is None:",
+        new=("    number = max(numbers, default=number)\n    if member.ordered is None:"),
+    ),
+    Fault(
+        rule="R7",
+        what="a Prepare displaces an order that was switched to",
+        path="member.py",
+        old="        or member.ordered is not None\n",
+        new="",
+    ),
+    Fault(
+        rule="R7",
+        what="a new attempt begins while a Switch is out",
+        path="attempts.py",
+        old="state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)",
+        new="state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING, Phase.SWITCHING)",
+    ),
+    Fault(
+        rule="R7",
+        what="still ready when the next group is broken",
+        path="member.py",
+        old="    return replace(member, built=False), told",
+        new="    return member, told",
+    ),
+    Fault(
+        rule="R8",
+        what="a receiver holds state before its digest matched",
+        path="member.py",
+        old="    return replace(member, vote=None, has_state=False)",
+        new="    return replace(member, vote=None, has_state=True)",
+    ),
+    Fault(
+        rule="R8",
+        what="a generation is entered without state",
+        path="member.py",
+        old=("    if is_sealed(member, order.generation) or not member.has_state:\n        raise"),
+        new="    if is_sealed(member, order.generation):\n        raise",
+    ),
+    Fault(
+        rule="R9",
+        what="a leaver is released at the first Switched",
+        path="hearing.py",
+        old="    if state.leavers and state.awaiting <= state.joiners:",
+        new="    if state.leavers:",
+    ),
+    Fault(
+        rule="R9",
+        what="a leaver is never released",
+        path="hearing.py",
+        old="    if state.leavers and state.awaiting <= state.joiners:",
+        new="    if state.leavers and state.awaiting < state.awaiting:",
+    ),
+    Fault(
+        rule="R9",
+        what="released when the first has finished",
+        path="membership.py",
+        old="    return bool(present) and present <= state.finished",
+        new="    return bool(present & state.finished)",
+    ),
+    Fault(
+        rule="R9",
+        what="the last member's Finished is not waited for",
+        path="attempts.py",
+        old="        return (state, ()) if is_finished(state) else _reform(state, moment)",
+        new="        return (state, ()) if state.finished else _reform(state, moment)",
+    ),
+    Fault(
+        rule="R10",
+        what="every member may leave at once",
+        path="attempts.py",
+        old="    if leavers == present:\n        leavers = NOBODY\n",
+        new="",
+    ),
+    Fault(
+        rule="R11",
+        what="Broken in the newest generation is stale",
+        path="hearing.py",
+        old="if not known or event.generation < state.formed:",
+        new="if not known or event.generation <= state.formed:",
+    ),
+    Fault(
+        rule="R11",
+        what="every Broken counts, however old",
+        path="hearing.py",
+        old="if not known or event.generation < state.formed:",
+        new="if not known:",
+    ),
+    Fault(
+        rule="R11",
+        what="an exit is not a loss",
+        path="controller.py",
+        old="    _lose(turn, frozenset({event.replica}), event.kind, what)",
+        new="    pass",
+    ),
+    Fault(
+        rule="R11",
+        what="silence is not a loss",
+        path="attempts.py",
+        old='    if silent:\n        reason = f"no sign',
+        new='    if silent and now_s < 0:\n        reason = f"no sign',
+    ),
+    Fault(
+        rule="R12",
+        what="a Reform contains leavers",
+        path="attempts.py",
+        old="    places = seats(state)\n    if not places:",
+        new=(
+            '    left = (Seat(replica=r, endpoint="") for r in sorted(state.leavers))\n'
+            "    places = (*seats(state), *left)\n"
+            "    if not places:"
+        ),
+    ),
+    Fault(
+        rule="R12",
+        what="a Reform contains the lost",
+        path="attempts.py",
+        old="        state = replace(state, gone=state.gone | old)\n",
+        new="",
+    ),
+    Fault(
+        rule="R12",
+        what="a Reform contains spares",
+        path="attempts.py",
+        old="    places = seats(state)\n    if not places:",
+        new=(
+            '    new = (Seat(replica=r, endpoint="") for r in sorted(state.spares))\n'
+            "    places = (*seats(state), *(seat for seat in new if seat not in "
+            "seats(state)))\n"
+            "    if not places:"
+        ),
+    ),
+    Fault(
+        rule="R12",
+        what="a Reform has an old number",
+        path="attempts.py",
+        old="        issued=order.generation,\n        recorded=order,",
+        new="        recorded=order,",
+    ),
+    Fault(
+        rule="R13",
+        what="a completion in a sealed generation counts",
+        path="member.py",
+        old="    return generation < member.sealed",
+        new="    return False",
+    ),
+    Fault(
+        rule="R13",
+        what="a Reform seals nothing",
+        path="member.py",
+        old="        sealed=order.generation,",
+        new="        sealed=member.sealed,",
+    ),
+    Fault(
+        rule="R13",
+        what="the broken group is not abandoned",
+        path="member.py",
+        old="    if member.current:\n        older +=",
+        new="    if member.leaving:\n        older +=",
+    ),
+    Fault(
+        rule="R13",
+        what="an older Reform is accepted after a newer one",
+        path="member.py",
+        old=(
+            "member.replica not in order.replicas or order.generation <= newest(member):\n"
+            "        return member, ()\n"
+            "    older = _abandon(member.prepared) +"
+        ),
+        new=(
+            "member.replica not in order.replicas:\n"
+            "        return member, ()\n"
+            "    older = _abandon(member.prepared) +"
+        ),
+    ),
+    Fault(
+        rule="R14",
+        what="commits without having voted",
+        path="member.py",
+        old=(
+            "    if is_sealed(member, generation) or member.vote != (member.committed, generation):"
+        ),
+        new=(
+            "    member = replace(member, vote=(member.committed, generation))\n"
+            "    if is_sealed(member, generation):"
+        ),
+    ),
+    Fault(
+        rule="R14",
+        what="a commit is recorded under the current generation",
+        path="member.py",
+        old=(
+            "    step, generation = member.vote\n"
+            "    return replace(member, committed=step + 1, made_by=generation,"
+        ),
+        new=(
+            "    step, _ = member.vote\n"
+            "    return replace(member, committed=step + 1, made_by=member.current,"
+        ),
+    ),
+    Fault(
+        rule="R15",
+        what="one that voted receives state instead of committing",
+        path="recovery.py",
+        old="    behind = [r for r in holders if _lacks_only(headers[r], committed, made_by)]",
+        new="    behind: list[int] = []",
+    ),
+    Fault(
+        rule="R15",
+        what="a vote of another generation is committed",
+        path="recovery.py",
+        old="        (header.vote_step, header.vote_generation) == (committed - 1, made_by)",
+        new="        header.vote_step == committed - 1",
+    ),
+    Fault(
+        rule="R15",
+        what="a step that all voted for is redone",
+        path="recovery.py",
+        old="if not behind and len(votes) == 1 and",
+        new="if not behind and len(votes) == 0 and",
+    ),
+    Fault(
+        rule="R15",
+        what="a step that only some voted for is committed",
+        path="recovery.py",
+        old="if not behind and len(votes) == 1 and (vote := votes.pop())[0] == committed:",
+        new="if not behind and (vote := max(votes))[0] == committed:",
+    ),
+    Fault(
+        rule="R15",
+        what="a step that all voted for is recorded under the old generation",
+        path="recovery.py",
+        old="        committed, made_by = committed + 1, vote[1]",
+        new="        committed = committed + 1",
+    ),
+    Fault(
+        rule="R15",
+        what="members without state take part",
+        path="recovery.py",
+        old="    holders = [rank for rank, header in enumerate(headers) if header.has_state]",
+        new="    holders = list(range(len(headers)))",
+    ),
+    Fault(
+        rule="R15",
+        what="the older lineage counts",
+        path="recovery.py",
+        old="    lineage = max(headers[rank].lineage for rank in holders)",
+        new="    lineage = min(headers[rank].lineage for rank in holders)",
+    ),
+    Fault(
+        rule="R15",
+        what="a redone step keeps its old vote",
+        path="member.py",
+        old="        return replace(member, vote=None, has_state=True)",
+        new="        return replace(member, has_state=True)",
+    ),
+    Fault(
+        rule="R15",
+        what="a fresh start although the run has begun",
+        path="attempts.py",
+        old="        origin=None if state.formed else places[0].replica,",
+        new="        origin=places[0].replica,",
+    ),
+    Fault(
+        rule="R18",
+        what="trains below the minimum",
+        path="attempts.py",
+        old="        hold=len(places) < moment.min_replicas,",
+        new="        hold=False,",
+    ),
+    Fault(
+        rule="R18",
+        what="a drain goes below the minimum",
+        path="controller.py",
+        old="    return leaving[: max(room, forced, 0)]",
+        new="    return leaving",
+    ),
+    Fault(
+        rule="5.6",
+        what="an entry has no deadline",
+        path="attempts.py",
+        old="    return _entry_expired(state, moment)",
+        new="    return state, ()",
+    ),
+    Fault(
+        rule="5.6",
+        what="state cannot be lost before the first Switched",
+        path="attempts.py",
+        old="        return replace(at_rest(state), phase=Phase.LOST), ()",
+        new=(
+            "        if not state.formed:\n"
+            "            return replace(at_rest(state), phase=Phase.EMPTY, "
+            "recorded=None), ()\n"
+            "        return replace(at_rest(state), phase=Phase.LOST), ()"
+        ),
+    ),
+    Fault(
+        rule="R7",
+        what="a Switch goes out between a Broken and its Reform",
+        path="hearing.py",
+        old=("    state = at_rest(state) if state.attempt is not None else state\n"),
+        new="",
+    ),
+    Fault(
+        rule="5.6",
+        what="more replicas than devices",
+        path="policy.py",
+        old="    target = min(ask, capacity)",
+        new="    target = ask",
+    ),
+    Fault(
+        rule="5.6",
+        what="more replicas than slots",
+        path="policy.py",
+        old="        ask = min(ask, view.num_slots)",
+        new="        pass",
+    ),
+    Fault(
+        rule="5.6",
+        what="a name is given twice",
+        path="controller.py",
+        old="        turn.job = replace(turn.job, named=named)\n",
+        new="",
+    ),
+    Fault(
+        rule="5.6",
+        what="a device is used before its process is reaped",
+        path="job.py",
+        old="        if replica.node in free:",
+        new="        if replica.node in free and replica.state is not ReplicaState.ENDING:",
+    ),
+    Fault(
+        rule="4.2",
+        what="plain midpoint halving",
+        path="batching.py",
+        old='    return lo + (hi - lo + (side != "right")) // 2',
+        new="    return lo + (hi - lo + 1) // 2",
+    ),
+    Fault(
+        rule="4.2",
+        what="cuts wherever they fall",
+        path="batching.py",
+        old="    if not num_long:\n",
+        new=(
+            "    if num_long:\n"
+            "        return _ranges([size + 1] * num_long + [size] * (num_replicas - "
+            "num_long))\n"
+            "    if not num_long:\n"
+        ),
+    ),
+    Fault(
+        rule="4.2",
+        what="slot order, one more gradient copy",
+        path="batching.py",
+        old="        first, second = second, first",
+        new="        pass",
+    ),
+    Fault(
+        rule="6",
+        what="cycle walking forgotten",
+        path="order.py",
+        old="        if position < size:\n            return position",
+        new="        return position % size",
+    ),
+]

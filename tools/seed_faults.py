@@ -1,0 +1,137 @@
+"""Take the rules of DESIGN 5 out of the core, one at a time, and see which test notices.
+
+    python tools/seed_faults.py             # all of them, a table at the end
+    python tools/seed_faults.py R7 R15      # some rules
+    python tools/seed_faults.py --list
+
+Each fault is a piece of text and what replaces it, applied to a copy of ``src``; the core suite
+runs against the copy.  A piece that is not found exactly once is an error: the code has moved on,
+and the fault must follow it.  A fault that no test notices has SURVIVED: write that test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
+
+CORE = Path("src") / "pliant" / "core"
+SUITE = [
+    *(f"tests/core/test_{name}.py" for name in ("member", "recovery", "scenarios", "explorer")),
+    *("tests/core/test_controller.py", "tests/core"),
+]
+"""What notices most comes first: each fault costs only what it takes to notice it."""
+
+TIMEOUT_S = 120.0
+"""A fault may make the suite loop for ever; that counts as noticed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the suite said about one fault."""
+
+    fault: Fault
+    noticed_by: str
+    seconds: float
+
+    @property
+    def survived(self) -> bool:
+        """Whether no test noticed."""
+        return self.noticed_by == "SURVIVED"
+
+
+def main() -> int:
+    """Run, print the table, and return how many survived."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rules", nargs="*", help="only these rules, such as R7 (default: all)")
+    parser.add_argument("--suite", nargs="*", default=SUITE, help="tests to run (default: core)")
+    parser.add_argument("--list", action="store_true", help="print the faults and stop")
+    parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
+    arguments = parser.parse_args()
+    faults = [f for f in FAULTS if not arguments.rules or f.rule in arguments.rules]
+    if arguments.list:
+        print("\n".join(f"{fault.rule:5} {fault.what}" for fault in faults))
+        return 0
+    drifted = [problem for fault in faults if (problem := drift(fault))]
+    if drifted:
+        print("\n".join(drifted), file=sys.stderr)
+        return 1
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as runners:
+        sound = runners.submit(run_suite, None, arguments.suite).result()
+        if sound != "SURVIVED":
+            print(f"the suite fails without any fault: {sound}", file=sys.stderr)
+            return 1
+        verdicts = [
+            _shown(verdict)
+            for verdict in runners.map(partial(judge, suite=arguments.suite), faults)
+        ]
+    survivors = sum(verdict.survived for verdict in verdicts)
+    print(f"\n{len(verdicts) - survivors} of {len(verdicts)} seeded faults noticed")
+    return min(survivors, 100)
+
+
+def drift(fault: Fault) -> str:
+    """Return why a fault can no longer be applied, or nothing."""
+    count = (ROOT / CORE / fault.path).read_text().count(fault.old)
+    return "" if count == 1 else f"{fault.rule} {fault.what}: found {count} times in {fault.path}"
+
+
+def judge(fault: Fault, suite: list[str]) -> Verdict:
+    """Seed one fault and run the suite."""
+    began = time.monotonic()
+    noticed_by = run_suite(fault, suite)
+    return Verdict(fault=fault, noticed_by=noticed_by, seconds=time.monotonic() - began)
+
+
+def run_suite(fault: Fault | None, suite: list[str]) -> str:
+    """Return the first test that failed, or SURVIVED."""
+    with tempfile.TemporaryDirectory(prefix="pliant-fault-") as scratch:
+        source = Path(scratch) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        if fault is not None:
+            path = Path(scratch) / CORE / fault.path
+            path.write_text(path.read_text().replace(fault.old, fault.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", *suite]
+        command += ["-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not soak"]
+        environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "the suite does not end"
+    if done.returncode == 0:
+        return "SURVIVED"
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return found.group(1).removeprefix("tests/core/") if found else done.stdout[-300:]
+
+
+def _shown(verdict: Verdict) -> Verdict:
+    fault = verdict.fault
+    print(f"| {fault.rule} | {fault.what} | {verdict.noticed_by} | {verdict.seconds:.0f} s |")
+    sys.stdout.flush()
+    return verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())
