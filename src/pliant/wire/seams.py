@@ -6,21 +6,9 @@ implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from pliant.core.vocabulary import Command, Incarnation, NodeId, ReplicaId
-from pliant.wire.codec import Message
-
-
-class Log(Protocol):
-    """Where a job writes what happened; ``observe.log.EventLog`` in production."""
-
-    def write(self, kind: str, /, **values: Any) -> Mapping[str, Any]:
-        """Append one record."""
-
-    def write_value(self, value: object, /, **more: Any) -> Mapping[str, Any]:
-        """Append a core value under its own name."""
+from pliant.core.vocabulary import Command, Incarnation, ReplicaId
 
 
 class NodeChannel(Protocol):
@@ -28,13 +16,6 @@ class NodeChannel(Protocol):
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Queue a command; never blocks, drops it if the agent is gone."""
-
-
-class Inbox(Protocol):
-    """Where an agent puts what it and its workers have to say."""
-
-    def put(self, message: Message, node: NodeId) -> None:
-        """Take one message; never blocks."""
 
 
 class OutputListener(Protocol):
