@@ -78,6 +78,7 @@ def test_a_cut_ends_what_waits_for_a_silent_peer_and_the_group_dies_quickly() ->
     work = mine.all_reduce(torch.ones(1000))
     work.get_future().add_done_callback(lambda _: rung.set())
     assert not rung.wait(0.2)
+    assert mine.is_cuttable
 
     mine.cut()
 

@@ -71,8 +71,6 @@ class Attempt:
 
     def run(self) -> Group:
         """Return the connected group; see ``Group.build``."""
-        if not UNDERTAKER.wait_until_below(MAX_UNBURIED, deadline_s=self._deadline_s):
-            raise self._failed(f"{MAX_UNBURIED} abandoned groups are not destroyed yet")
         self._abort.subscribe(self._wake)
         threading.Thread(target=self._work, name=f"build-g{self._generation}", daemon=True).start()
         try:
@@ -114,6 +112,7 @@ class Attempt:
             outcome.abandon("given up while it was built")
 
     def _connect(self) -> Group:
+        self._make_room()
         self._reach()
         store = gloo.open_store(
             self._meeting, f"g{self._generation}", timeout_s=max(1.0, self._left_s())
@@ -145,6 +144,10 @@ class Attempt:
             backend=backend,
             collective_s=self._collective_s,
         )
+
+    def _make_room(self) -> None:
+        while not UNDERTAKER.wait_until_below(MAX_UNBURIED, deadline_s=_KNOCK_S):
+            self._check()
 
     def _reach(self) -> None:
         """Wait until the host's store answers: TCPStore would retry without looking up."""

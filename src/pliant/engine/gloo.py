@@ -137,7 +137,7 @@ class GlooBackend:
         options._timeout = timedelta(seconds=connect_s)  # noqa: SLF001
         self._group: Any = _Gloo(store, rank, size, options)
         self._group.set_timeout(timedelta(seconds=collective_s))
-        self._sockets = tuple(_connections(device.listens_at, set(peers)))
+        self._sockets = tuple(_connections(device.listens_at, set(peers) - {device.listens_at}))
 
     @property
     def is_cuttable(self) -> bool:
@@ -230,6 +230,8 @@ def _tcp_sockets() -> Iterable[tuple[int, int, Address, Address | None]]:
         return
     for name in os.listdir(directory):  # noqa: PTH208  names are what is needed
         try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue  # most of many: cheap
             copy = os.dup(int(name))
         except OSError:
             continue  # closed meanwhile

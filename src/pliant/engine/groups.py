@@ -222,7 +222,7 @@ class Group:
         server: StoreServer,
         layout: Layout,
         deadline_s: float = 30.0,
-        collective_s: float = 300.0,
+        collective_s: float = 1800.0,
         abort: Abort | None = None,
     ) -> Group:
         """Connect to the other members; block until done, aborted, or the deadline.
@@ -241,6 +241,7 @@ class Group:
             layout: of this worker's model.
             deadline_s: longest wait for the others.
             collective_s: longest wait inside one collective before the group counts as broken.
+                Long, for it includes a slow member's computing: supervision notices a hang.
             abort: set it to give up from another thread.
 
         Raises:
@@ -298,12 +299,13 @@ class Group:
     def abandon(self, reason: str) -> None:
         """Break the group at once, from any thread; every waiter raises GroupBroken.
 
-        Returns immediately; only the first reason counts.  Its connections are cut, which fails
-        the peers' pending operations too, and an undertaker destroys it in the background.
+        Returns immediately; only the first reason counts.  Not for a signal handler.  Its
+        connections are cut, which fails the peers' pending operations too, and an undertaker
+        destroys it in the background.
         What its unfinished operations read or write (partials too) must not be used again before
         ``buried`` is set; a result whose ticket had succeeded stays valid.
         """
-        self._end(reason, grace_s=0.0)
+        self._end(reason, grace_s=None)
 
     def retire(self, *, grace_s: float = GRACE_S) -> None:
         """Give up a group that is no longer needed and whose own jobs have all ended.
@@ -312,7 +314,7 @@ class Group:
         """
         self._end(None, grace_s=grace_s)
 
-    def _end(self, reason: str | None, *, grace_s: float) -> None:
+    def _end(self, reason: str | None, *, grace_s: float | None) -> None:
         with self._lock:
             if reason is not None and self.broken is None:
                 self.broken = reason
@@ -406,7 +408,8 @@ class Comm:
         """Wait until all of these collectives have completed.
 
         Raises:
-            GroupBroken: one failed, the group was abandoned, or ``collective_s`` passed.
+            OperationFailed: one failed; breaks the group.
+            GroupBroken: the group was abandoned, or ``collective_s`` passed.
         """
         for work in works:
             work.get_future().add_done_callback(self._bell.put)
@@ -470,19 +473,21 @@ class _Remains:
         self._thread = thread
         self._buried = buried
 
-    def destroy(self) -> None:
+    def destroy(self) -> bool:
         if self._thread is not None:
-            self._thread.join(5.0)
-            if self._thread.is_alive():  # it runs a caller's code; look again later
-                UNDERTAKER.bury(self, grace_s=1.0)
-                return
+            self._thread.join(0.1)
+            if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
+                return False
         self._backend.destroy()
         self._buried.set()
+        return True
 
 
 def _let_go(error: BaseException) -> None:
     """Drop what the frames of an error hold: an operation would keep its connections open."""
-    if isinstance(error, GroupBroken):
-        error.__traceback__ = None
-    else:
-        traceback.clear_frames(error.__traceback__)
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__context__
+    if isinstance(error, GroupBroken):  # one sentence says it all
+        error.__traceback__ = error.__context__ = None

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -32,7 +33,7 @@ import xxhash
 
 from pliant.core.errors import PliantError
 from pliant.engine import codec
-from pliant.engine.groups import Comm, Group, GroupBroken, Ticket
+from pliant.engine.groups import Comm, Group, Ticket
 from pliant.engine.layout import dense_stride
 from pliant.engine.undertaker import UNDERTAKER
 
@@ -113,7 +114,8 @@ def send_state(
         stamp: of the state, the same on all members.
         survivors: ranks that hold it, in order; each sends a part.
         joiners: all other ranks.
-        value: anything the codec takes; its tensors go to the stream.
+        value: anything the codec takes; its tensors go to the stream.  What is not a tensor must
+            be equal on all survivors, and so must be the tensors.
 
     Raises:
         CodecError: ``value`` holds something that cannot travel.
@@ -322,8 +324,7 @@ def _receive(
     raw = torch.empty(length, dtype=torch.uint8)
     comm.run(comm.backend.broadcast(raw, parties.survivors[0]))
     manifest = _Manifest.from_bytes(raw.numpy().tobytes())
-    if not UNDERTAKER.wait_until_below(1, deadline_s=_BURIAL_S):
-        raise GroupBroken(parties.stamp.generation, "an earlier group may still write here")
+    _await_burials(comm)
     tensors = list(allocate(codec.decode(manifest.document), manifest.specs))
     targets = _targets(manifest.specs, tensors)
     _fill(comm, parties, manifest, digest, [_as_bytes(target) for target in targets])
@@ -331,6 +332,15 @@ def _receive(
         if target.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(target)
     return codec.decode(manifest.document, tensors)
+
+
+def _await_burials(comm: Comm) -> None:
+    """Wait until no earlier group can write into this joiner's storage any more."""
+    deadline_at = time.monotonic() + _BURIAL_S
+    while not UNDERTAKER.wait_until_below(1, deadline_s=0.05):
+        comm.check()  # this very group may be the one
+        if time.monotonic() > deadline_at:
+            raise comm.broken("an earlier group may still write into this joiner's storage")
 
 
 def _targets(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
