@@ -258,7 +258,6 @@ def main() -> None:
                 )
                 for kind in ready
             ]
-            print(harness.table(figures), flush=True)
         if chosen.only != "pliant":
             figures += measure_torchrun(Path(name) / "torchrun", chosen)
     page = Page(
