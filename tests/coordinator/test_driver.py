@@ -212,20 +212,23 @@ def test_a_person_hears_what_the_core_said(tmp_path: Path) -> None:
     assert "declined" in world.kinds()
 
 
+def committed_by(name: str, step: int, generation: int = 1) -> Committed:
+    return Committed(
+        replica=ReplicaId(name),
+        generation=Generation(generation),
+        step=step,
+        mono_s=10.0 + step,
+        loss=float("nan"),
+        grad_norm=None,
+        samples=8,
+        step_s=0.5,
+    )
+
+
 def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for name, step in (("r1", 0), ("r2", 0), ("r2", 1), ("r1", 1), ("r1", 2)):
-            note = Committed(
-                replica=ReplicaId(name),
-                generation=Generation(1),
-                step=step,
-                mono_s=10.0 + step,
-                loss=float("nan"),
-                grad_norm=None,
-                samples=8,
-                step_s=0.5,
-            )
-            world.driver.hear(note, NODE)
+            world.driver.hear(committed_by(name, step), NODE)
 
     world = play(tmp_path, scene)
 
@@ -235,6 +238,17 @@ def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
         (1, "r2", 11.0),
         (2, "r1", 12.0),
     ]
+
+
+def test_a_step_that_was_lost_and_done_again_is_logged_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for name, step, generation in (("r1", 0, 1), ("r1", 1, 1), ("r2", 1, 2), ("r1", 1, 1)):
+            world.driver.hear(committed_by(name, step, generation), NODE)
+
+    world = play(tmp_path, scene)
+
+    commits = [record for record in world.records if record["kind"] == "commit"]
+    assert [(r["step"], r["generation"]) for r in commits] == [(0, 1), (1, 1), (1, 2)]
 
 
 def test_notes_become_records(tmp_path: Path) -> None:

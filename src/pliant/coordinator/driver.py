@@ -25,11 +25,13 @@ from pliant.coordinator.register import RegisterFile
 from pliant.core import controller
 from pliant.core.job import Job, Ready, Settings
 from pliant.core.vocabulary import (
+    NO_GENERATION,
     Command,
     EndJob,
     EndReplica,
     Event,
     Exited,
+    Generation,
     Incarnation,
     NodeId,
     NodeJoined,
@@ -62,6 +64,9 @@ TICK_S = 0.1
 PAUSE_S = 1.0
 """A longer gap between two turns means that this process was stopped, not that others were
 silent: the time of the gap is not counted, in seconds."""
+
+KEPT_STEPS = 1000
+"""How many steps back a second report of a commit is still recognised."""
 
 NODE_GRACE_S = 10.0
 """How long a node may be without a connection before it counts as lost, in seconds."""
@@ -135,7 +140,7 @@ class Driver:
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
         self._nodes: dict[NodeId, _Node] = {}
         self._homes: dict[ReplicaId, NodeId] = {}
-        self._committed = 0
+        self._committed: dict[int, Generation] = {}
         self._end: EndJob | None = None
         log.subscribe(self.board.add)
 
@@ -315,10 +320,14 @@ class Driver:
                 self.refuse("agent", f"{type(note).__name__} is no note")
 
     def _on_committed(self, note: Committed) -> None:
-        """Log a step once: every member reports it, the first to be heard counts."""
-        if note.step < self._committed:
+        """Log a step once: every member reports it, the first to be heard counts.
+
+        A step that comes again in a newer generation was lost and done again, and is logged again.
+        """
+        if note.generation <= self._committed.get(note.step, NO_GENERATION):
             return
-        self._committed = note.step + 1
+        self._committed[note.step] = note.generation
+        self._committed.pop(note.step - KEPT_STEPS, None)
         self.log.write(
             "commit",
             step=note.step,
