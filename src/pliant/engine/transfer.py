@@ -14,9 +14,12 @@ A tensor that has other strides, on either side, goes through a copy.  A chunk i
 tensor, or several small tensors packed.  Its digest is seeded with generation, step, lineage and
 manifest, so a chunk of another state never matches.
 
-Point to point, not collective: receives are posted at once and data streams (46 against 62 ms for
-116 MB in 4 MB pieces by all-to-all).  Its operations can only be waited for by blocking; cutting
-the connections of an abandoned group ends that.
+Point to point, not collective: receives are posted at once and data streams, and several joiners
+need no copies.  Its operations can only be waited for by blocking; cutting the connections of an
+abandoned group ends that.
+
+``python -m benchmarks.transfer --survivors 1`` (118 MB in 162 tensors; 2 cores under a load of 6 to 9,
+so minima of 41 rounds; torch 2.13): raw gloo 51 ms, this 65 ms, without digests 60 ms.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Largest chunk: digested while the next one travels, and still in cache."""
 
 PACK_BYTES = 256 * 1024
-"""Smaller tensors are packed together: an operation of its own costs about 50 us."""
+"""Smaller tensors are packed together: an operation of its own costs more than the copy."""
 
 _BURIAL_S = 10.0
 """Longest wait for an earlier group that may still write into this joiner's storage."""
