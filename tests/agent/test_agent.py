@@ -260,6 +260,23 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_is_forgotten(play: P
     play(scene)
 
 
+def test_a_connection_that_is_cut_after_a_long_time_is_made_again(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job older than the reconnect deadline ended at the first reset of its connection."""
+    monkeypatch.setattr("pliant.agent.uplink.RECONNECT_S", 0.2)
+
+    async def scene(world: World) -> None:
+        await world.hear(Alive)
+        await asyncio.sleep(0.4)
+        assert world.connection is not None
+        world.connection.transport.abort()
+
+        await world.hear(NodeJoined, 2)
+
+    play(scene)
+
+
 def test_a_coordinator_that_stays_away_ends_the_agent(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

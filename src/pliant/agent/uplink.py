@@ -78,8 +78,10 @@ class Uplink:
                     ping_interval=None,  # Alive is the sign of life, and says more
                     proxy=None,
                 ) as connection:
-                    await self._serve(connection)
-                last_seen_s = loop.time()
+                    try:
+                        await self._serve(connection)
+                    finally:  # however it ended, until now there was a coordinator
+                        last_seen_s = loop.time()
             except InvalidHandshake as error:
                 raise PermanentError(f"the coordinator refused this agent: {error}") from error
             except (OSError, WebSocketException, TimeoutError) as error:
