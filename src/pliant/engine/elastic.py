@@ -54,6 +54,7 @@ from pliant.core.vocabulary import (
 from pliant.engine import probe
 from pliant.engine.bootstrap import WorkerContext
 from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch, StoreServer
+from pliant.engine.layout import Layout
 from pliant.engine.membership import Formed, Shape, Trainee, Verdict, form
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
 from pliant.wire.notes import Committed, Logged, Noted, Planned
@@ -63,6 +64,9 @@ LOOK_S = 1.0
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
+
+MAX_LAYOUT_CHARACTERS = 100_000
+"""Longest description of a layout that a registration carries; a message has at most 1 MB."""
 
 _HEADER_INTS = 7
 
@@ -485,7 +489,7 @@ class Elastic:
             replica=self._member.replica,
             calls=self._member.calls,
             num_slots=self._shape.num_slots,
-            layout=self._shape.layout.digest,
+            layout=describe(self._shape.layout),
             endpoint=self._server.endpoint,
             identity=self._identity,
         )
@@ -596,6 +600,21 @@ class Elastic:
             self._member, tasks = protocol.on_built(self._member, generation)
             self._do(tasks)
             self._changed.notify_all()
+
+
+def describe(layout: Layout) -> str:
+    """Return a layout as the coordinator compares it: a line per parameter, then the digest.
+
+    The first line that differs is what the one who is refused gets to read.
+    """
+    lines = [
+        f"{name} {dtype.removeprefix('torch.')} {list(shape)}"
+        for name, dtype, shape, _ in layout.parameters
+    ]
+    text = "\n".join(lines)
+    if len(text) > MAX_LAYOUT_CHARACTERS:
+        return f"layout {layout.digest}"
+    return f"{text}\nlayout {layout.digest}"
 
 
 class WireReporter:
