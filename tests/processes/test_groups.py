@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -222,7 +221,7 @@ def test_a_collective_has_a_deadline() -> None:
 # What is left
 
 
-def churn(member: Member, first: int, last: int) -> tuple[int, int]:
+def churn(member: Member, first: int, last: int) -> None:
     """Build, use and give up generations; the odd ones in the middle of a bucket."""
     layout = Layout.of([("weight", torch.empty(200_000))])
     plan = Plan.of(3, [range(rank, rank + 1) for rank in range(3)])
@@ -240,29 +239,37 @@ def churn(member: Member, first: int, last: int) -> tuple[int, int]:
             group.retire(grace_s=0.2)
         groups.append(group)
     assert all(group.buried.wait(10) for group in groups)
-    return leftovers()
 
 
-def leftovers() -> tuple[int, int]:
-    """Count threads and descriptors once builders and communication threads are gone."""
-    deadline_at = time.monotonic() + 5.0
-    while threading.active_count() > 2 and time.monotonic() < deadline_at:
-        time.sleep(0.02)
+def leftovers(_: Member, threads: int, descriptors: int) -> tuple[int, int]:
+    """Count what is left; wait a while for it to come down to the given numbers.
+
+    A store notices a moment later that the other members have closed their connections.
+    """
     process = psutil.Process(os.getpid())
-    return process.num_threads(), process.num_fds()
+    deadline_at = time.monotonic() + 10.0
+    while True:
+        found = process.num_threads(), process.num_fds()
+        if (found[0] <= threads and found[1] <= descriptors) or time.monotonic() > deadline_at:
+            return found
+        time.sleep(0.05)
 
 
 def test_fifty_generations_leave_no_thread_and_no_descriptor() -> None:
     with crew(3) as members:
-        before = members.everybody(churn, 1, 5)
-        after = members.everybody(churn, 5, 55)
+        members.everybody(churn, 1, 5)
+        before = members.everybody(leftovers, 0, 0)
 
-    for (threads, descriptors), (more_threads, more_descriptors) in zip(before, after, strict=True):
-        assert more_threads <= threads
-        assert more_descriptors <= descriptors
+        members.everybody(churn, 5, 55)
+
+        for rank, (threads, descriptors) in enumerate(before):
+            members.start(rank, leftovers, threads, descriptors)
+            left_threads, left_descriptors = members.result(rank)
+            assert left_threads <= threads
+            assert left_descriptors <= descriptors
 
 
-def give_up_builds(member: Member, first: int, last: int) -> tuple[int, int]:
+def give_up_builds(member: Member, first: int, last: int) -> None:
     """Fail to build: rank 2 gives its group up while the others still connect."""
     for generation in range(first, last):
         with contextlib.suppress(GroupBroken):
@@ -273,18 +280,20 @@ def give_up_builds(member: Member, first: int, last: int) -> tuple[int, int]:
                 time.sleep(0.01)
             group.abandon("soon")
     UNDERTAKER.wait_until_below(1, deadline_s=10)
-    return leftovers()
 
 
 def test_failed_builds_leave_no_thread_and_no_descriptor() -> None:
     with crew(3) as members:
         members.everybody(churn, 1, 5)
-        before = members.everybody(give_up_builds, 5, 10)
-        after = members.everybody(give_up_builds, 10, 25)
+        before = members.everybody(leftovers, 0, 0)
 
-    for (threads, descriptors), (more_threads, more_descriptors) in zip(before, after, strict=True):
-        assert more_threads <= threads
-        assert more_descriptors <= descriptors
+        members.everybody(give_up_builds, 5, 25)
+
+        for rank, (threads, descriptors) in enumerate(before):
+            members.start(rank, leftovers, threads, descriptors)
+            left_threads, left_descriptors = members.result(rank)
+            assert left_threads <= threads
+            assert left_descriptors <= descriptors
 
 
 def test_a_closed_crew_leaves_no_process() -> None:
