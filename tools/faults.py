@@ -328,16 +328,10 @@ FAULTS = [
     ),
     Fault(
         rule="R14",
-        what="a commit is recorded under the current generation",
+        what="a commit does not say which generation made it",
         path="member.py",
-        old=(
-            "    step, generation = member.vote\n"
-            "    return replace(member, committed=step + 1, made_by=generation,"
-        ),
-        new=(
-            "    step, _ = member.vote\n"
-            "    return replace(member, committed=step + 1, made_by=member.current,"
-        ),
+        old="    return replace(member, committed=step + 1, made_by=generation, vote=None",
+        new="    return replace(member, committed=step + 1, vote=None",
     ),
     Fault(
         rule="R15",
