@@ -1,0 +1,221 @@
+"""A storm: one job, a seed, and everything that can happen to it, in any order.
+
+Two sources of trouble run at once.  *Placed* faults: every replica but the first carries a plan of
+its own, so that it dies or stops at a named point of some step; its replacement carries another.
+*Live* events: a second process asks for sizes and drains, and kills one or two members at a time.
+At the end the digest must be that of a run that nobody touched, the audit must hold, and nothing
+may be left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.processes import elastic
+from tests.processes.launching import RunningJob
+
+from pliant.observe.audit import audit_run
+
+POINTS = (
+    "build",
+    "prepared",
+    "boundary",
+    "transfer",
+    "micro_batch",
+    "bucket",
+    "reduced",
+    "vote",
+    "commit",
+    "tail",
+    "reform",
+)
+
+MODELS = ("gpt", "cnn", "moe", "frozen")
+
+NUM_SLOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 19, 23, 24)
+
+NUM_NAMES = 80
+"""Replicas that carry a plan; a storm uses fewer."""
+
+HEARTBEAT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """What a seed stands for."""
+
+    seed: int
+    model: str
+    num_slots: int
+    max_replicas: int
+    num_steps: int
+    num_workers: int
+    faults: dict[str, str]
+    """Planned fault of each replica that has one: ``point:step=action``."""
+
+    @classmethod
+    def of(cls, seed: int, *, num_steps: int) -> Weather:
+        """Draw everything that is fixed before the job starts."""
+        draw = random.Random(seed)
+        num_slots = draw.choice(NUM_SLOTS)
+        faults = {}
+        for number in range(2, NUM_NAMES):
+            if draw.random() < 0.75:
+                point = POINTS[(number + seed) % len(POINTS)]  # each point gets its turn
+                action = "SIGSTOP" if draw.random() < 0.08 else "SIGKILL"
+                step = 0 if draw.random() < 0.3 else draw.randrange(num_steps)
+                faults[f"r{number}"] = f"{point}:{step}+={action}"
+        return cls(
+            seed=seed,
+            model=draw.choice(MODELS),
+            num_slots=num_slots,
+            max_replicas=min(draw.randint(2, 5), num_slots),
+            num_steps=num_steps,
+            num_workers=draw.choice((0, 0, 2)),
+            faults=faults,
+        )
+
+    @property
+    def plan(self) -> str:
+        """The placed faults as the script's argument."""
+        return ",".join(f"{name}@{fault}" for name, fault in self.faults.items())
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: {self.model}, K={self.num_slots}, up to {self.max_replicas} "
+            f"replicas, {self.num_steps} steps, {self.num_workers} loader processes"
+        )
+
+
+@dataclass(slots=True)
+class Damage:
+    """What happened, counted from the job's own log and from what was done to it."""
+
+    events: Counter[str] = field(default_factory=Counter)
+    deaths_at: Counter[str] = field(default_factory=Counter)
+    generations: int = 0
+    largest: int = 0
+
+    def add(self, other: Damage) -> None:
+        """Count another storm's damage as well."""
+        self.events += other.events
+        self.deaths_at += other.deaths_at
+        self.generations += other.generations
+        self.largest = max(self.largest, other.largest)
+
+
+def storm(directory: Path, weather: Weather) -> Damage:
+    """Let one job live through it and check what came out; return what it lived through."""
+    sizes: dict[str, Any] = {"global_batch_size": 2 * weather.num_slots, "micro_batch_size": 2}
+    live = Live(weather)
+    outcome = elastic.run(
+        directory,
+        weather.model,
+        weather.num_steps,
+        live.play,
+        replicas=weather.max_replicas,
+        num_workers=weather.num_workers,
+        pace=0.1 / weather.num_slots,
+        faults=weather.plan,
+        settings={"heartbeat_s": HEARTBEAT_S},
+        restarts=10_000,
+        **sizes,
+    )
+    digest = elastic.reference(weather.model, weather.num_steps, **sizes)
+    outcome.check(digest)
+    audit = audit_run(outcome.job.out)
+    assert audit.exactly_once, audit.problems
+    assert audit.committed_steps == weather.num_steps
+    return _damage(outcome.job, weather, live)
+
+
+class Live:
+    """Asks for sizes and drains, and kills, while the job trains."""
+
+    def __init__(self, weather: Weather) -> None:
+        self._weather = weather
+        self._draw = random.Random(weather.seed + 1)
+        self.killed: set[str] = set()
+        self.done: Counter[str] = Counter()
+
+    def play(self, job: RunningJob) -> None:
+        """Do one thing after another until the last steps are near."""
+        job.wait_for_steps(1)
+        while self._is_on(job):
+            self._wait(job)
+            members = self._members(job)
+            roll = self._draw.random()
+            with suppress(httpx.HTTPStatusError, httpx.TransportError):  # refused, or just ended
+                if roll < 0.4:
+                    elastic.scale(job, self._draw.randint(1, self._weather.max_replicas))
+                    self.done["scale"] += 1
+                elif roll < 0.65 and members:
+                    notice_s = self._draw.choice((0.05, 20.0))
+                    elastic.drain(job, self._draw.choice(members), notice_s)
+                    self.done["drain"] += 1
+                elif roll < 0.75 and members:
+                    self._pause(job, self._draw.choice(members))
+                elif len(members) > 1:
+                    most = min(2, len(members) - 1)
+                    for name in self._draw.sample(members, self._draw.randint(1, most)):
+                        self._kill(job, name)
+
+    def _is_on(self, job: RunningJob) -> bool:
+        last = len(job.records("commit"))
+        return job.process.poll() is None and last < self._weather.num_steps - 10
+
+    def _wait(self, job: RunningJob) -> None:
+        """Wait for a few steps, or for a moment, whatever comes first."""
+        until = len(job.records("commit")) + self._draw.randint(0, 8)
+        deadline_s = time.monotonic() + self._draw.uniform(0.05, 4.0)
+        while time.monotonic() < deadline_s and len(job.records("commit")) < until:
+            time.sleep(0.05)
+
+    def _members(self, job: RunningJob) -> list[str]:
+        """Return who trains now, but for the first replica, which outlives everything."""
+        with job.client() as client:
+            replicas = client.get("/v1/status").json()["replicas"]
+        return [r["name"] for r in replicas if r["state"] == "training" and r["name"] != "r1"]
+
+    def _kill(self, job: RunningJob, name: str) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(job.pid_of(name), signal.SIGKILL)
+            self.killed.add(name)
+            self.done["kill"] += 1
+
+    def _pause(self, job: RunningJob, name: str) -> None:
+        """Stop a process for less than the deadline."""
+        with suppress(ProcessLookupError):
+            pid = job.pid_of(name)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(self._draw.uniform(0.1, HEARTBEAT_S / 3))
+            os.kill(pid, signal.SIGCONT)
+            self.done["pause"] += 1
+
+
+def _damage(job: RunningJob, weather: Weather, live: Live) -> Damage:
+    damage = Damage(events=Counter(live.done))
+    ended = {r["replica"]: r["reason"] for r in job.records("end_replica")}
+    for record in job.records("exited"):
+        name = record["replica"]
+        fault = weather.faults.get(name)
+        if record["exited_kind"] != "signal" or fault is None or name in live.killed:
+            continue
+        stopped = fault.endswith("SIGSTOP")
+        if name not in ended or (stopped and "sign of life" in ended[name]):
+            damage.deaths_at[fault.partition(":")[0]] += 1
+            damage.events["hang" if stopped else "death"] += 1
+    damage.events["join"] = len({r["replica"] for r in job.records("spare")})
+    orders = [r["order"] for r in job.records() if r["kind"] in ("switch", "reform")]
+    damage.generations = len(orders)
+    damage.largest = max(len(order["members"]) for order in orders)
+    return damage

@@ -1,0 +1,45 @@
+"""Whatever happens to a job, it ends with the bits of one that nothing happened to."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from tests.processes.storm import POINTS, Damage, Weather, storm
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_short_storm_leaves_no_trace_in_the_result(tmp_path: Path, seed: int) -> None:
+    damage = storm(tmp_path, Weather.of(seed, num_steps=40))
+
+    assert damage.generations > 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_storms_of_every_kind_leave_no_trace_in_the_results(tmp_path: Path) -> None:
+    """Goes on until 300 events and 10 deaths at each point were survived.
+
+    ``SEED=n make soak`` repeats one; it prints its seed first.
+    """
+    first = int(os.environ.get("SEED", random.randrange(10**6)))
+    total, seed = Damage(), first
+    say(f"first seed: {first}")
+    while sum(total.events.values()) < 300 or min(total.deaths_at[p] for p in POINTS) < 10:
+        weather = Weather.of(seed, num_steps=120)
+        say(f"storm {weather}")
+        total.add(storm(tmp_path / str(seed), weather))
+        say(f"  so far {sum(total.events.values())} events {dict(total.events)}")
+        say(f"  deaths at {dict(total.deaths_at)}, {total.generations} generations")
+        seed += 1
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
