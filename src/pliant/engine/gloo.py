@@ -1,7 +1,8 @@
 """Gloo: torch's process group for the CPU and its TCP store; the only importer of both.
 
 Owns ``ProcessGroupGloo`` and ``TCPStore``, which torch does not document as public: used here as
-seen in torch 2.13, and ``tests/engine/test_gloo.py`` fails when they change.  Must not know: generations' meaning, tensors' meaning, when to give up.
+seen in torch 2.13, and ``tests/engine/test_gloo.py`` fails when they change.  Must not know:
+generations' meaning, tensors' meaning, when to give up.
 
 **Cutting.**  Neither ``abort`` nor ``shutdown`` of a gloo group wakes an operation that waits for a
 stopped peer, and its late completion writes into buffers that may have another use by then.
