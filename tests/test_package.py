@@ -1,0 +1,45 @@
+"""The package as its users get it: light to import, complete in a wheel, buildable anywhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_import_pliant_does_not_import_torch() -> None:
+    code = "import pliant, sys; assert 'torch' not in sys.modules; print(pliant.__all__)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "['Session', 'seed']"
+
+
+@pytest.mark.timeout(120)
+def test_a_copy_without_git_builds_a_wheel_that_holds_every_module(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
+
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source],
+        check=True,
+        capture_output=True,
+    )
+
+    (wheel,) = tmp_path.glob("pliant-*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("pliant/")}
+    written = {
+        str(path.relative_to(source / "src"))
+        for path in (source / "src").rglob("*")
+        if path.is_file()
+    }
+    assert packed == written
