@@ -64,6 +64,7 @@ def train(
     on_tail: Callable[[pliant.Session, Any], None] = lambda session, step: None,
     on_session: Callable[[pliant.Session], None] = lambda session: None,
     on_batch: Callable[[], None] = lambda: None,
+    break_at: int | None = None,
     **arguments: Any,
 ) -> str:
     """Train to ``steps`` and return the state digest."""
@@ -77,6 +78,8 @@ def train(
                     step.backward(loss, weight=weight)
                 case.tail(step.index)
                 on_tail(session, step)
+                if step.index == break_at:
+                    break
             action()
         return session.state_digest()
 

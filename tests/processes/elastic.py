@@ -39,13 +39,14 @@ def run(
     settings: dict[str, float] | None = None,
     restarts: int = 5,
     expected_code: int = 0,
+    arguments: tuple[object, ...] = (),
     **sizes: int,
 ) -> Outcome:
     """Train under an agent, with ``play`` going on beside it, to the end."""
     words: list[object] = [SCRIPT, "--model", model, "--steps", steps, "--pace", pace]
     words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
     words += ["--num-workers", num_workers, "--faults", faults]
-    words += ["--options", json.dumps(options or {})]
+    words += ["--options", json.dumps(options or {}), *arguments]
     for name, value in sizes.items():
         words += [f"--{name.replace('_', '-')}", value]
     with running(

@@ -21,12 +21,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.engine import models
 
 from pliant import Session
+from pliant.engine import elastic
+from pliant.engine.bootstrap import worker_context
 from pliant.testing import faults
 
 
 def main() -> None:
     options = parse()
-    case = models.build(options.model, **json.loads(options.options))
+    context = worker_context()
+    me = "alone" if context is None else context.replica
+    model = "cnn" if me == options.misfit else options.model
+    case = models.build(model, **json.loads(options.options))
+    elastic.LEFT_EARLY_S = 1.0
 
     who: list[Session] = []
 
@@ -45,10 +51,16 @@ def main() -> None:
         append(options.tails_file, line)
         session.log(loss=step.loss)
 
+        if options.fail_at and me == options.fail_at[0] and step.index == int(options.fail_at[1]):
+            raise RuntimeError("the script failed")
+
     def on_batch() -> None:
         if options.pace:
             threading.Event().wait(options.pace)
 
+    break_at = None
+    if options.break_at and options.break_at[0] in (me, "all"):
+        break_at = int(options.break_at[1])
     digest = models.train(
         case,
         options.steps,
@@ -57,6 +69,7 @@ def main() -> None:
         on_batch=on_batch,
         num_workers=options.num_workers,
         reduction=options.reduction,
+        break_at=break_at,
         **{
             name: value
             for name in ("global_batch_size", "micro_batch_size")
@@ -79,6 +92,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait per micro-batch")
+    parser.add_argument("--misfit", help="the replica that has another model")
+    parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
+    parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")
     parser.add_argument("--options", default="{}", help="JSON, for the model's case")
     return parser.parse_args()
 

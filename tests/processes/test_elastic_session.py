@@ -1,0 +1,187 @@
+"""Whatever happens to its replicas, a run ends as the run that nobody touched.
+
+Real processes under a real agent; the reference is the same model trained alone in this process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine import models
+from tests.processes.elastic import drain, kill, reference, run, scale, wait_for_members
+from tests.processes.launching import RunningJob
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def nothing(job: RunningJob) -> None:
+    """Let the faults of the plan happen."""
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [("gpt", {}), ("cnn", {"num_workers": 2}), ("moe", {}), ("frozen", {"options": {}})],
+)
+def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        drain(job, "r1")
+        wait_for_members(job, "r2")
+        scale(job, 2)
+        wait_for_members(job, "r2", "r3")
+        kill(job, "r2")
+        wait_for_members(job, "r3", "r4")
+
+    outcome = run(tmp_path, model, 40, play, replicas=2, pace=0.03, **more)
+
+    outcome.check(reference(model, 40))
+    assert [r["exited_kind"] for r in outcome.kinds("exited")] == [
+        "left",
+        "signal",
+        "finished",
+        "finished",
+    ]
+
+
+@pytest.mark.parametrize("point", ["micro_batch", "bucket", "reduced", "vote", "commit", "tail"])
+def test_a_kill_at_any_point_of_a_step_loses_nothing(tmp_path: Path, point: str) -> None:
+    outcome = run(tmp_path, "moe", 14, nothing, replicas=3, faults=f"r2@{point}:6=SIGKILL")
+
+    outcome.check(reference("moe", 14))
+    assert len(outcome.kinds("reform")) == 1
+
+
+@pytest.mark.parametrize(
+    ("victim", "fault"),
+    [
+        ("r4", "build=SIGKILL"),
+        ("r1", "prepared:3+=SIGKILL"),
+        ("r1", "boundary:3+=SIGKILL"),
+        ("r1", "transfer:3+=SIGKILL"),
+        ("r4", "transfer=SIGKILL"),
+        ("r1", "reform:2+=SIGKILL"),
+    ],
+)
+def test_a_kill_at_any_point_of_a_resize_loses_nothing(
+    tmp_path: Path, victim: str, fault: str
+) -> None:
+    plan = f"r2@tail:2=SIGKILL,{victim}@{fault}"
+    outcome = run(tmp_path, "frozen", 30, nothing, replicas=3, pace=0.03, faults=plan)
+
+    outcome.check(reference("frozen", 30))
+    killed = {r["replica"] for r in outcome.kinds("exited") if r["exited_kind"] == "signal"}
+    assert {"r2", victim} <= killed  # and perhaps a spare that the end of the job overtook
+
+
+def test_two_kills_at_once_between_vote_and_commit_lose_nothing(tmp_path: Path) -> None:
+    plan = "r1@commit:6=SIGKILL,r2@vote:6=SIGKILL"
+    outcome = run(tmp_path, "cnn", 14, nothing, replicas=3, faults=plan)
+
+    outcome.check(reference("cnn", 14))
+
+
+@pytest.mark.parametrize(
+    ("slots", "replicas", "micro_batch_size"), [(7, 3, 2), (24, 3, 1), (5, 4, 2), (1, 1, 8)]
+)
+def test_any_number_of_replicas_gives_the_same_bits(
+    tmp_path: Path, slots: int, replicas: int, micro_batch_size: int
+) -> None:
+    sizes: Any = {
+        "global_batch_size": slots * micro_batch_size,
+        "micro_batch_size": micro_batch_size,
+    }
+
+    outcome = run(tmp_path, "gpt", 6, nothing, replicas=replicas, **sizes)
+
+    outcome.check(reference("gpt", 6, **sizes))
+    assert len(outcome.digests) == replicas
+
+
+def test_a_stopped_process_is_ended_and_replaced(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "cnn",
+        14,
+        nothing,
+        replicas=2,
+        num_workers=1,
+        faults="r2@micro_batch:5=SIGSTOP",
+        settings={"heartbeat_s": 3.0},
+    )
+
+    outcome.check(reference("cnn", 14))
+
+
+def test_a_pause_below_the_deadline_costs_nobody_a_place(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, faults="r2@reduced:5=hang:2")
+
+    outcome.check(reference("moe", 12))
+    assert [r["exited_kind"] for r in outcome.kinds("exited")] == ["finished", "finished"]
+
+
+def test_a_joiner_with_another_model_is_refused_and_nobody_notices(tmp_path: Path) -> None:
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        kill(job, "r2")
+        wait_for_members(job, "r1", "r4")
+
+    outcome = run(tmp_path, "gpt", 40, play, replicas=2, pace=0.03, arguments=("--misfit", "r3"))
+
+    outcome.check(reference("gpt", 40))
+    (dismissed,) = outcome.kinds("dismiss")
+    assert dismissed["reason"] == (
+        "its model has 0.weight float32 [8, 3, 3, 3] where the run has "
+        "token.weight float32 [256, 32]"
+    )
+
+
+def test_a_stop_ends_all_replicas_after_the_same_step(tmp_path: Path) -> None:
+    def play(job: RunningJob) -> None:
+        job.wait_for_steps(5)
+        with job.client() as client:
+            client.post("/v1/stop").raise_for_status()
+
+    outcome = run(tmp_path, "moe", 100_000, play, replicas=2, expected_code=3)
+
+    (committed,) = {line["committed"] for line in outcome.digests}
+    assert {line["digest"] for line in outcome.digests} == {reference("moe", committed)}
+
+
+def test_a_break_on_all_replicas_ends_the_job(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, arguments=("--break-at", "all", "5"))
+
+    case = models.build("moe")
+    assert {line["digest"] for line in outcome.digests} == {models.train(case, 6)}
+
+
+def test_a_break_on_one_replica_is_refused(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        12,
+        nothing,
+        replicas=2,
+        expected_code=2,
+        arguments=("--break-at", "r1", "5"),
+    )
+
+    assert "one replica left the loop over session.steps() early" in outcome.job.said() + str(
+        outcome.kinds("usage")
+    )
+
+
+def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "moe", 14, nothing, replicas=2, arguments=("--fail-at", "r1", "5"))
+
+    outcome.check(reference("moe", 14))
+    assert outcome.kinds("traceback")[0]["text"].rstrip().endswith("the script failed")
+
+
+def test_fast_reduction_gives_every_replica_the_same_weights(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "gpt", 8, nothing, replicas=3, arguments=("--reduction", "fast"))
+
+    assert len({line["digest"] for line in outcome.digests}) == 1
+    assert len(outcome.digests) == 3
