@@ -41,7 +41,7 @@ POINTS = (
 
 MODELS = ("gpt", "cnn", "moe", "frozen")
 
-NUM_SLOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 19, 23, 24)
+NUM_SLOTS = tuple(range(1, 25))
 
 NUM_NAMES = 80
 """Replicas that carry a plan; a storm uses fewer."""
@@ -72,13 +72,14 @@ class Weather:
             if draw.random() < 0.75:
                 point = POINTS[(number + seed) % len(POINTS)]  # each point gets its turn
                 action = "SIGSTOP" if draw.random() < 0.08 else "SIGKILL"
-                step = 0 if draw.random() < 0.3 else draw.randrange(num_steps)
+                soon = 4 * number + draw.randint(-4, 8)  # about when this name is in
+                step = 0 if draw.random() < 0.3 else max(0, min(soon, num_steps - 5))
                 faults[f"r{number}"] = f"{point}:{step}+={action}"
         return cls(
             seed=seed,
             model=draw.choice(MODELS),
             num_slots=num_slots,
-            max_replicas=min(draw.randint(2, 5), num_slots),
+            max_replicas=min(draw.choice((2, 3, 3, 4, 4, 5)), num_slots),
             num_steps=num_steps,
             num_workers=draw.choice((0, 0, 2)),
             faults=faults,
