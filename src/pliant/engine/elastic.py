@@ -404,8 +404,12 @@ class Elastic:
         with self._changed:
             while True:
                 self._check_dismissed()
-                if self._is_finishing and self._is_released:
-                    return None
+                if self._is_released:
+                    if self._is_finishing:
+                        return None
+                    # A leaver whose last exchange broke: the others have crossed without it.
+                    self._member = protocol.left(self._member)
+                    self._go()
                 if self._member.reform is not None and self._member.built:
                     return self._member.reform
                 self._changed.wait(LOOK_S)
