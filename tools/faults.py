@@ -497,4 +497,25 @@ FAULTS = [
         old="        if position < size:\n            return position",
         new="        return position % size",
     ),
+    Fault(
+        rule="5.6",
+        what="a joiner that received the state is given up as one that has not",
+        path="hearing.py",
+        old="        return _stale(replace(known, joiners=known.joiners - {event.replica}))",
+        new="        return _stale(known)",
+    ),
+    Fault(
+        rule="5.6",
+        what="those who may hold the state are given up at the second broken group",
+        path="attempts.py",
+        old="and new and (is_hopeless or new != set(members(state))):",
+        new="and new:",
+    ),
+    Fault(
+        rule="5.6",
+        what="a generation without state reforms for ever",
+        path="attempts.py",
+        old="and new and (is_hopeless or new != set(members(state))):",
+        new="and new and new != set(members(state)):",
+    ),
 ]

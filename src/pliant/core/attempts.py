@@ -282,11 +282,16 @@ def _end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Mom
 
 
 def _still_broken(state: Membership, moment: Moment) -> Outcome:
-    """No loss explains the Broken: reform with everybody, a second time without the joiners."""
+    """No loss explains the Broken: reform with everybody, a second time without the joiners.
+
+    Where all are joiners, one may have received the state before its generation was abandoned:
+    they are given up only when it keeps breaking, as it does when nobody holds the state.
+    """
     new = outsiders(state)
     state = replace(state, failures=state.failures + 1)
-    if state.phase is Phase.REFORMING and new:
-        return _end(state, new, "the generation it was to enter broke twice", moment)
+    is_hopeless = state.failures >= MAX_FAILURES
+    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
+        return _end(state, new, "the generation it was to enter kept breaking", moment)
     return _reform(state, moment)
 
 
@@ -324,7 +329,7 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
 
 
 def outsiders(state: Membership) -> frozenset[ReplicaId]:
-    """Return the joiners that are not in yet, unless everybody is one."""
+    """Return the joiners that are not in yet, once a first generation has formed."""
     return state.joiners if state.formed else NOBODY
 
 

@@ -130,7 +130,9 @@ def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
         or event.generation != state.recorded.generation
         or event.replica not in state.awaiting
     ):
-        return _stale(replace(state, late=state.late - {event.replica}))
+        # Of an abandoned generation, but whoever was in it holds state: it is no joiner any more.
+        known = replace(state, late=state.late - {event.replica})
+        return _stale(replace(known, joiners=known.joiners - {event.replica}))
     state = replace(
         state,
         awaiting=state.awaiting - {event.replica},
