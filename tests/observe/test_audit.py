@@ -240,6 +240,36 @@ def test_a_torn_last_line_is_no_problem(tmp_path: Path) -> None:
     assert (audit.problems, audit.torn) == ([], 1)
 
 
+def test_a_run_that_goes_on_while_it_is_read_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "events.jsonl").write_text(json.dumps(spare()) + "\n")
+    ledgers = {tmp_path / "ledger" / "r1.jsonl": range(2), tmp_path / "ledger" / "r2.jsonl": (2, 3)}
+    (tmp_path / "ledger").mkdir()
+
+    def train(step: int) -> None:
+        lines = slot_lines(step)
+        for path, owned in ledgers.items():
+            with path.open("a") as file:
+                for line in (*(lines[slot] for slot in owned), commit_line(step)):
+                    file.write(json.dumps(line) + "\n")
+
+    read_bytes = Path.read_bytes
+
+    def read_while_it_grows(path: Path) -> bytes:
+        data = read_bytes(path)
+        if path in ledgers:
+            train(step=len(read_bytes(path).splitlines()) // 3)
+        return data
+
+    train(0)
+    monkeypatch.setattr(Path, "read_bytes", read_while_it_grows)
+
+    audit = audit_run(tmp_path)
+
+    assert (audit.problems, audit.committed_steps, audit.uncommitted) == ([], 1, 2)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     num_samples=st.integers(4, 60),

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core import order
-from pliant.observe.log import Record, read
+from pliant.observe.log import Reading, Record, parse, read
 
 MAX_PROBLEMS = 20
 """Sentences after which an audit stops listing; one fault tends to cause many."""
@@ -108,9 +108,9 @@ class _Ledger:
 
 
 def audit_run(out: Path) -> Audit:
-    """Audit the ledgers below a run's output directory."""
+    """Audit the ledgers below a run's output directory; the run may still go on."""
+    readings = _read_ledgers(out / "ledger")
     plan, doubt = plan_of(read(out / "events.jsonl").records)
-    readings = {path.stem: read(path) for path in sorted((out / "ledger").glob("*.jsonl"))}
     audit = audit_of({replica: reading.records for replica, reading in readings.items()}, plan)
     if doubt:
         audit.complain(doubt)
@@ -119,6 +119,26 @@ def audit_run(out: Path) -> Audit:
         if reading.skipped:
             audit.complain(f"the ledger of {replica} has {reading.skipped} unreadable line(s)")
     return audit
+
+
+def _read_ledgers(directory: Path) -> dict[str, Reading]:
+    """Read ledgers that may be growing: the commits of one moment, and at least their slots.
+
+    Every slot of a commit was recorded before it, somewhere.  So the slots of a commit that is
+    there when the sizes are taken are there when the files are read afterwards; commits that
+    came in between may lack slots, and are left out.
+    """
+    sizes = {path: path.stat().st_size for path in sorted(directory.glob("*.jsonl"))}
+    return {path.stem: _reading(path.read_bytes(), size) for path, size in sizes.items()}
+
+
+def _reading(data: bytes, size: int) -> Reading:
+    if len(data) == size:
+        return parse(data)
+    then, since = parse(data[:size]), parse(data[size:])
+    slots = [line for line in since.records if not line.get("commit")]
+    skipped = then.skipped + since.skipped
+    return Reading(records=then.records + slots, torn=since.torn, skipped=skipped)
 
 
 def plan_of(records: Iterable[Record]) -> tuple[Plan | None, str]:
