@@ -156,7 +156,9 @@ def test_a_wrong_use_is_one_sentence_with_its_line(tmp_path: Path) -> None:
     code, said, messages = run(tmp_path, name)
 
     assert (code, said) == (2, "UsageError: this cannot be (train.py, line 3)\n")
-    assert [m.sentence for m in messages if isinstance(m, Usage)] == ["this cannot be"]
+    assert [m.sentence for m in messages if isinstance(m, Usage)] == [
+        "this cannot be (train.py, line 3)"
+    ]
     assert ended(messages).kind is ExitKind.USAGE
 
 

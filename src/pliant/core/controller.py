@@ -302,7 +302,7 @@ def _on_exited(turn: _Turn, event: Exited) -> None:
         _end(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
         return
     if event.kind is ExitKind.EARLY and job.membership.recorded is None:
-        _end(turn, EXIT_INPUT, f"{what}; a script trains with `with pliant.Session(...)`")
+        _end(turn, EXIT_INPUT, event.detail or what)
         return
     if not replica.is_asked:
         _charge(turn, event.kind, what)
@@ -472,7 +472,7 @@ def _state_lost(turn: _Turn, kind: ExitKind, what: str) -> None:
     count = turn.job.membership.committed
     last = f"the last committed step is {count - 1}" if count else "no step was committed"
     if kind in (ExitKind.SCRIPT, ExitKind.EARLY):
-        _end(turn, EXIT_FAILED, f"the script failed on every replica, last on {what}; {last}")
+        _end(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
     else:
         _end(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
 

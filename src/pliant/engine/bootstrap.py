@@ -49,6 +49,11 @@ CLEANUP_S = 10.0
 MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Set by the agent before the fork server starts; glibc has read them, the script need not."""
 
+NO_SESSION = (
+    "the script ended without opening a pliant.Session; train inside"
+    " `with pliant.Session(...) as session:`"
+)
+
 _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
 
@@ -149,8 +154,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
         return status, kind, f"the script exited with code {status}"
     except (ConfigError, UsageError) as error:
-        sentence = str(error)
-        sys.stderr.write(f"{type(error).__name__}: {sentence}{_where(error, assignment)}\n")
+        sentence = f"{error}{_where(error, assignment)}"
+        sys.stderr.write(f"{type(error).__name__}: {sentence}\n")
         context.link.send(Usage(replica=context.replica, sentence=sentence))
         return EXIT_USAGE, ExitKind.USAGE, sentence
     except BaseException as error:  # a process boundary: becomes a report
@@ -167,7 +172,7 @@ def _ended_well(context: WorkerContext) -> tuple[int, ExitKind, str]:
     if context.ending is not None:
         return 0, context.ending, ""
     if context.session is None:
-        return 0, ExitKind.EARLY, "the script ended without opening a pliant.Session"
+        return 0, ExitKind.EARLY, NO_SESSION
     return 0, ExitKind.EARLY, "the script ended before its session had finished"
 
 

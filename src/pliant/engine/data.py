@@ -70,7 +70,7 @@ class Schedule:
         if self.size < self.global_batch_size:
             raise ConfigError(
                 f"the dataset has {self.size} samples, fewer than one global batch of "
-                f"global_batch_size={self.global_batch_size}"
+                f"global_batch_size={self.global_batch_size}; give it more, or a smaller batch"
             )
 
     @property

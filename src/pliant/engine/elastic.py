@@ -213,6 +213,11 @@ class Elastic:
     def finish(self, *, has_left_loop: bool) -> None:
         """Say Finished and stay until Release: others may need this replica's state."""
         self._check_leaving()
+        if not self._member.has_state and not self._member.calls:
+            raise UsageError(
+                "the session ended before its first step; train inside it with "
+                "`for step in session.steps(total):`"
+            )
         self._has_left_loop = has_left_loop
         self._tell(Finished(replica=self._member.replica, committed=self._member.committed))
         self._is_finishing = True

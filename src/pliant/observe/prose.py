@@ -22,7 +22,7 @@ STOPPING = (
 EXITS = {
     "finished": "finished",
     "left": "left",
-    "usage": "ended: the script asks for what cannot be",
+    "usage": "ended: its input was refused",
     "script": "ended: the script raised",
     "early": "ended without reaching the end of its steps",
 }
