@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks import events, harness, pliant_job, resize_torchrun, torchrun
+from benchmarks import events, harness, milestones, pliant_job, resize_torchrun, torchrun
 from benchmarks.events import Cost
 from benchmarks.harness import Figure, Page, Tail
 from pliant.observe.timeline import Timeline, timeline_of
@@ -55,6 +55,7 @@ class Priced:
     kind: str
     cost: Cost
     ready_s: float | None = None
+    milestones: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +145,14 @@ def price(run: Run, *, batch: int) -> Iterator[Priced]:
             if first is not None
         ]
         worst = max(costs, key=lambda cost: cost.pause_s)
-        yield Priced(kind=asked.kind, cost=worst, ready_s=ready.get(asked.generation))
+        yield Priced(
+            kind=asked.kind,
+            cost=worst,
+            ready_s=ready.get(asked.generation),
+            milestones=milestones.milestones(
+                records, asked_at=asked.asked_at, generation=asked.generation
+            ),
+        )
 
 
 def sequences(tails: Sequence[Tail]) -> list[list[Tail]]:
@@ -245,21 +253,25 @@ def main() -> None:
     chosen = options()
     before = harness.load()
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory(prefix="pliant-resize-") as name:
+    raw: dict[str, object] = {}
+    with tempfile.TemporaryDirectory(prefix="pliant-resize-") as scratch:
         if chosen.only != "torchrun":
-            priced = measure_pliant(Path(name) / "pliant", chosen)
+            priced = measure_pliant(Path(scratch) / "pliant", chosen)
             figures += figures_of("pliant", [(p.kind, p.cost) for p in priced])
-            ready = {"join": "join", "replacement": "replacement"}
             figures += [
                 Figure(
                     name=f"pliant: {kind}: ready",
                     unit="s",
                     raw=tuple(p.ready_s for p in priced if p.kind == kind and p.ready_s),
                 )
-                for kind in ready
+                for kind in ("join", "replacement")
             ]
+            for kind in dict.fromkeys(p.kind for p in priced):
+                name = f"milestones of a {kind}, median seconds from the request"
+                raw[name] = milestones.medians([p.milestones for p in priced if p.kind == kind])
+                print(f"{name}: {raw[name]}", flush=True)
         if chosen.only != "pliant":
-            figures += measure_torchrun(Path(name) / "torchrun", chosen)
+            figures += measure_torchrun(Path(scratch) / "torchrun", chosen)
     page = Page(
         theme="resize",
         summary="What a join, a kill and a leave on notice cost the replicas that go on.",
@@ -269,6 +281,7 @@ def main() -> None:
         figures=tuple(figures),
         command=harness.command_line("resize"),
         load=(before, harness.load()),
+        raw=raw,
     )
     harness.publish(page, write=not chosen.smoke)
 
