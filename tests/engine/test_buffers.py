@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -130,3 +131,25 @@ def test_a_buffer_that_changes_its_shape_is_refused_by_name() -> None:
 
     with pytest.raises(UsageError, match="buffer 'grows' changed its shape"):
         run(model, lambda slot: setattr(model, "grows", torch.zeros(2)))
+
+
+def test_what_is_no_finite_number_stays_what_it_is() -> None:
+    mask = torch.full((3, 3), -math.inf).triu(1)
+    model = Holder(mask=mask.clone(), ema=torch.tensor([math.nan, 1.0]), mean=torch.zeros(1))
+
+    def change(slot: int) -> None:
+        model.mean += slot
+
+    run(model, change, mask="mean")
+
+    assert torch.equal(model.mask, mask)
+    assert math.isnan(model.ema[0])
+    assert model.ema[1] == 1.0
+
+
+def test_a_buffer_that_starts_at_infinity_moves_to_the_mean() -> None:
+    model = Holder(mean=torch.tensor([math.inf]))
+
+    run(model, lambda slot: setattr(model, "mean", torch.tensor([float(slot)])))
+
+    assert model.mean.tolist() == [1.5]

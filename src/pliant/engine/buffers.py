@@ -119,18 +119,24 @@ class _Buffer:
 
     def write(self, out: torch.Tensor, slot: int) -> None:
         del slot
-        end, start = (_real(value).double().reshape(-1) for value in (self.now(), self.start))
-        torch.sub(end, start, out=out)
+        end = _real(self.now()).double().reshape(-1)
+        torch.sub(end, self._base().reshape(-1), out=out)
 
     def commit(self, total: torch.Tensor, num_computed: int) -> None:
         self._add(total / num_computed)
 
+    def _base(self) -> torch.Tensor:
+        """Return what changes are counted from: the start; 0 where that is no finite number.
+
+        Otherwise a mask of -inf, which nobody changes, would change by nan.
+        """
+        return torch.nan_to_num(_real(self.start).double(), nan=0.0, posinf=0.0, neginf=0.0)
+
     def _add(self, change: torch.Tensor) -> None:
         if not change.any():
             return  # a buffer that nobody changed keeps its bits
-        start = _real(self.start)
-        moved = start.double() + change.reshape(start.shape)
-        _real(self.tensor).copy_(moved)
+        base = self._base()
+        _real(self.tensor).copy_(base + change.reshape(base.shape))
 
 
 class _SumBuffer(_Buffer):
