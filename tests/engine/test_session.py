@@ -18,7 +18,10 @@ from torch import nn
 import pliant
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import bootstrap, randomness
+from pliant.engine.layout import Layout
 from pliant.engine.ledger import Ledger
+from pliant.engine.slots import Extras
+from pliant.engine.update import Update
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -250,6 +253,100 @@ def test_an_overflow_skips_the_update_and_the_scheduler_but_commits(is_overflowi
     assert moved is not is_overflowing
     assert scaler.get_scale() == (2.0 if is_overflowing else 4.0)
     assert optimizer.param_groups[0]["lr"] == (0.1 if is_overflowing else 0.05)
+
+
+def test_a_fused_optimizer_that_skips_leaves_the_scheduler_alone() -> None:
+    arguments = small()
+    optimizer = torch.optim.Adam(arguments["model"].parameters(), fused=True)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    arguments |= {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    with pliant.Session(**arguments) as session:
+        for step in session.steps(1):
+            for batch in step:
+                step.backward(loss_of(arguments["model"], batch) * math.inf)
+    assert scheduler.last_epoch == 0
+    assert scaler.get_scale() == 2.0
+
+
+def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
+    model = nn.Linear(2, 1)
+    layout = Layout.of(model.named_parameters(), extras=6)
+    update = Update(
+        parameters=dict(model.named_parameters()),
+        layout=layout,
+        optimizers=[torch.optim.SGD(model.parameters(), lr=1.0)],
+        schedulers=[],
+        scaler=torch.amp.GradScaler("cpu", init_scale=4.0),
+        max_grad_norm=None,
+        micro_batch_size=1,
+    )
+    before = model.weight.detach().clone()
+    buckets = [torch.full((bucket.numel,), 8.0) for bucket in layout.buckets[:-1]]
+    values = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+
+    update.apply(buckets, Extras(values=values, num_parameters=2))
+
+    assert torch.equal(model.weight, before - 2.0)
+
+
+@pytest.mark.parametrize("slot", [1, 3])
+@pytest.mark.parametrize("is_frozen_first", [True, False])
+def test_a_parameter_cannot_be_frozen_or_unfrozen_inside_a_step(
+    slot: int, is_frozen_first: bool
+) -> None:
+    arguments = small()
+    weight = arguments["model"][0].weight
+
+    def train() -> None:
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(2):
+                weight.requires_grad_(not (is_frozen_first and step.index == 1))
+                for number, batch in enumerate(step):
+                    if step.index == 1 and number == slot:
+                        weight.requires_grad_(not weight.requires_grad)
+                    step.backward(loss_of(arguments["model"], batch))
+
+    with pytest.raises(UsageError, match=r"requires_grad of '0\.weight' changed inside the loop"):
+        train()
+
+
+def test_a_failed_backward_cannot_be_passed_over() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise RuntimeError("no memory")
+
+    arguments = small()
+    first, last = arguments["model"]
+
+    def train() -> None:
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(1):
+                for points, labels in step:
+                    hidden = Fails.apply(first(points))  # type: ignore[no-untyped-call]
+                    with pytest.raises(RuntimeError, match="no memory"):
+                        step.backward(nn.functional.cross_entropy(last(hidden), labels))
+
+    with pytest.raises(UsageError, match="the backward of a micro-batch failed"):
+        train()
+
+
+def test_random_numbers_between_two_calls_do_not_depend_on_the_last_tail() -> None:
+    def drawn(in_tail: int) -> torch.Tensor:
+        arguments = small()
+        with pliant.Session(**arguments, seed=3) as session:
+            for step in session.steps(1):
+                for batch in step:
+                    step.backward(loss_of(arguments["model"], batch))
+                torch.rand(in_tail)
+            return torch.rand(1)
+
+    assert torch.equal(drawn(0), drawn(5))
 
 
 def test_several_optimizers_step_at_one_commit() -> None:

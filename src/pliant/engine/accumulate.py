@@ -90,6 +90,7 @@ class _Column:
         "fired",
         "index",
         "is_deferred",
+        "is_tracked",
         "outs",
         "parameter",
         "pending",
@@ -111,6 +112,8 @@ class _Column:
         self.fired = False
         self.is_deferred = False
         """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
+        self.is_tracked = False
+        """Whether it required a gradient at the step's start."""
         self.pending: torch.Tensor | None = None
 
 
@@ -164,7 +167,8 @@ class GradientSums:
             column.stack.clear()
             column.pending = None
             column.parameter.grad = None
-            if column.parameter.requires_grad:
+            column.is_tracked = column.parameter.requires_grad
+            if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)
                 self._waiting[column.bucket] += 1
@@ -199,6 +203,7 @@ class GradientSums:
 
         A parameter's number is its place in the buckets, counted over all of them.
         """
+        self._check_frozen()
         present = []
         for column in self._tracked:
             if not column.fired:
@@ -209,6 +214,19 @@ class GradientSums:
                 leaf, column.pending = column.pending, None
                 self._push(column, leaf)
         return present
+
+    def _check_frozen(self) -> None:
+        """Refuse what would change the step's sums for those slots only that come later.
+
+        Raises:
+            UsageError: a parameter was frozen or unfrozen since the step's start.
+        """
+        for column in self._columns:
+            if column.parameter.requires_grad is not column.is_tracked:
+                raise UsageError(
+                    f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
+                    "change it before that loop, or after it"
+                )
 
     def partials(self, bucket: int) -> list[torch.Tensor]:
         """Return the flat partial sums of one bucket, in slot order."""
@@ -260,8 +278,8 @@ class GradientSums:
                 "loss.backward() was called on the session's model; call step.backward(loss), "
                 "once per micro-batch"
             )
-        if leaf is None:
-            return
+        if leaf is None or not column.is_tracked:
+            return  # ``close`` refuses a parameter that was unfrozen in between
         if leaf.layout is not torch.strided:
             raise UsageError(
                 f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "

@@ -191,13 +191,13 @@ class Slots:
         if weight == 0.0:
             return
         slot.weight = weight
-        slot.loss = float(loss.detach())
         root = loss if self._scaler is None else self._scaler.scale(loss)
         with torch.autocast(loss.device.type, enabled=False):
             self._sums.capture(
                 lambda: torch.autograd.backward(root),
                 weight / self._schedule.micro_batch_size,
             )
+        slot.loss = float(loss.detach())
 
     def give_up(self) -> None:
         """Forget this attempt; buffers have their values of the step's start again."""
@@ -240,6 +240,11 @@ class Slots:
         slot, self._open = self._open, None
         if slot is None:
             return
+        if slot.weight and slot.loss is None:
+            raise UsageError(
+                "the backward of a micro-batch failed and the script went on; a part of its "
+                "gradients is added already. Let the error end the script"
+            )
         attempt = self._current()
         self._ledger.slot(
             lineage=attempt.lineage,

@@ -110,9 +110,12 @@ class Training:
         self._update.forget_gradients()
         if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
             self.membership.settle(is_over=True)
-            return None
+            index = None
+        else:
+            index = self.committed
+        # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_head(self._schedule.seed, self.committed)
-        return self.committed
+        return index
 
     def leave_loop(self) -> None:
         """The script left the loop over steps with a ``break``: the job ends here."""

@@ -48,12 +48,13 @@ class Update:
         self._max_grad_norm = max_grad_norm
         self._micro_batch_size = micro_batch_size
         self._is_stepping = False
-        self._num_stepped = 0
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers
         ]
         self._gradients: list[torch.Tensor] = []
         self._grad_norm: float | None = None
+        if scaler is not None:  # it makes its scale at first use, and slots of weight 0 use none
+            scaler.scale(torch.zeros(()))
 
     @property
     def grad_norm(self) -> float:
@@ -136,7 +137,6 @@ class Update:
         if self._max_grad_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(present, self._max_grad_norm)
             self._grad_norm = float(norm)
-        self._num_stepped = 0
         self._is_stepping = True
         try:
             for optimizer in active:
@@ -146,9 +146,16 @@ class Update:
                     self._scaler.step(optimizer)
         finally:
             self._is_stepping = False
-        if self._scaler is not None and active:
-            self._scaler.update()
-        return self._num_stepped == len(active)
+        if self._scaler is None or not active:
+            return True
+        has_overflowed = any(map(self._has_overflowed, active))
+        self._scaler.update()
+        return not has_overflowed
+
+    def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the scaler made this optimizer skip; a fused one is called all the same."""
+        found = self._scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+        return any(bool(value) for value in found.values())
 
     def _step_schedulers(self, loss: float) -> None:
         for scheduler in self._schedulers:
@@ -164,7 +171,6 @@ class Update:
                 "optimizer.step() was called by the script; the session steps the optimizer when "
                 "the loop over a step ends"
             )
-        self._num_stepped += 1
 
 
 def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
