@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -347,6 +350,35 @@ def test_random_numbers_between_two_calls_do_not_depend_on_the_last_tail() -> No
             return torch.rand(1)
 
     assert torch.equal(drawn(0), drawn(5))
+
+
+class OpensAtFirstItem(models.Points):
+    """Opens its file as the documentation of torch advises: each loader process its own."""
+
+    opened_by: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        self.opened_by = self.opened_by or os.getpid()
+        assert self.opened_by == os.getpid()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_a_dataset_opens_belongs_to_one_process(num_workers: int) -> None:
+    run(3, dataset=OpensAtFirstItem(40), num_workers=num_workers)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps(Path)])
+def test_a_file_that_holds_no_weights_is_refused(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content)
+    context = SimpleNamespace(init=path, session=None)
+    monkeypatch.setattr("pliant.engine.session.worker_context", lambda: context)
+
+    with pytest.raises(ConfigError, match=r"weights"):
+        pliant.Session(**small())
 
 
 def test_several_optimizers_step_at_one_commit() -> None:

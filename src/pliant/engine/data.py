@@ -126,7 +126,7 @@ class SlotLoader:
             sampler=_Requests(self._next_request),
             num_workers=num_workers,
             collate_fn=cast("Collate", _unchanged),
-            worker_init_fn=_LoaderWorker(os.getpid()) if num_workers else None,
+            worker_init_fn=_LoaderWorker(os.getpid(), slots) if num_workers else None,
             generator=torch.Generator(),  # else making the iterator draws from the default one
             multiprocessing_context="fork" if num_workers else None,
             prefetch_factor=2 if num_workers else None,
@@ -205,6 +205,10 @@ class _Slots(Dataset["Fetched | None"]):
         self._collate_fn = collate_fn
         self._fetch_all = getattr(dataset, "__getitems__", None)
 
+    def check(self) -> None:
+        """Warn if the dataset draws random numbers that cannot be seeded."""
+        warn_if_random(self._dataset, self._seed)
+
     def __getitem__(self, request: Request | None) -> Fetched | None:
         if request is None:
             return None
@@ -224,17 +228,23 @@ class _Slots(Dataset["Fetched | None"]):
 
 
 class _LoaderWorker:
-    """Makes a loader worker die with its worker, however that one ends."""
+    """Makes a loader worker die with its worker, however that one ends; the first checks the data.
 
-    def __init__(self, parent: int) -> None:
+    Not the worker itself: what a dataset opens at its first item, the loader workers would share,
+    and two of them would read from one place in one file.
+    """
+
+    def __init__(self, parent: int, slots: _Slots) -> None:
         self._parent = parent
+        self._slots = slots
 
     def __call__(self, worker: int) -> None:
-        del worker
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._parent:  # it died before the line above
             os._exit(0)
+        if worker == 0:
+            self._slots.check()
 
 
 def check_dataset(dataset: object) -> int:

@@ -169,7 +169,8 @@ class Session:
             extra=parts.extra,
         )
         self._state.check()
-        data.warn_if_random(dataset, chosen.seed)
+        if not chosen.num_workers:  # else the first loader process does it
+            data.warn_if_random(dataset, chosen.seed)
         self._load_initial_weights()
         self._sums = GradientSums(parameters, layout)
         self._loader = data.SlotLoader(
@@ -382,6 +383,8 @@ class Session:
             self._parts.model.load_state_dict(weights)
         except (OSError, RuntimeError, ValueError) as error:
             raise ConfigError(f"cannot start from the weights in {path}: {error}") from error
+        except Exception as error:  # a file of something else makes torch trip over anything
+            raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
 
     def _leave_steps(self) -> None:
         if self._steps is not None:
