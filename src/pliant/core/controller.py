@@ -293,8 +293,8 @@ def _on_exited(turn: _Turn, event: Exited) -> None:
     what = _ending(event)
     if job.stage is Stage.FINISHING:
         if event.kind in (ExitKind.SCRIPT, ExitKind.USAGE) and not replica.is_lost:
-            why = f"after its last step, {what}"
-            turn.job = replace(job, exit_code=EXIT_FAILED, reason=why)
+            code = EXIT_INPUT if event.kind is ExitKind.USAGE else EXIT_FAILED
+            turn.job = replace(job, exit_code=code, reason=f"after its last step, {what}")
         return
     if replica.is_lost:
         return

@@ -107,6 +107,12 @@ class Session:
             raise UsageError(
                 "another session of this process is still open; a script has one at a time"
             )
+        self._context = worker_context()
+        if self._context is not None and self._context.session is not None:
+            raise UsageError(
+                "this is the script's second session, and a job trains one; train everything in "
+                "one session, with a call of steps() for each phase"
+            )
         settings.check_checkpoint(checkpoint)
         self._settings = Settings(
             global_batch_size=global_batch_size,
@@ -135,7 +141,6 @@ class Session:
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        self._context = worker_context()
         if self._context is None:
             settings.check_torchrun(torchrun_world_size())
         self._build(dataset, collate_fn, buffers or {})
