@@ -87,7 +87,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def help_of_everything() -> str:
-    app.rich_markup_mode = None
     names = [
         command.name or (command.callback.__name__ if command.callback else "")
         for command in app.registered_commands
@@ -142,6 +141,8 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["run", "--out", "here.py/x", "here.py"], "here.py/x cannot be written: Not a directory"),
         (["run", "job.yaml"], "job.yaml cannot be read: No such file"),
         (["scale", "many"], "Invalid value for 'N': "),
+        (["scale", "0"], "a job has at least 1 replica, not 0; pliant stop ends it"),
+        (["status", "--job", "x"], "no job named x is running; none is; start one with pliant run"),
         (["drain", "r3", "--notice", "soon"], "'soon' is no duration"),
         (["--frobnicate"], "No such option: --frobnicate"),
         (["frobnicate"], "No such command 'frobnicate'"),
@@ -193,6 +194,17 @@ def test_an_answer_that_is_no_sentence_names_its_status(
     assert refused(capsys, "stop") == "the job refused the request with HTTP status 500"
 
 
+def test_a_refused_value_is_named(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
+) -> None:
+    problem = {"loc": ["body", "notice_s"], "msg": "Input should be greater than 0"}
+    coordinator.answer = (422, {"detail": [problem]})
+
+    assert refused(capsys, "drain", "r1", "--notice", "0s") == (
+        "notice_s: Input should be greater than 0"
+    )
+
+
 def test_status_is_for_people_or_for_machines(
     capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
 ) -> None:
@@ -242,6 +254,19 @@ def test_logs_show_what_a_replica_printed_rotated_files_first(
     assert capsys.readouterr().out == "other\n"
     assert refused(capsys, "logs") == "say whose output: r1, r2"
     assert refused(capsys, "logs", "r9") == "there is no output of r9; there is of r1, r2"
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_the_fork_servers_output_is_shown_only_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    logs = Path("runs/gpt/logs")
+    (logs / "forkserver.log").write_text("cannot fork\n")
+
+    assert refused(capsys, "logs") == "say whose output: forkserver"
+    (logs / "r1.log").write_text("hello\n")
+    assert code_of(["logs"]) == 0
+    assert code_of(["logs", "forkserver"]) == 0
+
+    assert capsys.readouterr().out == "hello\ncannot fork\n"
 
 
 def test_following_ends_with_the_job(

@@ -72,5 +72,6 @@ def _refusal(response: httpx.Response, values: object) -> str:
         if isinstance(said, str):
             return said
         if isinstance(said, list) and said and isinstance(said[0], dict):
-            return str(said[0].get("msg", said[0]))
+            where = said[0].get("loc") or ("the request",)
+            return f"{where[-1]}: {said[0].get('msg', said[0])}"
     return f"the job refused the request with HTTP status {response.status_code}"

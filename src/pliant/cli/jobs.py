@@ -76,8 +76,8 @@ def find_job(name: str | None = None, directory: Path | None = None) -> RunningJ
         named = next((job for job in jobs if job.job == name), None)
         if named is not None:
             return named
-        others = f"; running: {_names(jobs)}" if jobs else f"; {NONE_RUNNING}"
-        raise ConfigError(f"no job named {name} is running{others}")
+        others = f"running: {_names(jobs)}" if jobs else "none is; start one with pliant run"
+        raise ConfigError(f"no job named {name} is running; {others}")
     if not jobs:
         raise ConfigError(NONE_RUNNING)
     if len(jobs) > 1:

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from pliant.cli import jobs, screens, settings
 from pliant.cli.client import Client
-from pliant.core.errors import PliantError
+from pliant.core.errors import ConfigError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of
@@ -45,6 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # markup would swallow "[default: 1]"
 )
 
 Job = Annotated[
@@ -132,7 +133,7 @@ def run(
         bool, typer.Option("--json", help="Print the event log's records as they come.")
     ] = False,
 ) -> int:
-    """Run a script on replicas that may join, leave and die while it trains.
+    """Run a script on replicas that may join, leave and die.
 
     Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
     job file, default.
@@ -177,6 +178,8 @@ def scale(
     as_json: Json = False,
 ) -> int:
     """Ask for a number of replicas; the job resizes while it trains."""
+    if target < 1:
+        raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
     return _answer(Client(jobs.find_job(job)).scale(target), as_json=as_json)
 
 

@@ -18,6 +18,9 @@ from pliant.core.errors import ConfigError
 POLL_S = 0.2
 """Between two looks at a file that is followed, in seconds."""
 
+FORK_SERVER = "forkserver"
+"""Its file lies beside the replicas'; shown only by name."""
+
 
 def show(out: Path, replica: str | None, *, follow: bool, as_json: bool) -> int:
     """Print one replica's output; with ``follow`` until its job has ended."""
@@ -33,14 +36,15 @@ def show(out: Path, replica: str | None, *, follow: bool, as_json: bool) -> int:
 
 def _file_of(out: Path, replica: str | None) -> Path:
     directory = out / "logs"
-    names = sorted(path.stem for path in directory.glob("*.log"))
+    names = sorted((path.stem for path in directory.glob("*.log")), key=lambda n: (len(n), n))
     if not names:
         raise ConfigError(f"no replica has printed anything yet (looked in {directory})")
-    if replica is None and len(names) > 1:
-        raise ConfigError(f"say whose output: {', '.join(names)}")
     if replica is not None and replica not in names:
         raise ConfigError(f"there is no output of {replica}; there is of {', '.join(names)}")
-    return directory / f"{replica or names[0]}.log"
+    replicas = [name for name in names if name != FORK_SERVER]
+    if replica is None and len(replicas) != 1:
+        raise ConfigError(f"say whose output: {', '.join(replicas or names)}")
+    return directory / f"{replica or replicas[0]}.log"
 
 
 def _written(path: Path) -> Iterator[str]:

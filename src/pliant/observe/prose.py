@@ -19,11 +19,14 @@ STOPPING = (
     " cannot be continued"
 )
 
+THE_SCRIPT = "the script "
+"""How a detail begins that is a sentence of its own, and no exception."""
+
 EXITS = {
     "finished": "finished",
     "left": "left",
     "usage": "ended: its input was refused",
-    "script": "ended: the script raised",
+    "script": "ended",
     "early": "ended without reaching the end of its steps",
 }
 
@@ -71,7 +74,9 @@ def _exited(record: Record, who: str) -> str:
     if how == "signal":
         return f"{who} was ended by {detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
-    return f"{who} {said}" + (f": {detail}" if detail and how == "script" else "")
+    if how != "script" or not detail:
+        return f"{who} {said}"
+    return f"{who} {said}: {detail}" if detail.startswith(THE_SCRIPT) else f"{who} raised {detail}"
 
 
 def _names(names: object) -> str:
