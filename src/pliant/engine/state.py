@@ -75,9 +75,11 @@ class State:
         """Return the state for a transfer that goes on while the next step is computed.
 
         Parameters and optimizer states change at the next commit, after the transfer; everything
-        else is copied.
+        else is copied.  Buffers that are local to a replica stay here: they may have any shape.
         """
         state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
         kept = {id(tensor) for tensor in state["parameters"].values()}
         for optimizer in state["optimizers"]:
             for entries in optimizer["state"].values():
@@ -90,11 +92,19 @@ class State:
 
         Optimizer states are new tensors of the sender's type: ``load_state_dict`` would cast the
         float32 state of a bfloat16 parameter.
+
+        Raises:
+            ConfigError: the sender's model has got a parameter or buffer that this one lacks.
         """
         own: dict[int, torch.Tensor] = {}
         here = self.capture()
         for part in ("parameters", "buffers"):
             for name, found in document[part].items():
+                if name not in here[part]:
+                    raise ConfigError(
+                        f"the replicas that train have among their {part} {name!r}, which was made "
+                        "after the session; make it before, so that joiners have it too"
+                    )
                 if isinstance(found, TensorRef):
                     own[found.index] = here[part][name]
         return [own[n] if n in own else spec.empty() for n, spec in enumerate(specs)]
@@ -132,7 +142,7 @@ class State:
         """
         state = self.capture()
         for name in self._local_buffers:
-            del state["buffers"][name]
+            state["buffers"].pop(name, None)
         document, tensors = encode(_in_order({"committed": committed, **state}))
         hasher = xxhash.xxh3_128(document)
         for tensor in tensors:

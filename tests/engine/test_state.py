@@ -1,0 +1,61 @@
+"""A joiner gets the state of those who train, as far as it is the same on all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pliant.core.errors import ConfigError
+from pliant.engine.codec import decode, encode
+from pliant.engine.state import State
+from pliant.engine.transfer import TensorSpec
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.register_buffer("cache", torch.zeros(2), persistent=False)
+
+
+def state_of(model: nn.Module, *local: str) -> State:
+    return State(
+        model=model,
+        local_buffers=frozenset(local),
+        optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)],
+        schedulers=[],
+        scaler=None,
+        extra={},
+    )
+
+
+def transfer(sender: State, receiver: State) -> None:
+    document, tensors = encode(sender.capture_to_send())
+    specs = [TensorSpec.of(tensor) for tensor in tensors]
+    targets = receiver.allocate(decode(document), specs)
+    with torch.no_grad():
+        for target, tensor in zip(targets, tensors, strict=True):
+            target.copy_(tensor)
+    receiver.apply(decode(document, targets))
+
+
+def test_a_local_buffer_stays_where_it_is_whatever_its_shape() -> None:
+    old: Any = Cached()
+    new: Any = Cached()
+    old.cache = torch.ones(7)
+
+    transfer(state_of(old, "cache"), state_of(new, "cache"))
+
+    assert new.cache.tolist() == [0.0, 0.0]
+    assert torch.equal(new.linear.weight, old.linear.weight)
+
+
+def test_a_buffer_made_after_the_session_is_named_to_the_joiner() -> None:
+    old = Cached()
+    old.register_buffer("late", torch.ones(1))
+
+    with pytest.raises(ConfigError, match="among their buffers 'late', which was made after"):
+        transfer(state_of(old), state_of(Cached()))
