@@ -69,7 +69,7 @@ class Weather:
         num_slots = draw.choice(NUM_SLOTS)
         faults = {}
         for number in range(2, NUM_NAMES):
-            if draw.random() < 0.75:
+            if draw.random() < 0.95:
                 point = POINTS[(number + seed) % len(POINTS)]  # each point gets its turn
                 action = "SIGSTOP" if draw.random() < 0.08 else "SIGKILL"
                 soon = 4 * number + draw.randint(-4, 8)  # about when this name is in
@@ -160,16 +160,18 @@ class Live:
             members = self._members(job)
             roll = self._draw.random()
             with suppress(httpx.HTTPStatusError, httpx.TransportError):  # refused, or just ended
-                if roll < 0.4:
+                if roll < 0.15:
                     elastic.scale(job, self._draw.randint(1, self._weather.max_replicas))
                     self.done["scale"] += 1
-                elif roll < 0.65 and members:
+                elif roll < 0.4:  # room for the placed faults
+                    elastic.scale(job, self._weather.max_replicas)
+                elif roll < 0.55 and members:
                     notice_s = self._draw.choice((0.05, 20.0))
                     elastic.drain(job, self._draw.choice(members), notice_s)
                     self.done["drain"] += 1
-                elif roll < 0.75 and members:
+                elif roll < 0.7 and members:
                     self._pause(job, self._draw.choice(members))
-                elif len(members) > 1:
+                elif roll < 0.85 and len(members) > 1:
                     most = min(2, len(members) - 1)
                     for name in self._draw.sample(members, self._draw.randint(1, most)):
                         self._kill(job, name)

@@ -32,7 +32,7 @@ def test_storms_of_every_kind_leave_no_trace_in_the_results(tmp_path: Path) -> N
     total, seed = Damage(), first
     say(f"first seed: {first}")
     while sum(total.events.values()) < 300 or min(total.deaths_at[p] for p in POINTS) < 10:
-        weather = Weather.of(seed, num_steps=120)
+        weather = Weather.of(seed, num_steps=200)
         say(f"storm {weather}")
         total.add(storm(tmp_path / str(seed), weather))
         say(f"  so far {sum(total.events.values())} events {dict(total.events)}")
