@@ -12,6 +12,8 @@ from typing import Any
 from tests.engine import models
 from tests.processes.launching import RunningJob, running
 
+from pliant.observe.audit import audit_run
+
 SCRIPT = Path(__file__).with_name("train_model.py")
 
 DEADLINE_S = 120.0
@@ -79,6 +81,8 @@ class Outcome:
         assert {line["committed"] for line in self.digests} == {self.steps}
         self.check_tails()
         self.check_commits()
+        audit = audit_run(self.job.out)
+        assert audit.exactly_once, audit.problems
 
     def check_tails(self) -> None:
         """Each replica ran each tail at most once; each step had a tail, and at most one leader."""

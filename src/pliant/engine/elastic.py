@@ -46,6 +46,7 @@ from pliant.core.vocabulary import (
     Reform,
     Refused,
     Release,
+    ReplicaId,
     Spare,
     Stop,
     Switch,
@@ -53,7 +54,8 @@ from pliant.core.vocabulary import (
 )
 from pliant.engine import probe
 from pliant.engine.bootstrap import WorkerContext
-from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch, StoreServer
+from pliant.engine.codec import CodecError
+from pliant.engine.groups import Abort, Group, GroupBroken, StoreServer
 from pliant.engine.layout import Layout
 from pliant.engine.membership import Formed, Shape, Trainee, Verdict, form
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
@@ -308,7 +310,16 @@ class Elastic:
             return
 
         def hand_over() -> None:
-            probe.at("transfer", resolution.committed)
+            self._send(order, group, resolution, stamp)
+
+        if rank in resolution.commits:
+            self._handover = hand_over  # its tail comes first: extra_state moves there
+        else:
+            hand_over()
+
+    def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
+        probe.at("transfer", resolution.committed)
+        try:
             send_state(
                 group,
                 stamp=stamp,
@@ -316,11 +327,10 @@ class Elastic:
                 joiners=resolution.joiners,
                 value=self._trainee.state_to_send(),
             )
-
-        if rank in resolution.commits:
-            self._handover = hand_over  # its tail comes first: extra_state moves there
-        else:
-            hand_over()
+        except CodecError as error:  # the script put something into its state since it began
+            for rank in resolution.joiners:
+                self._refuse(order, order.replicas[rank], f"the state cannot be sent: {error}")
+            raise GroupBroken(order.generation, str(error)) from error
 
     def _receive(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
@@ -334,18 +344,14 @@ class Elastic:
             )
             self._trainee.take_state(state)
         except (TransferRefused, ConfigError) as error:
-            self._tell(
-                Refused(
-                    replica=self._member.replica,
-                    generation=order.generation,
-                    reason=str(error),
-                    joiner=True,
-                )
-            )
+            self._refuse(order, self._member.replica, str(error))
             raise GroupBroken(order.generation, str(error)) from error
         with self._changed:
             self._check_sealed(order.generation)
             self._member = protocol.received(self._member, resolution)
+
+    def _refuse(self, order: Order, joiner: ReplicaId, reason: str) -> None:
+        self._tell(Refused(replica=joiner, generation=order.generation, reason=reason, joiner=True))
 
     def _late_verdict(self, order: Order, resolution: Resolution) -> Verdict:
         """Say under what a step is recorded that is committed after its generation broke."""
@@ -578,9 +584,10 @@ class Elastic:
         ).start()
 
     def _build(self, order: Order, abort: Abort) -> None:
+        """Connect the members of ``order``; runs on a thread of its own."""
         generation = order.generation
-        probe.at("build", self._member.committed)
         try:
+            probe.at("build", self._member.committed)
             group = Group.build(
                 generation=generation,
                 seats=[(seat.replica, seat.endpoint) for seat in order.members],
@@ -590,23 +597,25 @@ class Elastic:
                 layout=self._shape.layout,
                 abort=abort,
             )
-        except (GroupBroken, LayoutMismatch) as error:
+            probe.at("prepared", self._member.committed)
+        except Exception as error:  # a thread boundary: silence would cost the others a deadline
             reason = error.reason if isinstance(error, GroupBroken) else str(error)
-            with self._changed:
-                self._builds.pop(generation, None)
-                self._member, tasks = protocol.on_build_failed(self._member, generation, reason)
-                self._do(tasks)
-                self._changed.notify_all()
-            return
-        probe.at("prepared", self._member.committed)
+            self._after_build(generation, None, reason)
+        else:
+            self._after_build(generation, group, "")
+
+    def _after_build(self, generation: Generation, group: Group | None, reason: str) -> None:
         with self._changed:
             self._builds.pop(generation, None)
             awaited = protocol.entering(self._member)
-            if awaited is None or awaited.generation != generation:
+            if group is None:
+                self._member, tasks = protocol.on_build_failed(self._member, generation, reason)
+            elif awaited is None or awaited.generation != generation:
                 group.abandon("no longer wanted")
                 return
-            self._groups[generation] = group
-            self._member, tasks = protocol.on_built(self._member, generation)
+            else:
+                self._groups[generation] = group
+                self._member, tasks = protocol.on_built(self._member, generation)
             self._do(tasks)
             self._changed.notify_all()
 
