@@ -39,6 +39,9 @@ POINTS = (
     "reform",
 )
 
+TURNS = (*POINTS, "reform", "reform", "reform")
+"""A replica meets a Reform only if another dies first; it gets more turns."""
+
 MODELS = ("gpt", "cnn", "moe", "frozen")
 
 NUM_SLOTS = tuple(range(1, 25))
@@ -70,7 +73,7 @@ class Weather:
         faults = {}
         for number in range(2, NUM_NAMES):
             if draw.random() < 0.95:
-                point = POINTS[(number + seed) % len(POINTS)]  # each point gets its turn
+                point = TURNS[(number + seed) % len(TURNS)]  # each point gets its turn
                 action = "SIGSTOP" if draw.random() < 0.08 else "SIGKILL"
                 soon = 4 * number + draw.randint(-4, 8)  # about when this name is in
                 step = 0 if draw.random() < 0.3 else max(0, min(soon, num_steps - 5))
