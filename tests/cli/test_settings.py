@@ -15,6 +15,7 @@ from pliant.cli.settings import (
     read_command,
     resolve,
     seconds,
+    shown_replica,
 )
 from pliant.core.errors import ConfigError
 from pliant.spec.load import load
@@ -84,6 +85,23 @@ def test_contradicting_sizes_are_refused(arguments: dict[str, int], sentence: st
     assert str(caught.value) == sentence
 
 
+def test_a_contradiction_names_where_each_size_was_given() -> None:
+    job = load(JOB, source="job.yaml")
+
+    with pytest.raises(ConfigError) as caught:
+        policy_of(resolve({}, {"PLIANT_MAX": "1"}, job))
+
+    assert str(caught.value) == "--min 2 (job file) is greater than PLIANT_MAX=1"
+
+
+@pytest.mark.parametrize("show", ["R1", "r0", "everything", ""])
+def test_only_a_replicas_name_can_be_shown(show: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        shown_replica(resolve({"show": show}, {}, None))
+
+    assert str(caught.value) == f"--show {show!r} is neither all nor none nor a replica such as r1"
+
+
 def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
@@ -109,6 +127,8 @@ def test_a_job_file_names_its_command(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the script nowhere\.py does not exist"):
         read_command("nowhere.py", [])
+    with pytest.raises(ConfigError, match=r"is a directory; name a script or a job file"):
+        read_command(str(tmp_path), [])
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
         read_command("nowhere.yaml", [])
 

@@ -126,18 +126,38 @@ def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
     """
     low, high = settings["min_replicas"], settings["max_replicas"]
     start = settings["start_replicas"]
-    for name, given in (("min", low), ("max", high), ("start", start)):
+    least, most, first = _typed("--min", low), _typed("--max", high), _typed("--start", start)
+    for typed, given in ((least, low), (most, high), (first, start)):
         if given.value is not None and given.value < 1:
-            raise ConfigError(f"--{name} {given.value} must be at least 1")
+            raise ConfigError(f"{typed} must be at least 1")
     if high.value is not None and low.value > high.value:
-        raise ConfigError(f"--min {low.value} is greater than --max {high.value}")
+        raise ConfigError(f"{least} is greater than {most}")
     if start.value is not None and start.value < low.value:
-        raise ConfigError(f"--start {start.value} is less than --min {low.value}")
+        raise ConfigError(f"{first} is less than {least}")
     if None not in (start.value, high.value) and start.value > high.value:
-        raise ConfigError(f"--start {start.value} is greater than --max {high.value}")
+        raise ConfigError(f"{first} is greater than {most}")
     return ElasticPolicy(
         min_replicas=low.value, max_replicas=high.value, start_replicas=start.value
     )
+
+
+def _typed(flag: str, given: Resolved) -> str:
+    """Say a size as it was given: ``--max 2``, ``PLIANT_MAX=2``, ``--max 2 (job file)``."""
+    if given.source.startswith("PLIANT_"):
+        return f"{given.source}={given.value}"
+    return f"{flag} {given.value}" + ("" if given.source == flag else f" ({given.source})")
+
+
+def shown_replica(settings: Mapping[str, Resolved]) -> str | None:
+    """Return whose output to show: ``all``, ``none``, a replica's name, or None by default.
+
+    Raises:
+        ConfigError: no replica can have this name.
+    """
+    show = settings["show"].value
+    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*", show):
+        raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
+    return None if show is None else str(show)
 
 
 def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJob | None]:
@@ -147,6 +167,8 @@ def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJ
         ConfigError: the file is missing, is no job, or arguments follow a job file.
     """
     path = Path(target)
+    if path.is_dir():
+        raise ConfigError(f"{target} is a directory; name a script or a job file")
     if path.suffix not in (".yaml", ".yml"):
         command, job = [target, *arguments], None
     else:

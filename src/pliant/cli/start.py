@@ -19,7 +19,7 @@ from rich.console import Console
 
 from pliant.cli.jobs import running_jobs
 from pliant.cli.run import JobConfig, run_job
-from pliant.cli.settings import Resolved, job_name, output_directory, policy_of
+from pliant.cli.settings import Resolved, job_name, output_directory, policy_of, shown_replica
 from pliant.cli.view import View, view_for
 from pliant.core.errors import ConfigError
 from pliant.core.policy import ElasticPolicy
@@ -63,7 +63,7 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         init=settings["init"].value,
     )
     console = Console(highlight=False)
-    show = settings["show"].value
+    show = shown_replica(settings)
     view = JsonView(console, show=show) if as_json else view_for(console, show=show)
     code = EXIT_FAILED
     try:
@@ -78,7 +78,7 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     if out.exists() and not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
     if code not in (EXIT_OK, EXIT_STOPPED):
-        print(f"pliant: {view.board.reason}", file=sys.stderr)
+        print(f"pliant: {' '.join((view.board.reason or '').split())}", file=sys.stderr)
     return code
 
 
@@ -120,6 +120,7 @@ def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str,
     """Check everything that can be checked before anything is written."""
     policy = policy_of(settings)
     name = job_name(settings, command[0])
+    shown_replica(settings)
     if settings["max_restarts"].value < 0:
         raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
     init = settings["init"].value
