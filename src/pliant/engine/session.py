@@ -7,6 +7,7 @@ know how any of them does its work.
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from pliant.engine.steps import Steps
 from pliant.engine.training import Training
 from pliant.engine.update import Scheduler, Update
 from pliant.wire.notes import Planned
+
+MAX_REASON_CHARACTERS = 300
+"""Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
 
 _live: Session | None = None
 """The one session of this process that is open."""
@@ -387,7 +391,8 @@ class Session:
             weights = torch.load(path, weights_only=True, map_location="cpu")
             self._parts.model.load_state_dict(weights)
         except (OSError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"cannot start from the weights in {path}: {error}") from error
+            why = textwrap.shorten(str(error), width=MAX_REASON_CHARACTERS)
+            raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
         except Exception as error:  # a file of something else makes torch trip over anything
             raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
 
