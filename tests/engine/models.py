@@ -149,8 +149,8 @@ class GPT(nn.Module):
         return logits
 
 
-def gpt(*, randomness: bool = True) -> Case:
-    model = GPT(dropout=0.1 if randomness else 0.0)
+def gpt(*, randomness: bool = True, width: int = 32) -> Case:
+    model = GPT(width, dropout=0.1 if randomness else 0.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
 

@@ -35,9 +35,9 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
         kill(job, "r2")
         wait_for_members(job, "r3", "r4")
 
-    outcome = run(tmp_path, model, 40, play, replicas=2, pace=0.03, **more)
+    outcome = run(tmp_path, model, 90, play, replicas=2, pace=0.03, **more)
 
-    outcome.check(reference(model, 40))
+    outcome.check(reference(model, 90))
     assert [r["exited_kind"] for r in outcome.kinds("exited")] == [
         "left",
         "signal",
@@ -128,12 +128,12 @@ def test_a_joiner_with_another_model_is_refused_and_nobody_notices(tmp_path: Pat
         kill(job, "r2")
         wait_for_members(job, "r1", "r4")
 
-    outcome = run(tmp_path, "gpt", 40, play, replicas=2, pace=0.03, arguments=("--misfit", "r3"))
+    outcome = run(tmp_path, "gpt", 90, play, replicas=2, pace=0.03, arguments=("--misfit", "r3"))
 
-    outcome.check(reference("gpt", 40))
+    outcome.check(reference("gpt", 90))
     (dismissed,) = outcome.kinds("dismiss")
     assert dismissed["reason"] == (
-        "its model has 0.weight float32 [8, 3, 3, 3] where the run has "
+        "its model has token.weight float32 [256, 48] where the run has "
         "token.weight float32 [256, 32]"
     )
 

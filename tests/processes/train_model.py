@@ -30,8 +30,9 @@ def main() -> None:
     options = parse()
     context = worker_context()
     me = "alone" if context is None else context.replica
-    model = "cnn" if me == options.misfit else options.model
-    case = models.build(model, **json.loads(options.options))
+    case = models.build(options.model, **json.loads(options.options))
+    if me == options.misfit:
+        case = models.build("gpt", width=48)
     elastic.LEFT_EARLY_S = 1.0
 
     who: list[Session] = []

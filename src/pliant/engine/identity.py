@@ -11,9 +11,13 @@ from collections.abc import Sequence
 import torch
 
 from pliant.engine.data import Schedule
+from pliant.engine.layout import Layout
 
 TREE = "mirrored-midpoint-1"
 """Name of the addition tree; changes when ``core.batching`` gives other sums."""
+
+MAX_LAYOUT_CHARACTERS = 100_000
+"""Longest description of a layout that a registration carries; a message has at most 1 MB."""
 
 _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 """Optimizer options that choose another order of operations; ``fused`` gives other bits."""
@@ -45,6 +49,21 @@ def describe(
         ("max_grad_norm", repr(max_grad_norm)),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
+
+
+def describe_layout(layout: Layout) -> str:
+    """Return a layout as the coordinator compares it: a line per parameter, then the digest.
+
+    The first line that differs is what the one who is refused gets to read.
+    """
+    lines = [
+        f"{name} {dtype.removeprefix('torch.')} {list(shape)}"
+        for name, dtype, shape, _ in layout.parameters
+    ]
+    text = "\n".join(lines)
+    if len(text) > MAX_LAYOUT_CHARACTERS:
+        return f"layout {layout.digest}"
+    return f"{text}\nlayout {layout.digest}"
 
 
 def _variant(optimizer: torch.optim.Optimizer) -> str:

@@ -1,8 +1,7 @@
 """Reporter: what a session tells people.
 
 Owns the seam and its form for a script that runs alone: facts on standard output, notes on
-standard error.  Must not know the protocol; under an agent ``engine.elastic`` sends the same as
-notes of the wire.
+standard error; under an agent the same travels as notes of the wire.  Must not know the protocol.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol
 
-from pliant.wire.notes import Committed, Planned
+from pliant.engine.bootstrap import WorkerContext
+from pliant.wire.notes import Committed, Logged, Noted, Planned
 
 
 class Reporter(Protocol):
@@ -48,3 +48,27 @@ class Printer:
     def noted(self, text: str) -> None:
         """Write one line on standard error."""
         sys.stderr.write(f"pliant: {text}\n")
+
+
+class WireReporter:
+    """Sends what a session has to say to the agent; never blocks."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    def planned(self, planned: Planned) -> None:
+        """Pass on what a step consists of."""
+        self._context.link.send(planned)
+
+    def committed(self, committed: Committed) -> None:
+        """Pass on a commit; it may wait for company."""
+        self._context.link.send(committed, urgent=False)
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on what the script logged."""
+        note = Logged(replica=self._context.replica, step=step, values=dict(values))
+        self._context.link.send(note, urgent=False)
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+        self._context.link.send(Noted(replica=self._context.replica, text=text), urgent=False)

@@ -24,11 +24,11 @@ from pliant.engine import data, identity, randomness, settings, state
 from pliant.engine.accumulate import GradientSums
 from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.buffers import BufferRules
-from pliant.engine.elastic import Elastic, WireReporter
+from pliant.engine.elastic import Elastic
 from pliant.engine.layout import Layout
 from pliant.engine.ledger import Ledger
 from pliant.engine.membership import Alone, Membership, Shape
-from pliant.engine.reporter import Printer, Reporter
+from pliant.engine.reporter import Printer, Reporter, WireReporter
 from pliant.engine.settings import Settings
 from pliant.engine.slots import Slots, extras_width
 from pliant.engine.steps import Steps
