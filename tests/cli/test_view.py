@@ -127,3 +127,16 @@ def test_the_live_view_draws_replicas_figures_and_events() -> None:
     assert "r1 training   r3 training   r5 training" in last
     assert "x r2 loss" in last
     assert "ended by SIGKILL" in last
+
+
+def test_what_stopping_means_stays_above_the_live_panel() -> None:
+    text = io.StringIO()
+    view = LiveView(Console(file=text, force_terminal=True, width=200), show=None)
+    with view:
+        view.record({"kind": "stop_requested", "at": 1.0})
+        for replica in ("r1", "r2", "r3"):
+            view.record({"kind": "exited", "exited_kind": "finished", "replica": replica})
+
+    last = text.getvalue().rindex("╭")
+    assert "without checkpoints" in text.getvalue()[:last]
+    assert "r3 finished" in text.getvalue()[last:]

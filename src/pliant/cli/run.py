@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pliant.coordinator.driver import Driver
 
 EXIT_FAILED = 1
-EXIT_INPUT = 2
+EXIT_STOPPED = 3
 EXIT_INTERRUPTED = 130
 
 CPU_DEVICES = 4
@@ -73,7 +73,7 @@ def run_job(config: JobConfig, *, observer: Observer | None = None) -> int:
     try:
         return asyncio.run(_run(config, observer))
     except KeyboardInterrupt:  # before the job could be asked to stop
-        return EXIT_INTERRUPTED
+        return EXIT_STOPPED
 
 
 def count_devices() -> int:

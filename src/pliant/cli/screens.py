@@ -12,6 +12,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -55,7 +56,7 @@ def job_panel(
     rows.append(_replicas(status))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
-    rows.extend(Text(f"  {sentence}", style="dim", overflow="ellipsis") for sentence in news)
+    rows.extend(Padding(Text(sentence, style="dim"), (0, 0, 0, 2)) for sentence in news)
     state = status["state"]
     title = Text.assemble(
         (status["job"] or "job", "bold"), "  ", (state, STATE_STYLE.get(state, "")), " "

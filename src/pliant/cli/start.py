@@ -35,6 +35,8 @@ DETACH_S = 30.0
 
 POLL_S = 0.05
 
+NOT_STARTED = "stopped before the job had started"
+
 
 class JsonView(View):
     """Every record of the event log on standard output, as it is."""
@@ -72,13 +74,15 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     except ConfigError:
         code = EXIT_USAGE
         raise
+    except OSError as error:  # the disk is full, or the directory was removed
+        view.board.reason = f"the job ended: {error.filename or out}: {error.strerror}"
     finally:
-        if code == EXIT_USAGE and new and not view.board.committed:
+        if new and not view.board.committed and (code == EXIT_USAGE or not _has_begun(out)):
             _remove(out, settings)
     if out.exists() and not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
-    if code not in (EXIT_OK, EXIT_STOPPED):
-        print(f"pliant: {' '.join((view.board.reason or '').split())}", file=sys.stderr)
+    if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
+        print(f"pliant: {' '.join((view.board.reason or NOT_STARTED).split())}", file=sys.stderr)
     return code
 
 
@@ -137,6 +141,10 @@ def _remove(out: Path, settings: Mapping[str, Resolved]) -> None:
     if settings["out"].value is None:
         with suppress(OSError):
             out.parent.rmdir()  # runs/, if it was made for this
+
+
+def _has_begun(out: Path) -> bool:
+    return (out / "events.jsonl").exists()
 
 
 def _exists(settings: Mapping[str, Resolved]) -> bool:

@@ -31,6 +31,9 @@ REFRESH_HZ = 4
 NEWS = 2
 """Sentences below the table of events."""
 
+STAYING = ("stop_requested",)
+"""Kinds whose sentence is printed above the panel, where later news do not push it out."""
+
 
 class Observer(Protocol):
     """Someone who follows a job; called on its event loop."""
@@ -175,10 +178,13 @@ class LiveView(View):
         with self._lock:
             resizes = self.take(record)
             sentence, trace = self.sentence(record), self.traceback(record)
-            if sentence is not None:
+            stays = record.get("kind") in STAYING
+            if sentence is not None and not stays:
                 self._news.append(f"{clock(float(record.get('at') or 0.0))}  {sentence}")
             elif resizes:
                 self._news.clear()  # the table of events tells it now
+        if sentence is not None and stays:
+            self.console.print(Text(sentence, style="magenta"))
         if trace is not None:
             self.console.print(Text(trace, style="red"), soft_wrap=True)
 
