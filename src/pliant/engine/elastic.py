@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
@@ -59,6 +60,9 @@ class _Meeting:
     loops_differ: bool
     """Some survivors left the loop early and others did not."""
 
+    calls_differ: bool
+    """Somebody is to receive state, and not all are in the same ``steps()`` call."""
+
 
 class Elastic:
     """See the module's text; one per process."""
@@ -78,6 +82,8 @@ class Elastic:
         self._formed: Formed | None = None
         self._crossing: Order | None = None
         self._handover: Callable[[], None] | None = None
+        self._owes_tail = False
+        self._asked_stop = False
         self._is_stopped = False
         self._has_left_loop = False
 
@@ -130,6 +136,7 @@ class Elastic:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.voted(self.member, step)
             numbers = self._metadata(wants_stop=wants_stop)
+            self._asked_stop = bool(numbers[1])
         probe.at("vote", step)
         rows = formed.group.all_gather(numbers).tolist()
         with self._keeper.changed:
@@ -157,6 +164,7 @@ class Elastic:
 
     def settle(self, *, is_over: bool) -> bool:
         """Between steps: hand over state, serve a Reform, cross a boundary."""
+        self._owes_tail = False
         if is_over:
             self._keeper.finish_call()
             return self._is_stopped
@@ -204,14 +212,13 @@ class Elastic:
         """
         group = self._keeper.group(order)
         meeting = self._meet(order, group)
-        resolution = meeting.resolution
         self._is_stopped = self._is_stopped or meeting.is_stopped
         if meeting.loops_differ:
             raise UsageError(
                 "one replica left the loop over session.steps() early and another did not; call "
                 "step.stop(), which all replicas obey after the same step"
             )
-        self._act_on(order, group, resolution)
+        self._act_on(order, group, meeting)
         self._keeper.enter(order)
         previous = None if self._formed is None else self._formed.reduction
         self._formed = form(
@@ -229,7 +236,7 @@ class Elastic:
     def _meet(self, order: Order, group: Group) -> _Meeting:
         """Exchange headers and take this member's part of the resolution."""
         header = protocol.header(self.member)
-        flags = [int(self._is_stopped), int(self._has_left_loop)]
+        flags = [int(self._is_stopped), int(self._has_left_loop), int(self._asked_stop)]
         row = torch.tensor([*header.to_ints(), *flags], dtype=torch.int64)
         self._keeper.waiting = order.generation
         try:
@@ -245,23 +252,31 @@ class Elastic:
         with self._keeper.changed:
             self._keeper.check_sealed(order.generation)
             self._keeper.member = protocol.resolved(self.member, resolution, group.rank)
-        settled = [rank for rank in resolution.survivors if rank not in resolution.commits]
+        survivors = [rows[rank] for rank in resolution.survivors]
+        settled = [rows[r] for r in resolution.survivors if r not in resolution.commits]
+        # Where all commit late nobody has seen what the metadata of their votes asked for.
+        asked = not settled and any(row[_HEADER_INTS + 2] for row in survivors)
+        calls = {headers[rank].calls for rank in (*resolution.survivors, *resolution.joiners)}
         return _Meeting(
             resolution=resolution,
-            is_stopped=any(rows[rank][_HEADER_INTS] for rank in resolution.survivors),
-            loops_differ=len({rows[rank][_HEADER_INTS + 1] for rank in settled}) > 1,
+            is_stopped=asked or any(row[_HEADER_INTS] for row in survivors),
+            loops_differ=len({row[_HEADER_INTS + 1] for row in settled}) > 1,
+            calls_differ=bool(resolution.joiners) and len(calls) > 1,
         )
 
-    def _act_on(self, order: Order, group: Group, resolution: Resolution) -> None:
+    def _act_on(self, order: Order, group: Group, meeting: _Meeting) -> None:
         """Commit or redo, then give or take state."""
-        rank = group.rank
+        rank, resolution = group.rank, meeting.resolution
         if rank in resolution.commits:
+            self._owes_tail = True
             self._trainee.commit_voted(self._late_verdict(order, resolution))
         elif self.member.reform is not None:
             self._trainee.give_up_attempt(buffers_may_be_written=True)
         self._handover = None
         if not resolution.joiners:
             return
+        if meeting.calls_differ:
+            self._keep_apart(order, resolution)
         stamp = Stamp(
             generation=order.generation, step=resolution.committed, lineage=resolution.lineage
         )
@@ -272,7 +287,7 @@ class Elastic:
         def hand_over() -> None:
             self._send(order, group, resolution, stamp)
 
-        if rank in resolution.commits:
+        if self._owes_tail:
             self._handover = hand_over  # its tail comes first: extra_state moves there
         else:
             hand_over()
@@ -309,6 +324,19 @@ class Elastic:
         with self._keeper.changed:
             self._keeper.check_sealed(order.generation)
             self._keeper.member = protocol.received(self.member, resolution)
+
+    def _keep_apart(self, order: Order, resolution: Resolution) -> NoReturn:
+        """Give no state: a joiner would run code between two calls of ``steps()`` on top of it.
+
+        It was in the members' call when the Switch was sent; they have come to the next one since.
+
+        Raises:
+            GroupBroken: always; the members go on without the joiners.
+        """
+        reason = "the members have gone on to another call of steps() than the joiner is in"
+        for rank in resolution.joiners:
+            self._refuse(order, order.replicas[rank], reason)
+        raise GroupBroken(order.generation, reason)
 
     def _refuse(self, order: Order, joiner: ReplicaId, reason: str) -> None:
         self._keeper.tell(

@@ -1,0 +1,52 @@
+"""What a script does around its steps happens once to the state, whoever comes or goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes.launching import running
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).with_name("train_in_calls.py")
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def alone(directory: Path, *words: object) -> tuple[int, str]:
+    """Return committed steps and digest of a run without an agent."""
+    path = directory / "alone"
+    arguments = [str(word) for word in (SCRIPT, "--digest-file", path, *words)]
+    subprocess.run([sys.executable, *arguments], check=True, timeout=100, capture_output=True)
+    (line,) = lines_of(path)
+    return line["committed"], line["digest"]
+
+
+def test_who_is_late_for_a_call_gets_no_state_in_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "digests"
+    words = ("--digest-file", path, "--meeting", tmp_path, "--faults", "r2@tail:1=SIGKILL")
+    with running(tmp_path, SCRIPT, *words, replicas=2, warm=True) as job:
+        job.wait_for(lambda: len(job.records("switch")) == 2, "r3 is to join")
+        (tmp_path / "go").touch()
+        assert job.process.wait(100) == 0
+        dismissed = job.records("dismiss")
+    assert [(r["to"], r["reason"]) for r in dismissed] == [
+        (["r3"], "the members have gone on to another call of steps() than the joiner is in")
+    ]
+    assert {(r["committed"], r["digest"]) for r in lines_of(path)} == {alone(tmp_path)}
+
+
+def test_a_stop_in_a_step_that_is_committed_late_ends_the_job_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "digests"
+    words = ("--digest-file", path, "--stop-at", 6, "--faults", "r2@vote:6=SIGKILL")
+    with running(tmp_path, SCRIPT, *words, replicas=2, warm=True) as job:
+        assert job.process.wait(100) == 0
+    (line,) = lines_of(path)
+    assert (line["committed"], line["digest"]) == alone(tmp_path, "--stop-at", 6)

@@ -1,0 +1,84 @@
+"""A training script with code between two calls of ``steps()``; runs alone or under an agent.
+
+    python tests/processes/train_in_calls.py --digest-file F
+
+With ``--meeting D`` replica r3 comes to its first call only when r1 is in the last tail of its
+own, where it stays until the file ``D/go`` exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+from tests.engine import models
+from torch import nn
+
+import pliant
+from pliant.engine.bootstrap import worker_context
+from pliant.testing import faults
+
+FIRST_CALL, SECOND_CALL = 4, 12
+
+
+def main() -> None:
+    options = parse()
+    context = worker_context()
+    me = "alone" if context is None else context.replica
+    meeting = options.meeting
+    pliant.seed(5)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    if meeting and me == "r3":
+        wait_for(meeting / "last-tail")
+    with pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        dataset=models.Points(40),
+        global_batch_size=8,
+        micro_batch_size=2,
+    ) as session:
+        if options.faults:
+            faults.install_plan(options.faults, replica=session.replica)
+        for total in (FIRST_CALL, SECOND_CALL):
+            for step in session.steps(total):
+                for points, labels in step:
+                    if step.index == options.stop_at:
+                        step.stop()
+                    step.backward(nn.functional.cross_entropy(model(points), labels))
+                if meeting and step.index == FIRST_CALL - 1:
+                    (meeting / "last-tail").touch()
+                    wait_for(meeting / "go")
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.5
+            nn.init.normal_(next(model[2].parameters()))
+        line = {"replica": me, "committed": session.committed, "digest": session.state_digest()}
+    fd = os.open(options.digest_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, (json.dumps(line) + "\n").encode())
+    os.close(fd)
+
+
+def wait_for(path: Path) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while not path.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--digest-file", type=Path, required=True)
+    parser.add_argument("--meeting", type=Path)
+    parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--faults", default="", help="see pliant.testing.faults")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
