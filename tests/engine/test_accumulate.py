@@ -176,3 +176,25 @@ def test_backward_outside_of_a_slot_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"call step\.backward"):
         model(torch.ones(1, 2)).sum().backward()
+
+
+def test_the_outermost_sum_lies_in_the_buffer_that_is_sent_from_its_first_merge_on() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    layout = Layout.of(list(model.named_parameters()), extras=1)
+    sums = GradientSums(dict(model.named_parameters()), layout)
+    inputs = torch.randn(4, 1, 3)
+    sums.begin(1)
+
+    for position in positions([Node(0, 4, "root")])[:2]:
+        sums.open(
+            merges=position.merges,
+            part=position.part,
+            is_last_of_part=position.is_last_of_part,
+            is_last=position.is_last,
+        )
+        loss = model(inputs[position.slot]).sum()
+        sums.capture(partial(torch.autograd.backward, loss), factor=1.0)
+        sums.close()
+
+    expected = (inputs[0] + inputs[1]).expand(2, 3).reshape(-1)
+    assert torch.equal(sums.partials(0)[0], expected)

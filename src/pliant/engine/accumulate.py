@@ -7,9 +7,11 @@ flat buffers.  Must not know sessions, groups, the protocol, or what happens to 
 
 Every parameter has a stack of sums of its own and merges by binary counting as soon as its leaf
 exists, while the leaf is still in the cache (measured: 0.98 of plain accumulation, against 1.02
-for merging at the end of a slot).  The last merge of a partial sum writes into the flat buffer
-that is sent.  An absent leaf counts as +0.0, always, so that -0.0 + absent gives +0.0 whether the
-two meet here or on another replica: the bits are a function of the number of slots alone.
+for merging at the end of a slot).  The outermost sum of a part lies in the flat buffer that is
+sent from its first merge on, so that later merges into it are in place (measured: 0.95 of writing
+it there at the last merge, and one gradient copy less).  An absent leaf counts as +0.0, always,
+so that -0.0 + absent gives +0.0 whether the two meet here or on another replica: the bits are a
+function of the number of slots alone.
 
 A captured leaf is never written to: autograd may give two parameters views of one storage (the
 two addends of ``a.view(n) + b.view(n)``).
@@ -46,13 +48,19 @@ class _Stack:
         self._owned.clear()
 
     def push(
-        self, leaf: torch.Tensor | None, *, owned: bool, merges: int, out: torch.Tensor | None
+        self,
+        leaf: torch.Tensor | None,
+        *,
+        owned: bool,
+        merges: int,
+        out: torch.Tensor,
+        is_last: bool,
     ) -> None:
-        """Add a leaf, merge ``merges`` times; with ``out`` the one sum left goes there."""
-        for left_to_do in range(merges, 0, -1):
-            target = out if left_to_do == 1 else None
-            leaf, owned = _add(self._sums.pop(), self._owned.pop(), leaf, owned, target)
-        if out is None:
+        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last."""
+        for _ in range(merges):
+            left, left_owned = self._sums.pop(), self._owned.pop()
+            leaf, owned = _add(left, left_owned, leaf, owned, None if self._sums else out)
+        if not is_last:
             self._sums.append(leaf)
             self._owned.append(owned)
         elif leaf is None:
@@ -302,11 +310,14 @@ class GradientSums:
                 leaf, owned = leaf.to(column.dtype), True
             if self._factor != 1.0:
                 leaf, owned = torch.mul(leaf, self._factor), True
-        out = None
-        if self._is_last_of_part:
-            out = column.outs[self._part]
-            column.zeroed[self._part] = False
-        column.stack.push(leaf, owned=owned, merges=self._merges, out=out)
+        column.zeroed[self._part] = False
+        column.stack.push(
+            leaf,
+            owned=owned,
+            merges=self._merges,
+            out=column.outs[self._part],
+            is_last=self._is_last_of_part,
+        )
         if self._is_last:
             self._waiting[column.bucket] -= 1
             if not self._waiting[column.bucket]:
@@ -330,8 +341,9 @@ class ValueSums:
         self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool
     ) -> None:
         """Add one slot's values; None for an absent slot."""
-        out = self._flats[part] if is_last_of_part else None
-        self._stack.push(values, owned=True, merges=merges, out=out)
+        self._stack.push(
+            values, owned=True, merges=merges, out=self._flats[part], is_last=is_last_of_part
+        )
 
     def partials(self) -> list[torch.Tensor]:
         """Return the partial sums in slot order."""
