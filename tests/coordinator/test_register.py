@@ -75,3 +75,10 @@ def test_a_file_that_is_no_register_is_not_overwritten(tmp_path: Path) -> None:
         RegisterFile(path).write(FIRST, expected=None)
 
     assert path.read_text() == '{"incarnation": "one"}'
+
+
+def test_a_register_that_was_removed_is_named(tmp_path: Path) -> None:
+    register = RegisterFile(tmp_path / "register.json")
+
+    with pytest.raises(ConflictError, match=r"register\.json was removed while the job ran"):
+        register.write(SECOND, expected=FIRST)

@@ -58,7 +58,9 @@ class RegisterFile:
             if found != expected:
                 raise ConflictError(
                     f"{self._path} was changed by another coordinator:"
-                    f" incarnation {found.incarnation if found else None}"
+                    f" incarnation {found.incarnation}"
+                    if found
+                    else f"{self._path} was removed while the job ran"
                 )
             fresh = self._path.with_suffix(".new")
             with fresh.open("wb") as file:

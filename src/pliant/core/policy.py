@@ -125,8 +125,9 @@ def require_slots(policy: ElasticPolicy, num_slots: int) -> None:
     for name in ("min_replicas", "max_replicas", "start_replicas"):
         value = getattr(policy, name)
         if value is not None and value > num_slots:
+            slots = "1 slot" if num_slots == 1 else f"{num_slots} slots"
             raise ConfigError(
-                f"{name}={value} is above the {num_slots} slots of a step, and each replica needs "
+                f"{name}={value} is above the {slots} of a step, and each replica needs "
                 f"one; lower {name} to {num_slots}, or make micro_batch_size smaller"
             )
 
