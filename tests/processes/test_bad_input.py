@@ -1,0 +1,246 @@
+"""Bad input through the real command line: one sentence, its exit code, and nothing left behind.
+
+What is refused without starting anything is in ``tests/cli``; a script without a session, a
+micro-batch that does not divide, a small data set and a port in use are in ``test_cli``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WAIT_S = 120.0
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+SCRIPT = """\
+import os, sys, threading, torch, pliant
+pliant.seed(1)
+model = torch.nn.Linear(4, 1, bias=not os.path.exists("other"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(512, 4)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+def session(**more):
+    return pliant.Session(model=model, optimizer=optimizer, dataset=data, global_batch_size=32,
+                          micro_batch_size=4, **more)
+with session() as s:
+    for step in s.steps(int(sys.argv[1])):
+        for a, b in step:
+            loss = torch.nn.functional.mse_loss(model(a), b)
+            step.backward(loss)
+        s.log(loss=step.loss)
+"""
+
+JOB = """\
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {name: gpt}
+spec:
+  elasticPolicy: {minReplicas: 1, maxReplicas: 4}
+  startReplicas: 2
+  command: [train.py, "20"]
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
+    return {**kept, "XDG_STATE_HOME": str(home / "state"), "NO_COLOR": "1"}
+
+
+def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pliant", *arguments],
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(home: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(home, *arguments)
+    said, complained = process.communicate(timeout=WAIT_S)
+    return process.returncode, said, complained
+
+
+def left(home: Path) -> tuple[list[str], list[str]]:
+    """Return the files beside the input, and the processes that still work in ``home``."""
+    files = [
+        str(path.relative_to(home))
+        for path in home.rglob("*")
+        if path.is_file() and path.name not in ("train.py", "job.yaml", "wrong.pt")
+    ]
+    runs = ["runs"] if (home / "runs").exists() else []
+    return files + runs, processes(home)
+
+
+def processes(home: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == home:
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # gone meanwhile, or not ours
+    return found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "arguments", "sentence"),
+    [
+        ("minReplicas: 1", "minReplica: 1", [],
+         "job.yaml line 5: unknown field spec.elasticPolicy.minReplica; did you mean minReplicas?"),
+        ("minReplicas: 1", "minReplicas: 5", [],
+         "job.yaml line 5: minReplicas 5 is greater than maxReplicas 4"),
+        ("", "", ["--max", "1"], "--start 2 (job file) is greater than --max 1"),
+        ("train.py", "gone.py", [], "the script gone.py does not exist"),
+        ("", "", ["--out", "job.yaml/x"], "job.yaml/x cannot be written: Not a directory"),
+        ("", "", ["--show", "r"], "--show 'r' is neither all nor none nor a replica such as r1"),
+    ],
+)  # fmt: skip
+def test_what_can_be_seen_beforehand_starts_nothing(
+    home: Path, old: str, new: str, arguments: list[str], sentence: str
+) -> None:
+    (home / "job.yaml").write_text(JOB.replace(old, new) if old else JOB)
+
+    code, said, complained = run(home, "run", *arguments, "job.yaml")
+
+    assert (code, said, complained) == (2, "", f"pliant: {sentence}\n")
+    assert left(home) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("step.backward(loss)", "step.backward(loss); optimizer.step()",
+         "optimizer.step() was called by the script; the session steps the optimizer when the "
+         "loop over a step ends (train.py, line 14)"),
+        ("step.backward(loss)", "loss.backward()",
+         "loss.backward() was called on the session's model; call step.backward(loss), once per "
+         "micro-batch (train.py, line 14)"),
+        ("session() as", "session(checkpoint='x') as",
+         "checkpoint= is a later capability; leave it out, and keep finished weights with "
+         "session.save(path) (train.py, line 8)"),
+        ("os.path.exists(\"other\")", "False, device='meta'",
+         "'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later capability "
+         "(train.py, line 8)"),
+        ("s.steps(int(sys.argv[1]))", "()",
+         "the session ended before its first step; train inside it with "
+         "`for step in session.steps(total):` (train.py, line 10)"),
+    ],
+)  # fmt: skip
+def test_what_a_script_asks_wrongly_ends_the_job_with_2(
+    home: Path, old: str, new: str, sentence: str
+) -> None:
+    assert old in SCRIPT
+    (home / "train.py").write_text(SCRIPT.replace(old, new))
+
+    code, _, complained = run(home, "run", "--max", "1", "train.py", "20")
+
+    assert (code, complained) == (2, f"pliant: {sentence}\n")
+    assert left(home) == ([], [])
+
+
+def test_a_second_session_after_the_first_is_refused_too(home: Path) -> None:
+    (home / "train.py").write_text(SCRIPT + "with session() as s:\n    pass\n")
+
+    code, _, complained = run(home, "run", "--max", "1", "train.py", "3")
+
+    assert code == 2
+    assert complained.count("\n") == 1
+    assert "r1 refused its input: this is the script's second session" in complained
+    assert processes(home) == []
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_line(home: Path) -> None:
+    import torch
+
+    torch.save({"strange": torch.zeros(1)}, home / "wrong.pt")
+
+    code, _, complained = run(home, "run", "--max", "1", "--init", "wrong.pt", "train.py", "3")
+
+    assert code == 2
+    assert complained.count("\n") == 1
+    assert 'Missing key(s) in state_dict: "weight", "bias"' in complained
+    assert left(home) == ([], [])
+
+
+def test_a_script_that_always_raises_is_restarted_a_bounded_number_of_times(home: Path) -> None:
+    (home / "train.py").write_text("print('begun', flush=True)\nraise ValueError('bad sample')\n")
+
+    code, said, complained = run(home, "run", "--max", "1", "--max-restarts", "2", "train.py")
+
+    assert code == 1
+    assert complained == (
+        "pliant: the restart budget of 2 is spent and fewer than min_replicas=1 are left; last: "
+        "r3 failed: ValueError: bad sample\n"
+    )
+    assert said.count("begun") == said.count("Traceback") == 3
+    assert "r1 raised ValueError: bad sample" in said
+    assert processes(home) == []
+
+
+def test_a_replica_that_raises_is_told_and_replaced_while_the_others_go_on(home: Path) -> None:
+    wrong = "        if s.replica == 'r2' and step.index == 5: raise ValueError('bad sample')\n"
+    wait = "        threading.Event().wait(0.05)\n"
+    (home / "train.py").write_text(SCRIPT.replace("        for a", wrong + wait + "        for a"))
+
+    code, said, complained = run(home, "run", "--max", "2", "train.py", "80")
+
+    assert (code, complained) == (0, "")
+    assert said.count("Traceback") == 1
+    assert "r2 raised:\nTraceback" in said
+    assert "r2 lost at step" in said
+    assert "ValueError: bad sample" in said
+    assert "r3 joined at step" in said
+    assert processes(home) == []
+
+
+def test_a_joiner_with_another_model_is_refused_and_the_run_goes_on(home: Path) -> None:
+    wait = "        threading.Event().wait(0.05)\n"
+    (home / "train.py").write_text(SCRIPT.replace("        s.log", wait + "        s.log"))
+    job = start(home, "run", "--max", "2", "--start", "1", "--max-restarts", "0", "train.py", "120")
+    deadline_s = time.monotonic() + WAIT_S
+    while not (home / "runs" / "train" / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    (home / "other").touch()
+
+    code, _, complained = run(home, "scale", "2")
+    assert (code, complained) == (0, "")
+    said, complained = job.communicate(timeout=WAIT_S)
+
+    assert (job.returncode, complained) == (0, "")
+    assert "r2 must leave: its model lacks bias float32 [1], which the run has" in said
+    assert processes(home) == []
+
+
+def test_torchrun_without_an_agent_is_refused(home: Path) -> None:
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+
+    alone = subprocess.run(
+        [sys.executable, "train.py", "3"],
+        cwd=home,
+        env=environment(home) | torchrun,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert alone.returncode != 0
+    assert "this process is one of 2 that torchrun started" in alone.stderr.splitlines()[-1]
+    assert "Start the script with `pliant run`, or with `python`" in alone.stderr.splitlines()[-1]
