@@ -241,9 +241,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="moments of the kills")
     parser.add_argument("--only", choices=["pliant", "torchrun"])
     parser.add_argument("--skip-default", action="store_true", help="only the tuned torchrun")
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="one cycle, no page")
     chosen = parser.parse_args()
     if chosen.smoke:
+        chosen.no_page = True
         chosen.cycles = 1
     return chosen
 
@@ -283,7 +285,7 @@ def main() -> None:
         load=(before, harness.load()),
         raw=raw,
     )
-    harness.publish(page, write=not chosen.smoke)
+    harness.publish(page, write=not chosen.no_page)
 
 
 if __name__ == "__main__":

@@ -113,9 +113,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=7, help="starts of each side")
     parser.add_argument("--size", type=int, default=2)
     parser.add_argument("--slots", type=int, default=12)
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="one start each, no page")
     chosen = parser.parse_args()
     if chosen.smoke:
+        chosen.no_page = True
         chosen.times = 1
     return chosen
 
@@ -166,7 +168,7 @@ def main() -> None:
         command=harness.command_line("startup"),
         load=(before, harness.load()),
     )
-    harness.publish(page, write=not chosen.smoke)
+    harness.publish(page, write=not chosen.no_page)
 
 
 if __name__ == "__main__":

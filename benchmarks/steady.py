@@ -169,9 +169,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per configuration")
     parser.add_argument("--skip-memory", action="store_true", help="do not count gradient copies")
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="one short block, no page")
     chosen = parser.parse_args()
     if chosen.smoke:
+        chosen.no_page = True
         chosen.blocks, chosen.turns = 1, 2
     return chosen
 
@@ -213,7 +215,7 @@ def main() -> None:
         command=harness.command_line("steady"),
         load=(before, harness.load()),
     )
-    harness.publish(page, write=not chosen.smoke)
+    harness.publish(page, write=not chosen.no_page)
 
 
 if __name__ == "__main__":
