@@ -328,6 +328,14 @@ class Driver:
             return
         self._committed[note.step] = note.generation
         self._committed.pop(note.step - KEPT_STEPS, None)
+        self.put(  # a dead worker's last heartbeat may be older than its last commit
+            Progressed(
+                replica=note.replica,
+                generation=note.generation,
+                committed=note.step + 1,
+                calls=0,
+            )
+        )
         self.log.write(
             "commit",
             step=note.step,

@@ -470,7 +470,7 @@ def _lose(turn: _Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -
 
 def _state_lost(turn: _Turn, kind: ExitKind, what: str) -> None:
     count = turn.job.membership.committed
-    last = f"the last committed step is {count - 1}" if count else "no step was committed"
+    last = f"the last committed step is number {count}" if count else "no step was committed"
     if kind in (ExitKind.SCRIPT, ExitKind.EARLY):
         _end(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
     else:
