@@ -60,7 +60,12 @@ class Torchrun:
         environment = harness.environment(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
         with log.open("ab") as sink:
             agent = subprocess.Popen(
-                command, env=environment, cwd=harness.ROOT, stdout=sink, stderr=sink
+                command,
+                env=environment,
+                cwd=harness.ROOT,
+                stdout=sink,
+                stderr=sink,
+                preexec_fn=harness.die_with_parent,
             )
         self.agents.append(agent)
         return agent
