@@ -115,7 +115,7 @@ class RunningJob:
         ]
         runtime = [*self.record_path.parent.glob("*"), *self.record_path.parent.glob(".*")]
         return [
-            *(f"process {p.pid} {p.cmdline()}" for p in self.processes()),
+            *(f"process {process.pid} {_words(process)}" for process in self.processes()),
             *map(str, shared_memory),
             *(str(path) for path in runtime),
             *(  # torch keeps a cache of its own per user, as it does for python train.py
@@ -181,6 +181,13 @@ def running(
             with suppress(ProcessLookupError):
                 os.kill(left.pid, signal.SIGKILL)
         process.wait(DEADLINE_S)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it ends while we look
+        return []
 
 
 def _text(path: Path) -> str:
