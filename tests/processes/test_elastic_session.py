@@ -22,7 +22,7 @@ def nothing(job: RunningJob) -> None:
 
 @pytest.mark.parametrize(
     ("model", "more"),
-    [("gpt", {}), ("cnn", {"num_workers": 2}), ("moe", {}), ("frozen", {"options": {}})],
+    [("gpt", {}), ("cnn", {"num_workers": 2}), ("moe", {}), ("frozen", {"options": {"unfreeze_at": 1}})],
 )
 def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:
     def play(job: RunningJob) -> None:
@@ -37,7 +37,7 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
 
     outcome = run(tmp_path, model, 90, play, replicas=2, pace=0.03, **more)
 
-    outcome.check(reference(model, 90))
+    outcome.check(reference(model, 90, options=more.get("options")))
     assert [r["exited_kind"] for r in outcome.kinds("exited")] == [
         "left",
         "signal",
