@@ -22,7 +22,12 @@ def nothing(job: RunningJob) -> None:
 
 @pytest.mark.parametrize(
     ("model", "more"),
-    [("gpt", {}), ("cnn", {"num_workers": 2}), ("moe", {}), ("frozen", {"options": {"unfreeze_at": 1}})],
+    [
+        ("gpt", {}),
+        ("cnn", {"num_workers": 2}),
+        ("moe", {}),
+        ("frozen", {"options": {"unfreeze_at": 1}}),
+    ],
 )
 def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:
     def play(job: RunningJob) -> None:
