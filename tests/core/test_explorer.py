@@ -40,6 +40,9 @@ DEFAULT = {
     "a join and a message that arrives twice": Case(
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(repeats=1)
     ),
+    "a join into a job that comes to its next call": Case(
+        members=1, devices=2, steps=2, call_ends=(1,), wishes=(GROW,)
+    ),
     "a kill below the minimum": Case(
         devices=2, min_replicas=2, steps=1, faults=Faults(kills=1), is_prompt=True
     ),
@@ -69,6 +72,15 @@ SOAK = {
     ),
     "a join and a kill, nothing reduced": Case(
         members=1, devices=2, wishes=(GROW,), faults=Faults(kills=1), is_eager=False
+    ),
+    "a join, a next call and a kill": Case(
+        members=1, devices=2, steps=2, call_ends=(1,), wishes=(GROW,), faults=Faults(kills=1)
+    ),
+    "two members, a joiner, a next call and a kill": Case(
+        steps=2, call_ends=(1,), wishes=(Scaled(target=3),), faults=Faults(kills=1), is_prompt=True
+    ),
+    "a join, a next call and a broken collective": Case(
+        members=1, devices=2, steps=2, call_ends=(1,), wishes=(GROW,), faults=Faults(breaks=1)
     ),
     "a hang and a kill": Case(devices=2, steps=1, faults=Faults(hangs=1, kills=1)),
     "a leaver and a hang": Case(devices=2, wishes=(DRAIN,), faults=Faults(hangs=1)),

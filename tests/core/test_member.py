@@ -170,6 +170,19 @@ def test_no_reform_reaches_a_member_that_has_left_or_is_not_in_it() -> None:
     assert protocol.on_reform(in_generation(1, C), order(3, A, B), ONE)[1] == ()
 
 
+def test_a_joiner_that_is_left_out_of_a_reform_is_a_spare_again() -> None:
+    joiner = switching(Member(replica=C), order(2, A, B, C))
+
+    left_out, tasks = protocol.on_reform(joiner, order(3, A, B), ONE)
+
+    assert tasks == (Abandon(generation=Generation(2)),)
+    assert protocol.is_sealed(left_out, Generation(2))
+    assert protocol.entering(left_out) is None
+    assert protocol.entering(protocol.on_prepare(left_out, order(4, A, C), ONE)[0]) == order(
+        4, A, C
+    )
+
+
 def test_commands_of_an_older_incarnation_are_refused() -> None:
     member, _ = protocol.on_prepare(in_generation(1), order(2, A, B), TWO)
 

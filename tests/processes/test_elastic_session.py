@@ -26,7 +26,7 @@ def nothing(job: RunningJob) -> None:
         ("gpt", {}),
         ("cnn", {"num_workers": 2}),
         ("moe", {}),
-        ("frozen", {"options": {"unfreeze_at": 1}}),
+        ("frozen", {"options": {}}),
     ],
 )
 def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:

@@ -208,6 +208,20 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     return (at_rest(state) if lost & state.joiners else state), ()
 
 
+def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
+    """Go on without a joiner that has received no state; it hears so and is a spare again."""
+    state = replace(state, gone=state.gone | {joiner}, joiners=state.joiners - {joiner})
+    behind = fall_through(state, (joiner,))
+    if is_finished(state):
+        return state, behind
+    state, commands = _reform(state, moment)
+    told = tuple(
+        replace(command, to=(*command.to, joiner)) if isinstance(command, Reform) else command
+        for command in commands
+    )
+    return state, (*behind, *told)
+
+
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
     """Expect no sign of life from these any more."""
     return replace(

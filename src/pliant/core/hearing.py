@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core.attempts import attempt_failed, fall_through, forget, lose, outsiders, switch
+from pliant.core.attempts import (
+    attempt_failed,
+    fall_through,
+    forget,
+    lose,
+    outsiders,
+    set_aside,
+    switch,
+)
 from pliant.core.membership import (
     HEARD,
     NEVER,
@@ -94,6 +102,9 @@ def _stale(state: Membership) -> Outcome:
 
 def _on_spare(state: Membership, event: Spare) -> Outcome:
     if event.replica in members(state) or event.replica in state.leavers:
+        known = state.spares.get(event.replica)
+        if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
+            state = replace(state, spares=state.spares.put(event.replica, event))
         return _stale(state)
     state = replace(state, spares=state.spares.put(event.replica, event))
     return state, fall_through(state, (event.replica,))
@@ -115,6 +126,8 @@ def _on_refused(state: Membership, event: Refused, moment: Moment) -> Outcome:
     if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
         if state.attempt is not None and event.replica not in state.joiners:
             return attempt_failed(state, moment)
+        if event.calls:
+            return _on_late_for_call(state, event, moment)
         state, commands = lose(state, frozenset({event.replica}), moment)
         return state, (Dismiss(to=(event.replica,), reason=event.reason), *commands)
     if event.joiner:
@@ -122,6 +135,14 @@ def _on_refused(state: Membership, event: Refused, moment: Moment) -> Outcome:
     if state.attempt is not None:
         return attempt_failed(state, moment)
     return _reform_soon(state, event.generation, moment)
+
+
+def _on_late_for_call(state: Membership, event: Refused, moment: Moment) -> Outcome:
+    """The members had come to another ``steps()`` call by the time they met this joiner."""
+    if event.replica not in state.joiners:
+        return _stale(state)
+    state = replace(state, calls=max(state.calls, event.calls))
+    return set_aside(state, event.replica, moment)
 
 
 def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
@@ -205,7 +226,7 @@ def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outc
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
     if is_entering and event.waiting == newest and replica in state.awaiting:
         state = _at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
-    if event.calls <= state.calls or event.generation != newest:
+    if event.calls <= state.calls or replica not in members(state) or replica in state.joiners:
         return state, ()
     return _next_call(replace(state, calls=event.calls))
 

@@ -151,15 +151,21 @@ def on_switch(member: Member, order: Order, incarnation: Incarnation) -> Outcome
 def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
     """Seal every older generation and build ``order`` now.
 
+    A joiner that holds no state and is not in ``order`` is a spare again.
+
     The caller stops waiting for any collective of an abandoned generation at once.  A vote is
     kept: it is what the header will say.
     """
     if _is_old(member, incarnation):
         return member, ()
     member = replace(member, incarnation=incarnation)
-    if member.leaving or member.replica not in order.replicas or order.generation <= newest(member):
+    if member.leaving or order.generation <= newest(member):
         return member, ()
     older = _abandon(member.prepared) + _abandon(member.reform)
+    if member.replica not in order.replicas:
+        if member.has_state:
+            return member, ()
+        return _spare_again(member, order.generation), older
     if member.current:
         older += (Abandon(generation=member.current),)
     member = replace(
@@ -172,6 +178,11 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
         broken=member.current != NO_GENERATION,
     )
     return member, (*older, Build(order=order))
+
+
+def _spare_again(member: Member, sealed: Generation) -> Member:
+    """Return a joiner that the members go on without, to be asked again."""
+    return replace(member, sealed=sealed, prepared=None, ordered=None, reform=None, built=False)
 
 
 # --- what the engine reports --------------------------------------------------------

@@ -150,6 +150,10 @@ class Refused:
     joiner: bool
     """True: ``replica`` is an incompatible or failed joiner.  False: only try again."""
 
+    calls: int = 0
+    """More than 0 if joiner and members only are in different ``steps()`` calls: how many the one
+    ahead has finished.  Then the joiner is not dropped, and comes again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:

@@ -60,8 +60,9 @@ class _Meeting:
     loops_differ: bool
     """Some survivors left the loop early and others did not."""
 
-    calls_differ: bool
-    """Somebody is to receive state, and not all are in the same ``steps()`` call."""
+    apart: int
+    """If somebody is to receive state and not all are in the same ``steps()`` call: how many calls
+    the one ahead has finished, else 0."""
 
 
 class Elastic:
@@ -261,7 +262,7 @@ class Elastic:
             resolution=resolution,
             is_stopped=asked or any(row[_HEADER_INTS] for row in survivors),
             loops_differ=len({row[_HEADER_INTS + 1] for row in settled}) > 1,
-            calls_differ=bool(resolution.joiners) and len(calls) > 1,
+            apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
         )
 
     def _act_on(self, order: Order, group: Group, meeting: _Meeting) -> None:
@@ -275,8 +276,8 @@ class Elastic:
         self._handover = None
         if not resolution.joiners:
             return
-        if meeting.calls_differ:
-            self._keep_apart(order, resolution)
+        if meeting.apart:
+            self._keep_apart(order, resolution, meeting.apart)
         stamp = Stamp(
             generation=order.generation, step=resolution.committed, lineage=resolution.lineage
         )
@@ -325,22 +326,28 @@ class Elastic:
             self._keeper.check_sealed(order.generation)
             self._keeper.member = protocol.received(self.member, resolution)
 
-    def _keep_apart(self, order: Order, resolution: Resolution) -> NoReturn:
+    def _keep_apart(self, order: Order, resolution: Resolution, calls: int) -> NoReturn:
         """Give no state: a joiner would run code between two calls of ``steps()`` on top of it.
 
-        It was in the members' call when the Switch was sent; they have come to the next one since.
+        It was in the members' call when the Switch was sent; some have come to the next one since.
 
         Raises:
-            GroupBroken: always; the members go on without the joiners.
+            GroupBroken: always; the members go on without the joiners, which come again.
         """
-        reason = "the members have gone on to another call of steps() than the joiner is in"
+        reason = "the members are not in the same call of steps() as the joiner"
         for rank in resolution.joiners:
-            self._refuse(order, order.replicas[rank], reason)
+            self._refuse(order, order.replicas[rank], reason, calls=calls)
         raise GroupBroken(order.generation, reason)
 
-    def _refuse(self, order: Order, joiner: ReplicaId, reason: str) -> None:
+    def _refuse(self, order: Order, joiner: ReplicaId, reason: str, *, calls: int = 0) -> None:
         self._keeper.tell(
-            Refused(replica=joiner, generation=order.generation, reason=reason, joiner=True)
+            Refused(
+                replica=joiner,
+                generation=order.generation,
+                reason=reason,
+                joiner=True,
+                calls=calls,
+            )
         )
 
     def _late_verdict(self, order: Order, resolution: Resolution) -> Verdict:

@@ -154,6 +154,7 @@ class Keeper:
         """Count a ``steps()`` call as finished."""
         with self.changed:
             self.member = replace(self.member, calls=self.member.calls + 1)
+        self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
 
     # --- main thread: waiting ---------------------------------------------------------------
 

@@ -189,9 +189,14 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
         case "broken":
             return [Broken(replica=name, generation=generation, reason=reason) for name in names]
         case "refused":
-            is_joiner = options.get("joiner") == "yes"
             return [
-                Refused(replica=name, generation=generation, reason=reason, joiner=is_joiner)
+                Refused(
+                    replica=name,
+                    generation=generation,
+                    reason=reason,
+                    joiner=options.get("joiner") == "yes",
+                    calls=int(options.get("calls", "0")),
+                )
                 for name in names
             ]
         case "progressed":

@@ -27,6 +27,9 @@ class Case:
     min_replicas: int = 1
     max_replicas: int = 3
     steps: int = 2
+    call_ends: tuple[int, ...] = ()
+    """Numbers of committed steps at which one ``steps()`` call ends and another begins."""
+
     wishes: tuple[Event, ...] = ()
     """What people ask for, in this order, each at any time."""
 
@@ -69,6 +72,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
         decide=decide,
         next_deadline=next_deadline,
         steps=case.steps,
+        call_ends=case.call_ends,
         devices=case.devices,
         min_replicas=case.min_replicas,
         max_replicas=case.max_replicas,

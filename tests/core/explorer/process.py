@@ -76,6 +76,8 @@ class Process(NamedTuple):
     """The agent was told to end it and has not yet."""
 
     hung: bool = False
+    fall_through: int = 0
+    """Number of ``steps()`` calls it was told to pass through."""
 
     @property
     def alive(self) -> bool:

@@ -129,6 +129,7 @@ class Universe:
     """When, after now, silence next means something."""
 
     steps: int = 2
+    call_ends: tuple[int, ...] = ()
     num_slots: int = 4
     devices: int = 3
     min_replicas: int = 1
@@ -196,7 +197,8 @@ class Universe:
             case Prepare(order=order) | Switch(order=order) | Reform(order=order):
                 self._check_order(world, command, order)
                 left = set(command.to) - set(order.replicas)
-                world = world._replace(expected=world.expected | left)
+                if not isinstance(command, Reform):  # which may leave out a joiner, to come again
+                    world = world._replace(expected=world.expected | left)
                 if isinstance(command, Switch):
                     world = world._replace(left_behind=world.left_behind | left)
             case Dismiss(to=names) | Release(to=names):
@@ -319,6 +321,8 @@ class Universe:
             if (self.is_prompt or is_known_dead) and (process.outbox or process.exit is not None):
                 return next(self._messages(world, process))
             if process.alive and not process.hung:
+                if self._is_behind(process, self.members[process.member]):
+                    return next(self._work(world, process))
                 if process.phase == "starting":
                     return (process.name, "is spare"), partial(self._report_spare, world, process)
                 if process.released and process.phase in PARTING:
@@ -353,17 +357,17 @@ class Universe:
         for process in world.processes:
             if process.alive and not process.hung and process.phase != "starting":
                 mine = self.members[process.member]
-                world = self.hear(
-                    world,
-                    Progressed(
-                        replica=process.name,
-                        generation=mine.current,
-                        committed=mine.committed,
-                        calls=mine.calls,
-                        waiting=self._waiting(process),
-                    ),
-                )
+                world = self.hear(world, self._progressed(process, mine))
         return self.hear(world, Ticked())
+
+    def _progressed(self, process: Process, mine: Member) -> Progressed:
+        return Progressed(
+            replica=process.name,
+            generation=mine.current,
+            committed=mine.committed if mine.has_state else 0,
+            calls=mine.calls,
+            waiting=self._waiting(process),
+        )
 
     def _waiting(self, process: Process) -> Generation:
         if process.phase in ("header", "transfer"):
@@ -412,6 +416,8 @@ class Universe:
         elif process.released and process.phase in PARTING:
             kind = ExitKind.FINISHED if process.phase == "finished" else ExitKind.LEFT
             yield (name, "exits"), partial(self._die, world, process, kind)
+        elif self._is_behind(process, mine):
+            yield (name, "passes through a call"), partial(self._next_call, world, process)
         elif self._may_enter(process, mine):
             order = protocol.entering(mine)
             assert order is not None
@@ -419,6 +425,8 @@ class Universe:
             yield label, partial(self._enter, world, process, mine, order)
         elif mine.reform is not None and process.phase not in ("header", "transfer"):
             return
+        elif self._is_left_out(process, mine):
+            yield (name, "is left out"), partial(self._change, world, name, phase="starting")
         elif process.phase == "held" and not self._posted_null(process, mine):
             if number := protocol.ready_number(mine):
                 post: Post = (mine.current, "null", process.round, number)
@@ -426,10 +434,33 @@ class Universe:
         elif process.phase in ("voted", "header", "transfer", "held"):
             yield from self._collective(world, process, mine)
 
+    def _is_left_out(self, process: Process, mine: Member) -> bool:
+        """Whether a joiner is in a collective that a Reform without it has ended."""
+        if process.phase not in ("header", "transfer") or mine.has_state or mine.reform is not None:
+            return False
+        return protocol.is_sealed(mine, self.orders[process.going].generation)
+
+    def _is_behind(self, process: Process, mine: Member) -> bool:
+        """Whether a joiner is to pass through the ``steps()`` call in which it waits."""
+        waits = process.phase in ("spare", "broken") and not mine.has_state
+        return waits and process.fall_through > mine.calls
+
+    def _next_call(self, world: World, process: Process) -> World:
+        """Come to the next ``steps()`` call: a spare reports there, a member goes on training."""
+        moved = self._plain(process, _called)
+        mine = self.members[moved]
+        phase = process.phase if mine.has_state else "starting"
+        changed = self._change(world, process.name, member=moved, phase=phase)
+        return self._tell(changed, process.name, self._progressed(process, mine))
+
     def _report_spare(self, world: World, process: Process) -> World:
         name = process.name
         event = Spare(
-            replica=name, calls=0, num_slots=self.num_slots, layout="l", endpoint=f"{name}:1"
+            replica=name,
+            calls=self.members[process.member].calls,
+            num_slots=self.num_slots,
+            layout="l",
+            endpoint=f"{name}:1",
         )
         return self._tell(self._change(world, name, phase="spare"), name, event)
 
@@ -439,7 +470,7 @@ class Universe:
         if order is None or mine.built or process.name not in order.replicas:
             return
         generation = order.generation
-        if not _has_posted(process, generation, "build", 0):
+        if not _has_posted(process, generation, "build", 0) or generation in process.abandoned:
             return
         if self._all_posted(world, order, "build", 0) is not None:
             label = (process.name, "has built", generation)
@@ -481,6 +512,8 @@ class Universe:
             return (name, "crosses to", process.boundary), partial(
                 self._cross, world, process, mine
             )
+        if mine.calls < sum(end <= mine.committed for end in self.call_ends):
+            return (name, "comes to its next call"), partial(self._next_call, world, process)
         if mine.committed >= self.steps or process.stop_seen:
             return (name, "finishes"), partial(self._finish, world, process, mine)
         number = protocol.ready_number(mine)
@@ -591,6 +624,11 @@ class Universe:
         mine = self.members[moved]
         if rank in resolution.commits:
             world = self._record(world, mine)
+        met = [headers[place] for place in (*resolution.survivors, *resolution.joiners)]
+        calls = {header.calls for header in met}
+        if resolution.joiners and len(calls) > 1:
+            process = process._replace(member=moved)
+            return self._keep_apart(world, process, order, resolution, max(calls))
         if rank not in resolution.survivors:
             number = self.resolutions.put(resolution)
             return self._change(
@@ -602,6 +640,22 @@ class Universe:
         post: Post = (order.generation, "send", 0, None)
         changed = self._post(changed, _get(changed, process.name), post)
         return self._entered(changed, process.name, process.going)
+
+    def _keep_apart(
+        self, world: World, process: Process, order: Order, resolution: Resolution, calls: int
+    ) -> World:
+        """Not all are in the same ``steps()`` call: nobody gets state."""
+        world = _replaced(world, process)
+        for rank in resolution.joiners:
+            event = Refused(
+                replica=order.replicas[rank],
+                generation=order.generation,
+                reason="another call",
+                joiner=True,
+                calls=calls,
+            )
+            world = self._tell(world, process.name, event)
+        return self._fail(world, _get(world, process.name))
 
     def _entered(self, world: World, name: ReplicaId, where: int) -> World:
         process, order = _get(world, name), self.orders[where]
@@ -634,7 +688,10 @@ class Universe:
         changed = self._change(
             world, process.name, member=moved, phase="broken", boundary=0, abandoned=gone
         )
-        return self._perform(changed, process.name, tasks)
+        changed = self._perform(changed, process.name, tasks)
+        if self.members[moved].has_state:
+            return changed
+        return self._change(changed, process.name, phase="starting")  # asks again
 
     def _obey(self, world: World, process: Process, command: Command) -> World:
         """The link thread: one command of the coordinator."""
@@ -652,6 +709,9 @@ class Universe:
                 return self._die(world, process, ExitKind.LEFT)
             case Release():
                 return self._change(world, name, released=True)
+            case FallThrough(calls=calls):
+                told = max(process.fall_through, calls)
+                return self._change(world, name, fall_through=told)
             case Stop():
                 moved, tasks = self._move(process, _stopping)
             case _:
@@ -827,6 +887,10 @@ def brief(value: Any) -> str:
         for part in [getattr(value, slot)]
     ]
     return f"{name}({' '.join(word for word in words if word)})"
+
+
+def _called(mine: Member) -> Member:
+    return replace(mine, calls=mine.calls + 1)
 
 
 def _stopping(mine: Member) -> tuple[Member, tuple[()]]:
