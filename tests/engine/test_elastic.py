@@ -62,9 +62,7 @@ def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
         calls=0,
         joiners=(1,),
     )
-    meeting = _Meeting(
-        resolution=resolution, is_stopped=False, loops_differ=False, calls_differ=False
-    )
+    meeting = _Meeting(resolution=resolution, is_stopped=False, loops_differ=False, apart=0)
     group = SimpleNamespace(rank=0, submit=lambda job: None)
     elastic._act_on(order, group, meeting)
 

@@ -196,11 +196,7 @@ class Universe:
                 return self._end_job(world, code)
             case Prepare(order=order) | Switch(order=order) | Reform(order=order):
                 self._check_order(world, command, order)
-                left = set(command.to) - set(order.replicas)
-                if not isinstance(command, Reform):  # which may leave out a joiner, to come again
-                    world = world._replace(expected=world.expected | left)
-                if isinstance(command, Switch):
-                    world = world._replace(left_behind=world.left_behind | left)
+                world = _with_leavers(world, command)
             case Dismiss(to=names) | Release(to=names):
                 for name in names:
                     if isinstance(command, Dismiss):
@@ -887,6 +883,16 @@ def brief(value: Any) -> str:
         for part in [getattr(value, slot)]
     ]
     return f"{name}({' '.join(word for word in words if word)})"
+
+
+def _with_leavers(world: World, command: Prepare | Switch | Reform) -> World:
+    """Note who is left behind; whom a Reform leaves out is a joiner, which comes again."""
+    left = set(command.to) - set(command.order.replicas)
+    if isinstance(command, Reform):
+        return world
+    if isinstance(command, Switch):
+        world = world._replace(left_behind=world.left_behind | left)
+    return world._replace(expected=world.expected | left)
 
 
 def _called(mine: Member) -> Member:
