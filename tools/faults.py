@@ -96,6 +96,27 @@ FAULTS = [
         new="        return member, ()",
     ),
     Fault(
+        rule="5.6",
+        what="a member that hangs while its heartbeats go on is waited for",
+        path="attempts.py",
+        old="    return _end(state, hung, reason, moment)",
+        new="    return state, ()",
+    ),
+    Fault(
+        rule="5.6",
+        what="members in one long tail are taken for hung",
+        path="attempts.py",
+        old="    if not waiting:\n        return state, ()\n",
+        new="",
+    ),
+    Fault(
+        rule="5.6",
+        what="a pause that was announced counts as a hang",
+        path="attempts.py",
+        old="    began_s = max(busy_until_s, moment.now_s)",
+        new="    busy_until_s = began_s = moment.now_s",
+    ),
+    Fault(
         rule="R6",
         what="Switch before all have prepared",
         path="hearing.py",
@@ -449,12 +470,12 @@ FAULTS = [
         rule="5.6",
         what="state cannot be lost before the first Switched",
         path="attempts.py",
-        old="        return replace(at_rest(state), phase=Phase.LOST), ()",
+        old="        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()",
         new=(
             "        if not state.formed:\n"
             "            return replace(at_rest(state), phase=Phase.EMPTY, "
             "recorded=None), ()\n"
-            "        return replace(at_rest(state), phase=Phase.LOST), ()"
+            "        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()"
         ),
     ),
     Fault(

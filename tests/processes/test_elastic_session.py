@@ -120,6 +120,25 @@ def test_a_stopped_process_is_ended_and_replaced(tmp_path: Path) -> None:
     outcome.check(reference("cnn", 14))
 
 
+def test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced(
+    tmp_path: Path,
+) -> None:
+    outcome = run(
+        tmp_path,
+        "gpt",
+        12,
+        nothing,
+        replicas=3,
+        faults="r2@tail:5=hang:600",
+        settings={"hang_s": 2.0},
+    )
+
+    outcome.check(reference("gpt", 12))
+    (ended,) = outcome.kinds("end_replica")
+    assert ended["replica"] == "r2"
+    assert "session.busy" in ended["reason"]
+
+
 def test_a_pause_below_the_deadline_costs_nobody_a_place(tmp_path: Path) -> None:
     outcome = run(tmp_path, "moe", 12, nothing, replicas=2, faults="r2@reduced:5=hang:2")
 

@@ -172,6 +172,7 @@ def switch(state: Membership, moment: Moment) -> Outcome:
         awaiting=frozenset(order.replicas),
         arrived=NOBODY,
         deadline_s=moment.now_s + moment.timeouts.step_s,
+        hung_at_s=NEVER,
         is_hurried=False,
     )
     return state, (Switch(to=_ranked(order, state.leavers), order=order),)
@@ -241,7 +242,7 @@ def _reform(state: Membership, moment: Moment) -> Outcome:
     places = seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
-        return replace(at_rest(state), phase=Phase.LOST), ()
+        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()
     order = _order(state, places, moment)
     state = replace(
         state,
@@ -253,6 +254,7 @@ def _reform(state: Membership, moment: Moment) -> Outcome:
         awaiting=frozenset(order.replicas),
         arrived=NOBODY,
         deadline_s=moment.now_s + moment.timeouts.reform_s,
+        hung_at_s=NEVER,
     )
     return state, (Reform(to=order.replicas, order=order),)
 
@@ -267,7 +269,12 @@ def woken(state: Membership, moment: Moment) -> Membership:
         name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
         for name, pulse in state.pulses.items()
     }
-    return replace(state, pulses=Table(pulses), deadline_s=max(state.deadline_s, patience_s))
+    return replace(
+        state,
+        pulses=Table(pulses),
+        deadline_s=max(state.deadline_s, patience_s),
+        hung_at_s=max(state.hung_at_s, patience_s),
+    )
 
 
 def tick(state: Membership, moment: Moment) -> Outcome:
@@ -282,6 +289,8 @@ def tick(state: Membership, moment: Moment) -> Outcome:
         return _end(state, silent, reason, moment)
     if state.reform_at_s <= now_s:
         return _still_broken(state, moment)
+    if state.hung_at_s <= now_s:
+        return _look_for_hung(state, moment)
     if state.deadline_s > now_s:
         return state, ()
     if state.phase is Phase.PREPARING:
@@ -307,6 +316,31 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)
     return _reform(state, moment)
+
+
+def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
+    """No step was committed for long: end the members that the others wait for, if there are such.
+
+    Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
+    """
+    busy_until_s = max((state.pulses[r].busy_until_s for r in members(state)), default=0.0)
+    began_s = max(busy_until_s, moment.now_s)
+    state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
+    if busy_until_s > moment.now_s:
+        return state, ()
+    waiting = {
+        r for r in members(state) if state.pulses[r].waiting == state.formed
+    } | state.finished
+    hung = frozenset(members(state)) - waiting
+    if not waiting:
+        return state, ()
+    if not hung:
+        return (state, ()) if is_finished(state) else _reform(state, moment)
+    reason = (
+        f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
+        "announce longer pauses with session.busy(max_s)"
+    )
+    return _end(state, hung, reason, moment)
 
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:

@@ -170,11 +170,12 @@ def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
         state = replace(forget(state, state.leavers), leavers=NOBODY)
     if state.awaiting:
         return state, release
-    return _formed(state), release
+    return _formed(state, moment), release
 
 
-def _formed(state: Membership) -> Membership:
-    formed = under_way(state).generation
+def _formed(state: Membership, moment: Moment) -> Membership:
+    order = under_way(state)
+    formed = order.generation
     return replace(
         state,
         phase=Phase.STEADY,
@@ -184,6 +185,7 @@ def _formed(state: Membership) -> Membership:
         passed_over=NOBODY,
         failures=0,
         deadline_s=NEVER,
+        hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
         reform_at_s=state.reform_at_s if state.broken >= formed else NEVER,
     )
 
@@ -214,14 +216,14 @@ def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> O
 def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outcome:
     replica = event.replica
     pulse = state.pulses[replica]
-    if event.committed > pulse.committed:  # a commit ends what Busy announced
-        silent_at_s = moment.now_s + moment.timeouts.heartbeat_s
-        pulse = Pulse(silent_at_s=silent_at_s, committed=event.committed)
-        state = replace(
-            state,
-            pulses=state.pulses.put(replica, pulse),
-            committed=max(state.committed, event.committed),
-        )
+    committed = max(pulse.committed, event.committed)
+    if (committed, event.waiting) != (pulse.committed, pulse.waiting):
+        pulse = replace(pulse, committed=committed, waiting=event.waiting)
+        state = replace(state, pulses=state.pulses.put(replica, pulse))
+    if committed > state.committed:
+        state = replace(state, committed=committed)
+        if state.hung_at_s != NEVER:
+            state = replace(state, hung_at_s=moment.now_s + moment.timeouts.hang_s)
     newest = state.recorded.generation if state.recorded else NO_GENERATION
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
     if is_entering and event.waiting == newest and replica in state.awaiting:

@@ -97,6 +97,10 @@ class Timeouts:
     switch_s: float = 120.0
     """From there until all are in: headers and state transfer."""
 
+    hang_s: float = 1800.0
+    """Without a committed step for so long, a member that others wait for and that waits for nobody
+    is hung.  As long as torch lets a collective of gloo wait; Busy allows for more."""
+
     grace_s: float = 0.1
     """From a Broken until everybody reforms: time for the exit report of whoever died."""
 
@@ -140,6 +144,9 @@ class Pulse:
 
     committed: int = 0
 
+    waiting: Generation = NO_GENERATION
+    """In which generation it said last that it waits for the other members."""
+
 
 NO_SPARES: Table[ReplicaId, Spare] = Table()
 NO_PULSES: Table[ReplicaId, Pulse] = Table()
@@ -182,6 +189,9 @@ class Membership:
 
     deadline_s: float = NEVER
     """When waiting for ``awaiting`` ends."""
+
+    hung_at_s: float = NEVER
+    """When members that train are looked at because no step was committed."""
 
     is_hurried: bool = False
     """The deadline of this attempt was cut short for a leaver: being late is no fault."""
@@ -265,7 +275,7 @@ def register(state: Membership) -> Register:
 def next_deadline_s(state: Membership) -> float:
     """Return when ``tick`` will next have something to do, if nothing else happens."""
     pulse_s = min((pulse.silent_at_s for pulse in state.pulses.values()), default=NEVER)
-    return min(state.deadline_s, state.reform_at_s, pulse_s)
+    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, pulse_s)
 
 
 def under_way(state: Membership) -> Order:

@@ -188,7 +188,7 @@ class Progressed:
     calls: int
 
     waiting: Generation = NO_GENERATION
-    """Its main thread is at the header exchange of this generation and waits for the others."""
+    """Its main thread waits for the others in a collective of this generation; 0: it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

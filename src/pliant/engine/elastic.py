@@ -129,6 +129,12 @@ class Elastic:
                 return formed
             self._hold(formed)
 
+    def reduce(self) -> list[torch.Tensor]:
+        """Wait for the sums of all members."""
+        formed = self.formed()
+        with self._keeper.waits(formed.order.generation):
+            return formed.reduction.finish()
+
     def decide(self, step: int, *, wants_stop: bool) -> Verdict:
         """Vote, exchange metadata, commit."""
         formed = self._current()
@@ -139,7 +145,8 @@ class Elastic:
             numbers = self._metadata(wants_stop=wants_stop)
             self._asked_stop = bool(numbers[1])
         probe.at("vote", step)
-        rows = formed.group.all_gather(numbers).tolist()
+        with self._keeper.waits(generation):
+            rows = formed.group.all_gather(numbers).tolist()
         with self._keeper.changed:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.committed(self.member, generation)
@@ -239,11 +246,8 @@ class Elastic:
         header = protocol.header(self.member)
         flags = [int(self._is_stopped), int(self._has_left_loop), int(self._asked_stop)]
         row = torch.tensor([*header.to_ints(), *flags], dtype=torch.int64)
-        self._keeper.waiting = order.generation
-        try:
+        with self._keeper.waits(order.generation):
             rows = group.all_gather(row).tolist()
-        finally:
-            self._keeper.waiting = NO_GENERATION
         headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
         origin = None if order.origin is None else order.replicas.index(order.origin)
         try:

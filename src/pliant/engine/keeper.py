@@ -13,7 +13,8 @@ not know tensors, steps or state; what a command means is decided in ``core.memb
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
@@ -69,7 +70,7 @@ class Keeper:
         self.member = Member(replica=context.replica)
         """The protocol's value; replaced, under the lock, never changed."""
         self.waiting = NO_GENERATION
-        """The generation at whose header exchange the main thread is."""
+        """The generation in a collective of which the main thread waits for the others."""
         self.is_finishing = False
         """The script has said Finished."""
         context.link.attach(self._on_command, self._heartbeat)
@@ -157,6 +158,15 @@ class Keeper:
         self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
 
     # --- main thread: waiting ---------------------------------------------------------------
+
+    @contextmanager
+    def waits(self, generation: Generation) -> Iterator[None]:
+        """Tell in heartbeats that the main thread waits for the others, in this generation."""
+        self.waiting = generation
+        try:
+            yield
+        finally:
+            self.waiting = NO_GENERATION
 
     def await_order(self) -> Order | None:
         """Wait, as a spare, for an order to enter; None if this call is to fall through."""

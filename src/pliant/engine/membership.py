@@ -105,6 +105,13 @@ class Membership(Protocol):
             GroupBroken: this generation is over; call ``recover``.
         """
 
+    def reduce(self) -> list[torch.Tensor]:
+        """Wait for the step's reduced buckets, all launched before.
+
+        Raises:
+            GroupBroken: call ``recover``.
+        """
+
     def decide(self, step: int, *, wants_stop: bool) -> Verdict:
         """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
 
@@ -148,6 +155,10 @@ class Alone:
     def formed(self) -> Formed:
         """Return the one generation."""
         return self._formed
+
+    def reduce(self) -> list[torch.Tensor]:
+        """Return the sums of the only member."""
+        return self._formed.reduction.finish()
 
     def decide(self, step: int, *, wants_stop: bool) -> Verdict:
         """Commit: the only member has voted."""

@@ -200,8 +200,7 @@ class Training:
 
     def _complete(self, step: int) -> None:
         """Reduce, decide and commit; or begin again what a replica found to be wrong."""
-        formed = self.membership.formed()
-        *buckets, values = formed.reduction.finish()
+        *buckets, values = self.membership.reduce()
         extras = Extras(values=values, num_parameters=self._num_parameters)
         probe.at("reduced", step)
         if extras.is_invalid:
