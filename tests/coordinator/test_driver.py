@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_notes_become_records(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         r1 = ReplicaId("r1")
         world.driver.hear(Started(replica=r1, node=NODE, pid=7), NODE)
-        world.driver.hear(Logged(replica=r1, step=3, values={"loss": 0.5}), NODE)
+        world.driver.hear(Logged(replica=r1, step=3, values={"loss": 0.5, "z": math.nan}), NODE)
         planned = Planned(
             replica=r1, num_slots=4, total_steps=9, num_samples=64, global_batch=8, micro_batch=2
         )
@@ -264,7 +265,7 @@ def test_notes_become_records(tmp_path: Path) -> None:
     world = play(tmp_path, scene)
 
     assert world.kinds() == ["worker", "metrics", "plan"]
-    assert json.loads(world.metrics.read_text()) == {"step": 3, "loss": 0.5}
+    assert json.loads(world.metrics.read_text()) == {"step": 3, "loss": 0.5, "z": "nan"}
 
 
 def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def train(
     on_tail: Callable[[pliant.Session, Any], None] = lambda session, step: None,
     on_session: Callable[[pliant.Session], None] = lambda session: None,
     on_batch: Callable[[], None] = lambda: None,
+    on_end: Callable[[pliant.Session], None] = lambda session: None,
     break_at: int | None = None,
     **arguments: Any,
 ) -> str:
@@ -81,6 +82,7 @@ def train(
                 if step.index == break_at:
                     break
             action()
+        on_end(session)
         return session.state_digest()
 
 

@@ -518,6 +518,21 @@ def test_wrong_calls_inside_a_step_are_refused(
         call_inside_a_step(call)
 
 
+def test_a_scheduler_that_the_script_steps_is_refused() -> None:
+    arguments = small()
+    scheduler = torch.optim.lr_scheduler.StepLR(arguments["optimizer"], 1)
+
+    def train() -> None:
+        with pliant.Session(**arguments, scheduler=scheduler) as session:
+            for step in session.steps(2):
+                for batch in step:
+                    step.backward(loss_of(arguments["model"], batch))
+                scheduler.step()
+
+    with pytest.raises(UsageError, match=r"scheduler\.step\(\) was called by the script"):
+        train()
+
+
 def call_inside_a_step(call: Callable[[Any, Any, Any, Any], object]) -> None:
     arguments = small()
     with pliant.Session(**arguments) as session:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.engine import models
 from tests.processes.elastic import drain, kill, reference, run, scale, wait_for_members
 from tests.processes.launching import RunningJob
@@ -202,6 +203,18 @@ def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(tmp_path: P
 
     outcome.check(reference("moe", 14))
     assert outcome.kinds("traceback")[0]["text"].rstrip().endswith("the script failed")
+
+
+def test_weights_saved_at_the_end_are_written_whoever_dies_there(tmp_path: Path) -> None:
+    saved = tmp_path / "weights.pt"
+    arguments = ("--save", saved, "--die-before-save", "r1")
+    outcome = run(tmp_path, "moe", 14, nothing, replicas=3, arguments=arguments)
+
+    outcome.check(reference("moe", 14))
+    case = models.build("moe")
+    models.train(case, 14)
+    weights = torch.load(saved, weights_only=True)
+    assert all(torch.equal(weights[name], t) for name, t in case.model.state_dict().items())
 
 
 def test_fast_reduction_gives_every_replica_the_same_weights(tmp_path: Path) -> None:

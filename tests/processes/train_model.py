@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -55,6 +56,12 @@ def main() -> None:
         if options.fail_at and me == options.fail_at[0] and step.index == int(options.fail_at[1]):
             raise RuntimeError("the script failed")
 
+    def on_end(session: Session) -> None:
+        if options.die_before_save == me:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if options.save:
+            session.save(options.save)
+
     def on_batch() -> None:
         if options.pace:
             threading.Event().wait(options.pace)
@@ -68,6 +75,7 @@ def main() -> None:
         on_session=on_session,
         on_tail=on_tail,
         on_batch=on_batch,
+        on_end=on_end,
         num_workers=options.num_workers,
         reduction=options.reduction,
         break_at=break_at,
@@ -96,6 +104,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--misfit", help="the replica that has another model")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
     parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")
+    parser.add_argument("--save", type=Path, help="file for the weights at the end")
+    parser.add_argument("--die-before-save", help="the replica that is killed there")
     parser.add_argument("--options", default="{}", help="JSON, for the model's case")
     return parser.parse_args()
 

@@ -42,7 +42,7 @@ from pliant.core.vocabulary import (
     StartReplica,
     Ticked,
 )
-from pliant.observe.log import EventLog, fields_of
+from pliant.observe.log import EventLog, fields_of, plain
 from pliant.observe.status import Board
 from pliant.wire.codec import EVENTS, Message
 from pliant.wire.notes import (
@@ -350,7 +350,7 @@ class Driver:
 
     def _append_metrics(self, step: int, values: dict[str, float]) -> None:
         with self._metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.write(json.dumps(plain({"step": step, **values})) + "\n")
 
 
 def _give_up(asked: _Asked) -> None:

@@ -459,7 +459,14 @@ def _charge(turn: _Turn, kind: ExitKind, sentence: str) -> None:
     committed = turn.job.membership.committed
     loss = Loss(at_s=turn.now_s, kind=kind, sentence=sentence, committed=committed)
     kept = (*turn.job.losses, loss)[-(turn.settings.restart_budget + 1) :]
+    was_spent = is_budget_spent(turn.job, turn.settings, turn.now_s)
     turn.job = replace(turn.job, losses=kept)
+    if not was_spent and is_budget_spent(turn.job, turn.settings, turn.now_s):
+        turn.notes.append(
+            f"the restart budget of {turn.settings.restart_budget} is spent: nothing is started "
+            f"until a loss is older than {turn.settings.restart_forget_s:g} s and a step was "
+            "committed since"
+        )
 
 
 def _lose(turn: _Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:

@@ -95,8 +95,13 @@ class Elastic:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first member of the generation it is in."""
-        return self._formed is not None and self._formed.group.rank == 0
+        """Whether it is the first member of the generation it is in that is still there."""
+        if self._formed is None:
+            return False
+        present = self._keeper.released or self._formed.order.replicas
+        return self.member.replica == next(
+            (name for name in self._formed.order.replicas if name in present), None
+        )
 
     # --- membership.Membership --------------------------------------------------------
 

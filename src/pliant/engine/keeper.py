@@ -37,6 +37,7 @@ from pliant.core.vocabulary import (
     Reform,
     Refused,
     Release,
+    ReplicaId,
     Stop,
     Switch,
 )
@@ -64,7 +65,8 @@ class Keeper:
         self._entered: Group | None = None
         self._fall_through = 0
         self._dismissed: str | None = None
-        self._is_released = False
+        self.released: tuple[ReplicaId, ...] = ()
+        """Who was released together with this replica; empty before."""
         self.changed = threading.Condition()
         """The lock of everything here; notified when something came from outside."""
         self.member = Member(replica=context.replica)
@@ -110,7 +112,7 @@ class Keeper:
             self._check_dismissed()
             if not self.member.leaving:
                 return
-            while not (self._is_released or self._dismissed is not None):
+            while not (self.released or self._dismissed is not None):
                 self.changed.wait(LOOK_S)
         self._go()
 
@@ -185,7 +187,7 @@ class Keeper:
         with self.changed:
             while True:
                 self._check_dismissed()
-                if self._is_released:
+                if self.released:
                     if self.is_finishing:
                         return None
                     # A leaver whose last exchange broke: the others have crossed without it.
@@ -207,14 +209,14 @@ class Keeper:
         with self.changed:
             self.changed.wait_for(
                 lambda: (
-                    self._is_released
+                    bool(self.released)
                     or self._dismissed is not None
                     or self.member.reform is not None
                     or self.member.broken
                 ),
                 limit_s,
             )
-            return self._is_released or self._dismissed is not None
+            return bool(self.released) or self._dismissed is not None
 
     def _check_dismissed(self) -> None:
         if self._dismissed is not None:
@@ -259,10 +261,12 @@ class Keeper:
                 self._fall_through = max(self._fall_through, calls)
             case Dismiss(reason=reason):
                 self._dismissed = reason
+                for generation in [*self._builds, *self._groups]:
+                    self._abandon(generation)
                 if self._entered is not None:
                     self._entered.abandon(f"dismissed: {reason}")
-            case Release():
-                self._is_released = True
+            case Release(to=names):
+                self.released = names
             case Stop():
                 self.member = replace(self.member, stopping=True)
             case _:

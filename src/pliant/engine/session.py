@@ -223,6 +223,7 @@ class Session:
         )
         self._membership: Membership | None = None
         self._steps: Steps | None = None
+        self._unwritten: dict[Path, int] = {}
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -247,7 +248,7 @@ class Session:
         try:
             if kind is None and not self._is_closed:
                 self._leave_steps()
-                self._training.finish()
+                self._finish()
         finally:
             self._release()
 
@@ -311,16 +312,18 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model's weights, for ``torch.load(path, weights_only=True)``.
 
-        Every replica may call it; the leader writes, and the file is whole or the old one.
+        Every replica may call it; the leader writes, and the file is whole or the old one.  What
+        is saved after the last step is written even if the leader dies: another does it at the end.
         """
         self._check_open()
-        if not self.leader:
-            return
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        torch.save(self._parts.model.state_dict(), partial)
-        partial.replace(target)
+        if self.leader:
+            self._write_weights(Path(path))
+        else:
+            self._unwritten = {
+                target: count
+                for target, count in self._unwritten.items()
+                if count == self.committed
+            } | {Path(path): self.committed}
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
@@ -339,6 +342,20 @@ class Session:
                 self._membership.tell_busy(0.0)
 
     # --- helpers --------------------------------------------------------------------
+
+    def _write_weights(self, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        torch.save(self._parts.model.state_dict(), partial)
+        partial.replace(target)
+
+    def _finish(self) -> None:
+        """Wait until nobody needs this replica; then do what a dead leader has left undone."""
+        self._training.finish()
+        if self._training.membership.leads:
+            for target, count in self._unwritten.items():
+                if count == self.committed:
+                    self._write_weights(target)
 
     def _join(self) -> Membership:
         owned = range(self._settings.num_slots)
@@ -378,10 +395,9 @@ class Session:
         megabytes = sum(
             bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
         ) / (1 << 20)
-        self._reporter.noted(
-            f"up to {copies} gradient copies of {megabytes:.1f} MB while {len(owned)} slots are "
-            "added up on one replica"
-        )
+        what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
+        slots = "1 slot is" if len(owned) == 1 else f"{len(owned)} slots are"
+        self._reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
 
     def _load_initial_weights(self) -> None:
         path = None if self._context is None else self._context.init

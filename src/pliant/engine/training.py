@@ -107,6 +107,7 @@ class Training:
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over."""
         self.done = None
+        self._update.check_schedulers()
         self._update.forget_gradients()
         if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
             self.membership.settle(is_over=True)
@@ -181,6 +182,7 @@ class Training:
     def take_state(self, state: Any) -> None:
         """Take a received state."""
         self._state.apply(state)
+        self._update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
     # --- helpers ------------------------------------------------------------------------

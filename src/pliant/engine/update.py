@@ -48,6 +48,7 @@ class Update:
         self._max_grad_norm = max_grad_norm
         self._micro_batch_size = micro_batch_size
         self._is_stepping = False
+        self._scheduled: list[int | None] | None = None
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers
         ]
@@ -89,6 +90,7 @@ class Update:
             self._grad_norm = None
             if present and self._step(present):
                 self._step_schedulers(extras.loss)
+        self.follow_schedulers()
         for parameters in self._parameters:
             for parameter in parameters:
                 parameter.grad = None
@@ -96,6 +98,22 @@ class Update:
     def forget_gradients(self) -> None:
         """Let go of the last reduced gradient."""
         self._gradients = []
+
+    def follow_schedulers(self) -> None:
+        """Take where the schedulers are as where they ought to be."""
+        self._scheduled = self._schedule_counts()
+
+    def check_schedulers(self) -> None:
+        """Make sure that nobody else moved a scheduler since the last commit.
+
+        Raises:
+            UsageError: somebody did.
+        """
+        if self._scheduled is not None and self._schedule_counts() != self._scheduled:
+            raise UsageError(
+                "scheduler.step() was called by the script; the session steps its schedulers with "
+                "each optimizer step"
+            )
 
     def close(self) -> None:
         """Allow ``optimizer.step`` again."""
@@ -163,6 +181,9 @@ class Update:
                 scheduler.step(math.inf if math.isnan(loss) else loss)
             else:
                 scheduler.step()
+
+    def _schedule_counts(self) -> list[int | None]:
+        return [getattr(scheduler, "last_epoch", None) for scheduler in self._schedulers]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
