@@ -39,6 +39,11 @@ class Case:
     extra_state: Any = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     tail: Callable[[int], None] = lambda step: None
+    judge: Callable[[pliant.Session, Any], None] = lambda session, step: None
+    """Also in the tail: what asks the session for something."""
+
+    plateau: Any = None
+    warmup: Callable[[Batch], torch.Tensor] | None = None
     phases: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     """(until which step, what happens after it), for a script with several ``steps()`` calls."""
 
@@ -50,6 +55,8 @@ class Case:
             "max_grad_norm": self.max_grad_norm,
             "extra_state": self.extra_state,
             "collate_fn": self.collate_fn,
+            "plateau": self.plateau,
+            "warmup": self.warmup,
             **arguments,
         }
         return pliant.Session(
@@ -78,6 +85,7 @@ def train(
                     loss, weight = case.compute(batch)
                     step.backward(loss, weight=weight)
                 case.tail(step.index)
+                case.judge(session, step)
                 on_tail(session, step)
                 if step.index == break_at:
                     break
@@ -366,7 +374,54 @@ def _unfreeze(module: nn.Module) -> None:
     module.requires_grad_(requires_grad=True)
 
 
-CASES: dict[str, Callable[..., Case]] = {"gpt": gpt, "cnn": cnn, "moe": moe, "frozen": frozen}
+# --- a run that looks at itself --------------------------------------------------------
+
+
+def judged(*, randomness: bool = True) -> Case:
+    """Evaluates in its tails, lets a scheduler follow that, and adds a parameter group late."""
+    body = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh())
+    model = nn.Sequential(body, nn.Dropout(0.2 if randomness else 0.0), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.3, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.05)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    def score(batch: Batch) -> Any:
+        points, labels = batch
+        logits = model(points)
+        noise = torch.rand(()) + float(np.random.rand())
+        return {"loss": functional.cross_entropy(logits, labels), "noise": noise}, len(labels) + 0.5
+
+    def judge(session: pliant.Session, step: Any) -> None:
+        if step.index >= 3 and len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": list(body.parameters()), "lr": 0.05})
+        if step.index % 2 == 0 or step.is_last:
+            values = session.evaluate(Points(21), score, micro_batch_size=2)
+            assert isinstance(values, dict)
+            session.feed(loss=values["loss"] + 0.01 * values["noise"])
+
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=Points(40),
+        compute=compute,
+        global_batch_size=8,
+        micro_batch_size=2,
+        judge=judge,
+        plateau={"loss": scheduler},
+        warmup=lambda batch: compute(batch)[0],
+    )
+
+
+CASES: dict[str, Callable[..., Case]] = {
+    "gpt": gpt,
+    "cnn": cnn,
+    "moe": moe,
+    "frozen": frozen,
+    "judged": judged,
+}
 
 
 def build(name: str, **options: Any) -> Case:

@@ -280,6 +280,7 @@ def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
         layout=layout,
         optimizers=[torch.optim.SGD(model.parameters(), lr=1.0)],
         schedulers=[],
+        plateau={},
         scaler=torch.amp.GradScaler("cpu", init_scale=4.0),
         max_grad_norm=None,
         micro_batch_size=1,

@@ -28,6 +28,7 @@ def nothing(job: RunningJob) -> None:
         ("cnn", {"num_workers": 2}),
         ("moe", {}),
         ("frozen", {"options": {}}),
+        ("judged", {}),
     ],
 )
 def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:
@@ -203,6 +204,29 @@ def test_a_script_that_fails_on_one_replica_costs_the_others_nothing(tmp_path: P
 
     outcome.check(reference("moe", 14))
     assert outcome.kinds("traceback")[0]["text"].rstrip().endswith("the script failed")
+
+
+@pytest.mark.parametrize(
+    "fault", ["r2@evaluate:7=SIGKILL", "r1@evaluate:7=SIGKILL,r3@reform=SIGKILL"]
+)
+def test_a_kill_in_an_evaluation_costs_nothing(tmp_path: Path, fault: str) -> None:
+    outcome = run(tmp_path, "judged", 14, nothing, replicas=3, faults=fault)
+
+    outcome.check(reference("judged", 14))
+
+
+def test_what_a_script_does_on_one_replica_only_is_found_out(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        14,
+        nothing,
+        replicas=2,
+        expected_code=2,
+        arguments=("--spoil", "r1"),
+    )
+
+    assert "the weights in" in outcome.job.said() + str(outcome.kinds("usage"))
 
 
 def test_weights_saved_at_the_end_are_written_whoever_dies_there(tmp_path: Path) -> None:

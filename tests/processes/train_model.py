@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import torch
 from tests.engine import models
 
 from pliant import Session
@@ -52,9 +53,7 @@ def main() -> None:
         }
         append(options.tails_file, line)
         session.log(loss=step.loss)
-
-        if options.fail_at and me == options.fail_at[0] and step.index == int(options.fail_at[1]):
-            raise RuntimeError("the script failed")
+        go_wrong(options, me, case, step.index)
 
     def on_end(session: Session) -> None:
         if options.die_before_save == me:
@@ -89,6 +88,15 @@ def main() -> None:
     append(options.digest_file, line)
 
 
+def go_wrong(options: argparse.Namespace, me: str, case: models.Case, step: int) -> None:
+    """Do in a tail what a script should not."""
+    if options.fail_at and me == options.fail_at[0] and step == int(options.fail_at[1]):
+        raise RuntimeError("the script failed")
+    if options.spoil == me and step == 5:
+        with torch.no_grad():
+            next(case.model.parameters()).mul_(2)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted(models.CASES), required=True)
@@ -106,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
+    parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
     parser.add_argument("--options", default="{}", help="JSON, for the model's case")
     return parser.parse_args()
 

@@ -142,6 +142,7 @@ class Attempt:
             rank=self._rank,
             size=self._size,
             backend=backend,
+            store=store,
             collective_s=self._collective_s,
         )
 

@@ -37,14 +37,18 @@ from pliant.core.vocabulary import (
 from pliant.engine import probe
 from pliant.engine.bootstrap import WorkerContext
 from pliant.engine.codec import CodecError
+from pliant.engine.evaluation import Team
 from pliant.engine.groups import Group, GroupBroken
 from pliant.engine.identity import describe_layout
 from pliant.engine.keeper import Keeper
-from pliant.engine.membership import Formed, Shape, Trainee, Verdict, form
+from pliant.engine.membership import Condition, Formed, Shape, Trainee, Verdict, form
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
+
+EXCHANGE_LOOK_S = 0.005
+"""Between two looks for what others give in a tail."""
 
 _HEADER_INTS = 7
 
@@ -140,18 +144,19 @@ class Elastic:
         with self._keeper.waits(formed.order.generation):
             return formed.reduction.finish()
 
-    def decide(self, step: int, *, wants_stop: bool) -> Verdict:
+    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
         """Vote, exchange metadata, commit."""
         formed = self._current()
         generation = formed.order.generation
         with self._keeper.changed:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.voted(self.member, step)
-            numbers = self._metadata(wants_stop=wants_stop)
+            numbers = self._metadata(condition, wants_stop=wants_stop)
             self._asked_stop = bool(numbers[1])
         probe.at("vote", step)
         with self._keeper.waits(generation):
             rows = formed.group.all_gather(numbers).tolist()
+        _check_alike(rows, step, condition)
         with self._keeper.changed:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.committed(self.member, generation)
@@ -211,9 +216,53 @@ class Elastic:
             self.recover("this replica left the loop over steps early")
         self._context.ending = ExitKind.FINISHED
 
+    def team(self, generation: Generation) -> Team:
+        """Return those who run the tail of a step that was committed in ``generation``."""
+        return _Team(self, generation)
+
+    def place_in(self, generation: Generation) -> tuple[int, int]:
+        """Return this replica's rank and their number; (0, 1) where that generation is over.
+
+        Who commits late enters another generation before its tail, in which others may be ahead.
+        """
+        formed = self._formed
+        if formed is None or formed.order.generation != generation:
+            return 0, 1
+        return formed.group.rank, formed.group.size
+
+    def exchange(self, generation: Generation, name: str, payload: bytes) -> list[bytes] | None:
+        """Return what each member gives in this tail; None if the generation is over."""
+        formed = self._formed
+        if formed is None or formed.order.generation != generation:
+            return None
+
+        def look() -> None:
+            with self._keeper.changed:
+                self._keeper.check(generation)
+                self._keeper.changed.wait(EXCHANGE_LOOK_S)
+
+        step = self.member.committed
+        try:
+            with self._keeper.waits(generation):
+                return formed.group.exchange(name, payload, step=step, look=look)
+        except GroupBroken as broken:
+            self._recover_in_tail(broken.reason)
+            return None
+
+    def attend(self) -> None:
+        """Serve a Reform that came in a long tail, so that nobody waits for its end."""
+        try:
+            self._current()
+        except GroupBroken as broken:
+            self._recover_in_tail(broken.reason)
+
     def tell_busy(self, max_s: float) -> None:
         """Pass on that no step will end for a while."""
         self._keeper.tell(Busy(replica=self.member.replica, max_s=max_s))
+
+    def _recover_in_tail(self, reason: str) -> None:
+        self._owes_tail = True
+        self.recover(reason)
 
     # --- entering a generation ----------------------------------------------------------
 
@@ -390,7 +439,7 @@ class Elastic:
         generation = formed.order.generation
         self._keeper.await_ready(generation)
         with self._keeper.changed:
-            numbers = self._metadata(wants_stop=False)
+            numbers = self._metadata(None, wants_stop=False)
         rows = formed.group.all_gather(numbers).tolist()
         with self._keeper.changed:
             self._keeper.check(generation)
@@ -412,11 +461,12 @@ class Elastic:
         self._keeper.check(formed.order.generation)
         return formed
 
-    def _metadata(self, *, wants_stop: bool) -> torch.Tensor:
+    def _metadata(self, condition: Condition | None, *, wants_stop: bool) -> torch.Tensor:
         """Return what this replica says beside its vote; the lock is held."""
         member = self.member
-        number = protocol.ready_number(member)
-        return torch.tensor([number, int(wants_stop or member.stopping)], dtype=torch.int64)
+        stop = int(wants_stop or member.stopping)
+        alike = (0, 0) if condition is None else (condition.settings, condition.weights)
+        return torch.tensor([protocol.ready_number(member), stop, *alike], dtype=torch.int64)
 
     def _learn(self, rows: Sequence[Sequence[int]]) -> None:
         """Take what the members said beside their votes; the lock is held."""
@@ -434,3 +484,38 @@ class Elastic:
             endpoint=self._keeper.endpoint,
             identity=self._identity,
         )
+
+
+def _check_alike(rows: Sequence[Sequence[int]], step: int, condition: Condition) -> None:
+    """Refuse to commit what would differ from a run of one replica.
+
+    Raises:
+        UsageError: the members' weights or hyper-parameters are not the same.
+    """
+    for place, what in ((2, "the optimizers' settings"), (3, f"the weights in {condition.names}")):
+        if len({row[place] for row in rows}) > 1:
+            raise UsageError(
+                f"at step {step} {what} differ between replicas: the script changed them on some "
+                "replicas only; do it on every replica alike, not where session.leader is true"
+            )
+
+
+class _Team:
+    """The members of one generation in the tail of a step that they committed together."""
+
+    def __init__(self, membership: Elastic, generation: Generation) -> None:
+        self._membership = membership
+        self._generation = generation
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """This replica's rank and how many they are."""
+        return self._membership.place_in(self._generation)
+
+    def attend(self) -> None:
+        """Serve what the coordinator wants meanwhile."""
+        self._membership.attend()
+
+    def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+        """Return what each of them gives under ``name``; None if they are no longer together."""
+        return self._membership.exchange(self._generation, name, payload)

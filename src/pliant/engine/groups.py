@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
+from torch._C._distributed_c10d import Store
 
 from pliant.core.errors import PliantError
 from pliant.engine.gloo import OperationFailed, StoreServer, first_line
@@ -185,6 +186,7 @@ class Group:
         rank: int,
         size: int,
         backend: Backend | None,
+        store: Store | None,
         collective_s: float,
     ) -> None:
         """Wrap a connected backend; ``Group.build`` and ``Group.alone`` call this."""
@@ -203,6 +205,8 @@ class Group:
         self._jobs: queue.SimpleQueue[tuple[Callable[[Comm], Any], Ticket[Any]] | None] = (
             queue.SimpleQueue()
         )
+        self._store = store
+        self._posted: dict[str, int] = {}
         self._backend = backend
         self._comm = Comm(self, backend)
         self._thread: threading.Thread | None = None
@@ -268,7 +272,9 @@ class Group:
     @staticmethod
     def alone(generation: int) -> Group:
         """Return the group of a single member: no sockets, no threads."""
-        return Group(generation=generation, rank=0, size=1, backend=None, collective_s=1.0)
+        return Group(
+            generation=generation, rank=0, size=1, backend=None, store=None, collective_s=1.0
+        )
 
     def submit(self, job: Callable[[Comm], T]) -> Ticket[T]:
         """Queue a job for the communication thread; takes microseconds.
@@ -295,6 +301,39 @@ class Group:
         """
         row = values.clone()
         return self.submit(lambda comm: comm.all_gather(row)).wait()
+
+    def exchange(
+        self, name: str, payload: bytes, *, step: int, look: Callable[[], None]
+    ) -> list[bytes]:
+        """Return what each member gives under ``name``, in rank order; no collective.
+
+        Through the store: should a script call it on some replicas only, nobody takes one's data
+        for something else.
+
+        Args:
+            name: unique in the run.
+            payload: text in UTF-8.
+            step: what was given in earlier steps is deleted: everybody has read it.
+            look: called while others are waited for; may raise.
+
+        Raises:
+            GroupBroken: the store is gone.
+        """
+        store = self._store
+        if store is None:
+            return [payload]
+        keys = [f"{name}/{rank}" for rank in range(self.size)]
+        try:
+            for old in [key for key, posted in self._posted.items() if posted < step]:
+                store.delete_key(old)
+                del self._posted[old]
+            store.set(keys[self.rank], payload.decode())
+            self._posted[keys[self.rank]] = step
+            while not store.check(keys):
+                look()
+            return list(store.multi_get(keys))
+        except RuntimeError as error:
+            raise GroupBroken(self.generation, first_line(error)) from error
 
     def abandon(self, reason: str) -> None:
         """Break the group at once, from any thread; every waiter raises GroupBroken.
@@ -327,6 +366,7 @@ class Group:
         self._jobs.put(None)
         self._comm.wake()
         backend, self._backend = self._backend, None
+        self._store = None
         if backend is None:
             self.buried.set()
             return

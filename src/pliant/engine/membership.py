@@ -21,6 +21,7 @@ from pliant.core import member as protocol
 from pliant.core.batching import Node
 from pliant.core.member import Member
 from pliant.core.vocabulary import Generation, Order, ReplicaId, Seat
+from pliant.engine.evaluation import Solo, Team
 from pliant.engine.exchange import Plan, Reduction
 from pliant.engine.groups import Group
 from pliant.engine.layout import Layout
@@ -63,6 +64,16 @@ class Verdict:
 
     is_leader: bool
     """Whether this replica is the one that speaks for all in the tail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What all members must have alike before a step is committed, as digests of 63 bits."""
+
+    settings: int
+    weights: int
+    names: str
+    """Of the weights."""
 
 
 class Trainee(Protocol):
@@ -112,7 +123,7 @@ class Membership(Protocol):
             GroupBroken: call ``recover``.
         """
 
-    def decide(self, step: int, *, wants_stop: bool) -> Verdict:
+    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
         """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
 
         Raises:
@@ -128,6 +139,9 @@ class Membership(Protocol):
         ``is_over``: this replica will compute no step of this ``steps()`` call any more.  Return
         whether the job has agreed to stop here.  Raises SystemExit on a replica that leaves.
         """
+
+    def team(self, generation: Generation) -> Team:
+        """Return those who run the tail of a step that was committed in ``generation``."""
 
     def finish(self, *, has_left_loop: bool) -> None:
         """The script is done: wait until nobody needs this replica.
@@ -160,8 +174,9 @@ class Alone:
         """Return the sums of the only member."""
         return self._formed.reduction.finish()
 
-    def decide(self, step: int, *, wants_stop: bool) -> Verdict:
+    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
         """Commit: the only member has voted."""
+        del condition
         self.member = protocol.voted(self.member, step)
         self.member = protocol.committed(self.member, self.member.current)
         self._is_stopping = self._is_stopping or wants_stop
@@ -176,6 +191,11 @@ class Alone:
         if is_over:
             self.member = replace(self.member, calls=self.member.calls + 1)
         return self._is_stopping
+
+    def team(self, generation: Generation) -> Team:
+        """Return the team of one."""
+        del generation
+        return Solo()
 
     def finish(self, *, has_left_loop: bool) -> None:
         """Nobody needs this replica."""

@@ -46,27 +46,27 @@ def chosen_seed() -> int:
 
 def seed_item(seed_: int, epoch: int, position: int) -> None:
     """Seed for ``dataset[...]`` of the sample at ``position`` of ``epoch``."""
-    _reseed(seeds.mix("item", seed_, epoch, position))
+    reseed(seeds.mix("item", seed_, epoch, position))
 
 
 def seed_collate(seed_: int, step: int, slot: int) -> None:
     """Seed for the collate function of a slot."""
-    _reseed(seeds.mix("collate", seed_, step, slot))
+    reseed(seeds.mix("collate", seed_, step, slot))
 
 
 def seed_slot(seed_: int, step: int, slot: int) -> None:
     """Seed for the forward and backward of a slot."""
-    _reseed(seeds.mix("slot", seed_, step, slot))
+    reseed(seeds.mix("slot", seed_, step, slot))
 
 
 def seed_head(seed_: int, step: int) -> None:
     """Seed for the user's code before the first micro-batch of a step."""
-    _reseed(seeds.mix("head", seed_, step))
+    reseed(seeds.mix("head", seed_, step))
 
 
 def seed_tail(seed_: int, step: int) -> None:
     """Seed for the user's code after the last micro-batch of a step."""
-    _reseed(seeds.mix("tail", seed_, step))
+    reseed(seeds.mix("tail", seed_, step))
 
 
 @contextmanager
@@ -81,7 +81,8 @@ def preserved() -> Iterator[None]:
         random.setstate(states[2])
 
 
-def _reseed(number: int) -> None:
+def reseed(number: int) -> None:
+    """Seed the three generators with one number."""
     # The default generator directly: torch.manual_seed is 70 times slower.
     torch.default_generator.manual_seed(number)
     np.random.seed(number)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import Dataset
 
 from pliant.core import batching
@@ -25,6 +26,7 @@ from pliant.engine.accumulate import GradientSums
 from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.buffers import BufferRules
 from pliant.engine.elastic import Elastic
+from pliant.engine.evaluation import Evaluation
 from pliant.engine.layout import Layout
 from pliant.engine.ledger import Ledger
 from pliant.engine.membership import Alone, Membership, Shape
@@ -50,6 +52,7 @@ class _Parts:
     model: torch.nn.Module
     optimizers: list[torch.optim.Optimizer]
     schedulers: list[Scheduler]
+    plateau: dict[str, ReduceLROnPlateau]
     scaler: torch.amp.GradScaler | None
     extra: dict[str, state.Stateful]
 
@@ -78,6 +81,9 @@ class Session:
         shuffle: give every epoch its own order.
         buffers: rule by buffer name: ``mean``, ``agree``, ``sum``, ``max`` or ``local``.
         seed: of data order and random numbers; by default what ``pliant.seed`` got, else 0.
+        plateau: ``ReduceLROnPlateau`` by name, each stepped by ``session.feed(name=value)``.
+        warmup: takes a micro-batch and returns its loss, on every replica before it reports ready:
+            what compiles at first use compiles here.  Nothing of it remains in the run.
         checkpoint: a later capability; must be None.
 
     Raises:
@@ -105,6 +111,8 @@ class Session:
         shuffle: bool = True,
         buffers: Mapping[str, str] | None = None,
         seed: int | None = None,
+        plateau: Mapping[str, ReduceLROnPlateau] | None = None,
+        warmup: Callable[[Any], torch.Tensor] | None = None,
         checkpoint: None = None,
     ) -> None:
         if _live is not None:
@@ -134,6 +142,7 @@ class Session:
             model=checked,
             optimizers=settings.check_optimizers(settings.as_list(optimizer), checked),
             schedulers=settings.check_schedulers(settings.as_list(scheduler)),
+            plateau=settings.check_plateau(plateau or {}),
             scaler=settings.check_scaler(scaler),
             extra=state.extra_parts(extra_state),
         )
@@ -147,12 +156,14 @@ class Session:
         )
         if self._context is None:
             settings.check_torchrun(torchrun_world_size())
-        self._build(dataset, collate_fn, buffers or {})
+        self._collate_fn = collate_fn
+        self._warmup = warmup
+        self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
+        self._build(dataset, buffers or {})
 
     def _build(
         self,
         dataset: Dataset[Any],
-        collate_fn: Callable[[list[Any]], Any] | None,
         rules: Mapping[str, str],
     ) -> None:
         """Make the collaborators; nothing starts yet."""
@@ -160,7 +171,7 @@ class Session:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(chosen.threads)
         parameters = dict(parts.model.named_parameters())
-        buffers = BufferRules(parts.model, rules, chosen.num_slots)
+        buffers = self._buffers = BufferRules(parts.model, rules, chosen.num_slots)
         layout = Layout.of(
             parameters.items(),
             buffers=parts.model.named_buffers(),
@@ -173,7 +184,7 @@ class Session:
             model=parts.model,
             local_buffers=buffers.local,
             optimizers=parts.optimizers,
-            schedulers=parts.schedulers,
+            schedulers=[*parts.schedulers, *parts.plateau.values()],
             scaler=parts.scaler,
             extra=parts.extra,
         )
@@ -186,7 +197,7 @@ class Session:
             dataset,
             self._schedule,
             num_slots=chosen.num_slots,
-            collate_fn=collate_fn,
+            collate_fn=self._collate_fn,
             num_workers=chosen.num_workers,
         )
         self._ledger = Ledger(_ledger_path(self._context))
@@ -198,6 +209,7 @@ class Session:
             layout=layout,
             optimizers=parts.optimizers,
             schedulers=parts.schedulers,
+            plateau=parts.plateau,
             scaler=parts.scaler,
             max_grad_norm=chosen.max_grad_norm,
             micro_batch_size=chosen.micro_batch_size,
@@ -234,6 +246,8 @@ class Session:
         self._loader.open()
         self._membership = self._join()
         self._training.join(self._membership)
+        if self._warmup is not None:
+            self._warm_up(self._warmup)
         if self._context is not None:
             self._context.session = self
         return self
@@ -288,11 +302,75 @@ class Session:
             numbers = {name: float(value) for name, value in values.items()}
             self._reporter.logged(self.committed - 1, numbers)
 
+    def feed(self, **values: float) -> None:
+        """Step the schedulers of ``plateau`` that have these names, with these values.
+
+        In a tail, on every replica alike: ``session.feed(val_loss=session.evaluate(...))``.
+        """
+        self._check_open()
+        if self._training.done is None:
+            raise UsageError("session.feed belongs in the tail of a step: after its inner loop")
+        self._update.feed(values)
+
+    def evaluate(
+        self,
+        dataset: Dataset[Any],
+        fn: Callable[[Any], Any],
+        *,
+        micro_batch_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> float | dict[str, float]:
+        """Evaluate the model on a dataset, a part of it on each replica; the same bits on all.
+
+        In a tail, on every replica.  The model is in evaluation mode meanwhile, no gradient is
+        recorded, and generators and buffers are afterwards as they were before.
+
+        Args:
+            dataset: map-style.
+            fn: takes a micro-batch; returns its mean as a number or tensor of one element, or a
+                dict of such by name; or a pair of that and its weight, which is the number of
+                samples otherwise.
+            micro_batch_size: samples of one call of ``fn``; the session's unless given.
+            collate_fn: makes a micro-batch of a list of items; the session's unless given.
+
+        Returns:
+            The weighted mean over the dataset: a float, or a dict of floats.
+
+        Raises:
+            UsageError: called outside of a tail, or ``fn`` returned something else.
+            ConfigError: the dataset is empty or not map-style.
+        """
+        self._check_open()
+        done = self._training.done
+        if done is None:
+            raise UsageError(
+                "session.evaluate belongs in the tail of a step, after its inner loop; for a last "
+                "evaluation ask there for step.is_last"
+            )
+        size = data.check_dataset(dataset)
+        micro_batch = (
+            self._settings.micro_batch_size if micro_batch_size is None else micro_batch_size
+        )
+        if size < 1 or micro_batch < 1:
+            raise ConfigError(f"cannot evaluate {size} samples in micro-batches of {micro_batch}")
+        step, count = self._evaluated
+        self._evaluated = (self.committed, count + 1 if step == self.committed else 0)
+        work = Evaluation(
+            dataset=dataset,
+            size=size,
+            fn=fn,
+            collate_fn=collate_fn or self._collate_fn,
+            micro_batch_size=micro_batch,
+            coordinates=(self._settings.seed, *self._evaluated),
+        )
+        team = self._training.membership.team(done.verdict.generation)
+        return work.run(self._parts.model, self._buffers, team)
+
     @property
     def leader(self) -> bool:
         """Whether this replica speaks for all: true on exactly one replica in each tail."""
         done = self._training.done
-        return self._training.membership.leads if done is None else done.is_leader
+        return self._training.membership.leads if done is None else done.verdict.is_leader
 
     @property
     def committed(self) -> int:
@@ -369,6 +447,24 @@ class Session:
                 "threads give other bits, so it is part of the run (threads=...)"
             )
         return Alone(self._shape)
+
+    def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
+        """Run a forward and a backward of the user's, and forget everything about it."""
+        request = self._schedule.request(0, 0)
+        if request is None:
+            raise AssertionError("a dataset holds at least one global batch")
+        self._loader.want(0, [0])
+        with randomness.preserved():
+            batch = self._loader.take(request)
+            randomness.seed_slot(self._settings.seed, 0, 0)
+            self._buffers.begin()
+            loss = warmup(batch)
+            if isinstance(loss, torch.Tensor) and loss.requires_grad:
+                torch.autograd.backward(loss)
+            self._buffers.rewind()
+        torch.clear_autocast_cache()
+        for parameter in self._parts.model.parameters():
+            parameter.grad = None
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
         return identity.describe(

@@ -7,7 +7,7 @@ or the protocol.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -151,6 +151,21 @@ def check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
                 f"{type(scheduler).__name__}"
             )
     return list(schedulers)  # type: ignore[arg-type]  # checked one by one
+
+
+def check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]:
+    """Refuse what is no ReduceLROnPlateau.
+
+    Raises:
+        ConfigError: names the type it got.
+    """
+    for name, scheduler in plateau.items():
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            raise ConfigError(
+                f"plateau={{{name!r}: ...}} must be a ReduceLROnPlateau, got "
+                f"{type(scheduler).__name__}; other schedulers go into scheduler="
+            )
+    return dict(plateau)  # type: ignore[arg-type]  # checked one by one
 
 
 def check_scaler(scaler: object) -> torch.amp.GradScaler | None:

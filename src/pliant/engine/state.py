@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import xxhash
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.codec import CodecError, TensorRef, decode, encode
 
 
@@ -151,6 +151,34 @@ class State:
             hasher.update(flat.numpy().data)
         return hasher.hexdigest()
 
+    def check_parameters(self) -> None:
+        """Make sure that the model has the parameters it had when the session was made.
+
+        Raises:
+            UsageError: one was added, replaced or taken out, or an optimizer holds another.
+        """
+        found = {id(tensor): name for name, tensor in self._model.named_parameters()}
+        held = (
+            parameter
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        if found == self._names and all(id(parameter) in found for parameter in held):
+            return
+        new = sorted(name for key, name in found.items() if self._names.get(key) != name)
+        gone = sorted(name for key, name in self._names.items() if key not in found)
+        if new:
+            what = f"parameter {new[0]!r} was made"
+        elif gone:
+            what = f"parameter {gone[0]!r} was taken out of the model"
+        else:
+            what = "a parameter that is not in the model was given to an optimizer"
+        raise UsageError(
+            f"{what} after the session was; make everything that is trained before the session, "
+            "and freeze what has to wait (requires_grad)"
+        )
+
     def check(self) -> None:
         """Send the state through the codec and back.
 
@@ -184,15 +212,18 @@ class State:
     def _apply_optimizer(
         self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
     ) -> None:
-        here = self._optimizer_state(optimizer)["groups"]
-        if [group["params"] for group in here] != [g["params"] for g in received["groups"]]:
+        parameters = dict(self._model.named_parameters())
+        here = [group["params"] for group in self._optimizer_state(optimizer)["groups"]]
+        there = [group["params"] for group in received["groups"]]
+        if here != there[: len(here)]:
             raise ConfigError(
                 f"{type(optimizer).__name__} has other parameter groups here than on the replicas "
                 "that already train"
             )
+        for names in there[len(here) :]:  # added in a tail that a joiner has not run
+            optimizer.add_param_group({"params": [parameters[name] for name in names]})
         for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
             group.update(values["values"])
-        parameters = dict(self._model.named_parameters())
         optimizer.state.clear()
         for name, entries in received["state"].items():
             optimizer.state[parameters[name]] = dict(entries)

@@ -23,12 +23,14 @@ from pliant.engine.training import Training
 class Step:
     """One step: an iterable of the micro-batches that this replica computes of it."""
 
-    def __init__(self, training: Training, index: int, epoch: int) -> None:
+    def __init__(self, training: Training, index: int, epoch: int, *, is_last: bool) -> None:
         self._training = training
         self._is_iterated = False
         self._loss: float | None = None
         self.index = index
         """Number of this step, from 0; the same on every replica."""
+        self.is_last = is_last
+        """Whether this call of ``steps()`` ends with it, unless it is stopped before."""
         self.epoch = epoch
         """Number of the pass over the data that this step belongs to, from 0."""
 
@@ -125,7 +127,12 @@ class Steps:
         if index is None:
             self._is_over = True
             raise StopIteration
-        self._step = Step(self._training, index, index // self._steps_per_epoch)
+        self._step = Step(
+            self._training,
+            index,
+            index // self._steps_per_epoch,
+            is_last=index == self._total - 1,
+        )
         return self._step
 
     def leave(self) -> None:

@@ -26,7 +26,7 @@ from pliant.engine import probe, randomness
 from pliant.engine.data import Schedule
 from pliant.engine.groups import GroupBroken
 from pliant.engine.ledger import Ledger
-from pliant.engine.membership import Membership, Shape, Verdict, nodes
+from pliant.engine.membership import Condition, Membership, Shape, Verdict, nodes
 from pliant.engine.reporter import Reporter
 from pliant.engine.slots import Attempt, Extras, Slots
 from pliant.engine.state import Specified, State
@@ -48,7 +48,7 @@ class Done:
     """A committed step, for its tail."""
 
     loss: float
-    is_leader: bool
+    verdict: Verdict
 
 
 class Training:
@@ -107,6 +107,7 @@ class Training:
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over."""
         self.done = None
+        self._state.check_parameters()
         self._update.check_schedulers()
         self._update.forget_gradients()
         if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
@@ -209,7 +210,16 @@ class Training:
             self.give_up_attempt(buffers_may_be_written=False)
             return
         self._result = Result(step=step, buckets=buckets, extras=extras)
-        self._commit(self.membership.decide(step, wants_stop=self._wants_stop))
+        self._commit(
+            self.membership.decide(step, self._condition(step), wants_stop=self._wants_stop)
+        )
+
+    def _condition(self, step: int) -> Condition:
+        return Condition(
+            settings=self._update.settings_digest(),
+            weights=self._update.weights_digest(step),
+            names=self._update.weights_names(step),
+        )
 
     def _commit(self, verdict: Verdict) -> None:
         """Do what a commit does; the protocol's value counts it already."""
@@ -228,7 +238,7 @@ class Training:
             generation=verdict.generation,
             digest=digest,
         )
-        self.done = Done(loss=result.extras.loss, is_leader=verdict.is_leader)
+        self.done = Done(loss=result.extras.loss, verdict=verdict)
         self._report(result, verdict)
 
     def _report(self, result: Result, verdict: Verdict) -> None:

@@ -34,6 +34,7 @@ class Update:
         layout: Layout,
         optimizers: Sequence[torch.optim.Optimizer],
         schedulers: Sequence[Scheduler],
+        plateau: Mapping[str, ReduceLROnPlateau],
         scaler: torch.amp.GradScaler | None,
         max_grad_norm: float | None,
         micro_batch_size: int,
@@ -44,6 +45,7 @@ class Update:
         ]
         self._optimizers = optimizers
         self._schedulers = schedulers
+        self._plateau = plateau
         self._scaler = scaler
         self._max_grad_norm = max_grad_norm
         self._micro_batch_size = micro_batch_size
@@ -99,6 +101,22 @@ class Update:
         """Let go of the last reduced gradient."""
         self._gradients = []
 
+    def feed(self, values: Mapping[str, float]) -> None:
+        """Step the named schedulers.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        for name, value in values.items():
+            if name not in self._plateau:
+                known = ", ".join(sorted(self._plateau)) or "none"
+                raise UsageError(
+                    f"session.feed({name}=...): plateau= has no scheduler of that name; it has: "
+                    f"{known}"
+                )
+            self._plateau[name].step(float(value))
+        self.follow_schedulers()
+
     def follow_schedulers(self) -> None:
         """Take where the schedulers are as where they ought to be."""
         self._scheduled = self._schedule_counts()
@@ -127,6 +145,28 @@ class Update:
             bucket = buckets[step % len(self._buckets)]
             hasher.update(bucket.view(torch.uint8).numpy().data)
         return hasher.hexdigest()
+
+    def settings_digest(self) -> int:
+        """Return 63 bits of all hyper-parameters, which every replica must have alike."""
+        values = [
+            [sorted((key, repr(value)) for key, value in group.items() if key != "params")]
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
+        return _bits(xxhash.xxh3_64(repr((values, self._schedule_counts())).encode()))
+
+    def weights_digest(self, step: int) -> int:
+        """Return 63 bits of the weights in one bucket, in turn."""
+        hasher = xxhash.xxh3_64()
+        for parameter in self._parameters[step % len(self._parameters)]:
+            flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+            hasher.update(flat.numpy().data)
+        return _bits(hasher)
+
+    def weights_names(self, step: int) -> str:
+        """Name what ``weights_digest`` covers."""
+        names = [entry.name for entry in self._buckets[step % len(self._buckets)].entries]
+        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
     def _set_gradients(
         self, buckets: Sequence[torch.Tensor], extras: Extras
@@ -183,7 +223,10 @@ class Update:
                 scheduler.step()
 
     def _schedule_counts(self) -> list[int | None]:
-        return [getattr(scheduler, "last_epoch", None) for scheduler in self._schedulers]
+        return [
+            getattr(scheduler, "last_epoch", None)
+            for scheduler in [*self._schedulers, *self._plateau.values()]
+        ]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
@@ -200,3 +243,8 @@ def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
         for group in optimizer.param_groups
         for parameter in group["params"]
     )
+
+
+def _bits(hasher: xxhash.xxh3_64) -> int:
+    """Return what fits into a signed integer of 64 bits."""
+    return hasher.intdigest() >> 1

@@ -34,6 +34,7 @@ POINTS = frozenset(
         "vote",
         "commit",
         "tail",
+        "evaluate",
         "reform",
     }
 )

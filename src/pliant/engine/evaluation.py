@@ -1,0 +1,207 @@
+"""Evaluation: a function over a whole dataset, shared out over the replicas in a tail.
+
+Owns the cutting into micro-batches, whose part is whose, and the total, which has the same bits
+for every number of replicas: the values of all micro-batches are exchanged, then added exactly.
+Must not know how replicas meet: it asks a ``Team``.
+
+    own micro-batches --values--> exchange --all values--> total
+            |                        |
+            +------ somebody died ---+--> the others' micro-batches too, here, alone
+
+Nothing of the run changes: modules are in evaluation mode, no gradient is recorded, generators
+and buffers are as before.  After a fault the others may have the total already and be in the next
+step, so nobody is waited for a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from pliant.core import seeds
+from pliant.core.errors import UsageError
+from pliant.engine import probe, randomness
+from pliant.engine.buffers import BufferRules
+
+Values = dict[str, float]
+Outcome = float | Values
+Evaluated = Callable[[Any], Any]
+
+_ONLY = ""
+"""Name of the value of a function that returns one number."""
+
+
+class Team(Protocol):
+    """Those who do this tail together."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """This replica's rank and how many they are; (0, 1) once they are no longer together."""
+
+    def attend(self) -> None:
+        """Serve what the coordinator wants meanwhile; afterwards ``place`` may be another."""
+
+    def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+        """Return what each of them gives under ``name``; None if they are no longer together."""
+
+
+class Solo:
+    """The team of a replica that trains alone."""
+
+    place = (0, 1)
+
+    def attend(self) -> None:
+        """Nobody wants anything."""
+
+    def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+        """Nobody else gives anything."""
+        del name
+        return [payload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What the function said of one micro-batch."""
+
+    weight: float
+    values: Values
+
+
+class Evaluation:
+    """One call of ``session.evaluate``."""
+
+    def __init__(
+        self,
+        *,
+        dataset: Dataset[Any],
+        size: int,
+        fn: Evaluated,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        micro_batch_size: int,
+        coordinates: tuple[int, ...],
+    ) -> None:
+        """Describe the work.
+
+        Args:
+            dataset: map-style.
+            size: its length.
+            fn: of one micro-batch; see ``session.evaluate``.
+            collate_fn: makes a micro-batch of a list of items.
+            micro_batch_size: samples of one call of ``fn``; the last may be short.
+            coordinates: of this call in the run: seed, committed steps, how many were before it in
+                the same tail.
+        """
+        self._dataset = dataset
+        self._size = size
+        self._fn = fn
+        self._collate_fn = collate_fn or default_collate
+        self._micro_batch_size = micro_batch_size
+        self._coordinates = coordinates
+
+    def run(self, model: torch.nn.Module, buffers: BufferRules, team: Team) -> Outcome:
+        """Return the weighted mean over the dataset: a number, or one by name."""
+        count = -(-self._size // self._micro_batch_size)
+        with _undisturbed(model, buffers):
+            rows = self._share(count, buffers, team)
+            rows |= {n: self._row(n, buffers) for n in range(count) if n not in rows}
+        return _total([rows[number] for number in range(count)])
+
+    def _share(self, count: int, buffers: BufferRules, team: Team) -> dict[int, Row]:
+        """Return the rows of everybody, or of this replica alone if they are apart."""
+        rank, size = team.place
+        rows: dict[int, Row] = {}
+        for number in range(count * rank // size, count * (rank + 1) // size):
+            probe.at("evaluate", self._coordinates[1])
+            team.attend()
+            rows[number] = self._row(number, buffers)
+        name = "evaluate/" + "/".join(map(str, self._coordinates))
+        parts = team.exchange(name, _pack(rows)) if size > 1 else None
+        for part in parts or ():
+            rows |= _unpack(part)
+        return rows
+
+    def _row(self, number: int, buffers: BufferRules) -> Row:
+        start = number * self._micro_batch_size
+        stop = min(start + self._micro_batch_size, self._size)
+        randomness.reseed(seeds.mix("evaluate", *self._coordinates, number))
+        batch = self._collate_fn([self._dataset[index] for index in range(start, stop)])
+        row = _read(self._fn(batch), stop - start)
+        buffers.rewind()
+        return row
+
+
+@contextmanager
+def _undisturbed(model: torch.nn.Module, buffers: BufferRules) -> Iterator[None]:
+    """Evaluate without a trace."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers.begin()
+    try:
+        with randomness.preserved(), torch.no_grad():
+            model.eval()
+            yield
+    finally:
+        buffers.rewind()
+        for module, mode in modes:
+            module.training = mode
+
+
+def _read(answer: Any, samples: int) -> Row:
+    weight = float(samples)
+    if isinstance(answer, tuple) and len(answer) == 2:
+        answer, weight = answer[0], float(answer[1])
+    if not (math.isfinite(weight) and weight >= 0.0):
+        raise UsageError(f"the weight of an evaluated micro-batch must be at least 0, got {weight}")
+    named = answer if isinstance(answer, Mapping) else {_ONLY: answer}
+    try:
+        values = {str(name): float(value) for name, value in named.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            "the function given to session.evaluate must return the micro-batch's mean as a "
+            f"number, or a dict of them by name, or such a thing and its weight: {error}"
+        ) from error
+    return Row(weight=weight, values=values)
+
+
+def _total(rows: Sequence[Row]) -> Outcome:
+    """Return the weighted means; a row of weight 0 counts nothing, whatever its values are."""
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    means = {}
+    for name in names:
+        found = [(row.values[name], row.weight) for row in rows if name in row.values]
+        weight = _sum([weight for _, weight in found])
+        total = _sum([value * weight for value, weight in found if weight])
+        means[name] = total / weight if weight else math.nan
+    return means[_ONLY] if names == [_ONLY] else means
+
+
+def _sum(values: Sequence[float]) -> float:
+    """Add exactly, so that the order does not matter; infinities as IEEE 754 does."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
+
+
+def _pack(rows: Mapping[int, Row]) -> bytes:
+    listed = [
+        [number, row.weight.hex(), {name: value.hex() for name, value in row.values.items()}]
+        for number, row in rows.items()
+    ]
+    return json.dumps(listed, separators=(",", ":")).encode()
+
+
+def _unpack(data: bytes) -> dict[int, Row]:
+    return {
+        number: Row(
+            weight=float.fromhex(weight),
+            values={name: float.fromhex(value) for name, value in values.items()},
+        )
+        for number, weight, values in json.loads(data)
+    }

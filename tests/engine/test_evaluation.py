@@ -1,0 +1,178 @@
+"""An evaluation gives the same bits however it is shared out, and leaves no trace."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.engine.models import Points
+from torch import nn
+from torch.nn import functional
+
+import pliant
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.buffers import BufferRules
+from pliant.engine.evaluation import Evaluation, Outcome, Solo
+
+
+class Shared:
+    """A team of which one is played at a time; the others' parts are given."""
+
+    def __init__(self, rank: int, size: int, *, breaks: str = "") -> None:
+        self.place = (rank, size)
+        self.breaks = breaks
+        self.others: list[bytes] = []
+        self.given: bytes | None = None
+
+    def attend(self) -> None:
+        if self.breaks == "meanwhile":
+            self.place = (0, 1)
+
+    def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+        del name
+        self.given = payload
+        return None if self.breaks else [payload, *self.others]
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def evaluation(model: nn.Module, size: int, micro_batch_size: int) -> Evaluation:
+    def fn(batch: Any) -> Any:
+        points, labels = batch
+        loss = functional.cross_entropy(model(points), labels)
+        return {"loss": loss, "noise": torch.rand(()) + float(np.random.rand()) + random.random()}
+
+    return Evaluation(
+        dataset=Points(size),
+        size=size,
+        fn=fn,
+        collate_fn=None,
+        micro_batch_size=micro_batch_size,
+        coordinates=(7, 3, 0),
+    )
+
+
+def play(size: int, micro_batch_size: int, team: Any) -> Outcome:
+    model = network()
+    return evaluation(model, size, micro_batch_size).run(model, BufferRules(model, {}, 1), team)
+
+
+@given(
+    size=st.integers(1, 30),
+    micro_batch_size=st.integers(1, 8),
+    replicas=st.integers(2, 5),
+    breaks=st.sampled_from(["", "meanwhile", "exchange"]),
+)
+def test_any_number_of_replicas_gets_what_one_gets(
+    size: int, micro_batch_size: int, replicas: int, breaks: str
+) -> None:
+    alone = play(size, micro_batch_size, Solo())
+    teams = [Shared(rank, replicas, breaks=breaks) for rank in range(replicas)]
+    if not breaks:
+        for team in teams:  # a first time, for what each gives
+            others = [t for t in teams if t is not team]
+            team.breaks = "exchange"
+            play(size, micro_batch_size, team)
+            team.breaks = ""
+            for other in others:
+                assert team.given is not None
+                other.others.append(team.given)
+    for team in teams:
+        assert play(size, micro_batch_size, team) == alone
+
+
+def test_the_run_goes_on_as_if_nothing_had_been_evaluated() -> None:
+    model = network()
+    model[2].eval()
+    model.register_buffer("calls", torch.zeros(()))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+
+    def fn(batch: Any) -> torch.Tensor:
+        model.calls.add_(1)  # type: ignore[operator]
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        total: torch.Tensor = model(batch[0]).sum()
+        return total
+
+    work = evaluation(model, 9, 2)
+    work._fn = fn
+    work.run(model, BufferRules(model, {}, 1), Solo())
+
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.rand(3), expected)
+    assert [module.training for module in (model, model[1], model[2])] == [True, True, False]
+
+
+def in_a_tail(action: Callable[[pliant.Session], Any], **more: Any) -> Any:
+    model = nn.Linear(4, 3)
+    with pliant.Session(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=Points(4),
+        global_batch_size=4,
+        micro_batch_size=2,
+        **more,
+    ) as session:
+        for step in session.steps(1):
+            for points, labels in step:
+                step.backward(functional.cross_entropy(model(points), labels))
+            return action(session)
+    raise AssertionError
+
+
+def test_weights_count_and_weight_zero_does_not() -> None:
+    answers = iter([(1.0, 3), (2.0, 1), (math.nan, 0)])
+    assert in_a_tail(lambda s: s.evaluate(Points(5), lambda batch: next(answers))) == 1.25
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "sentence"),
+    [
+        (
+            lambda s: s.evaluate(Points(3), lambda batch: "good"),
+            UsageError,
+            "must return the micro",
+        ),
+        (
+            lambda s: s.evaluate(Points(3), lambda batch: (1.0, -1)),
+            UsageError,
+            "at least 0, got -1",
+        ),
+        (lambda s: s.evaluate([], lambda batch: 1.0), ConfigError, "cannot evaluate 0 samples"),
+        (lambda s: s.evaluate(iter([1]), lambda batch: 1.0), ConfigError, "map-style"),
+        (lambda s: s.feed(other=1.0), UsageError, "no scheduler of that name; it has: none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    action: Callable[[pliant.Session], Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        in_a_tail(action)
+
+
+def test_outside_of_a_tail_there_is_nothing_to_evaluate_or_feed() -> None:
+    model = nn.Linear(4, 3)
+    with pliant.Session(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset=Points(4),
+        global_batch_size=4,
+        micro_batch_size=2,
+    ) as session:
+        with pytest.raises(UsageError, match="belongs in the tail of a step"):
+            session.evaluate(Points(3), lambda batch: 1.0)
+        with pytest.raises(UsageError, match="belongs in the tail of a step"):
+            session.feed(loss=1.0)
