@@ -49,6 +49,20 @@ def test_a_resize_without_a_price_is_told_at_the_end() -> None:
     assert sum(" lost at step " in line for line in told(story)) == 2
 
 
+def test_a_resize_that_was_soon_replaced_is_told_with_the_next_one() -> None:
+    story = Story().started().start("r1", "r2").spare("r1", "r2").switch("r1", "r2").steps(5)
+    story.start("r3", "r4").spare("r3", "r4").switch("r1", "r2", "r3").steps(1)
+    story.switch("r1", "r2", "r3", "r4").steps(2)
+
+    lines = told(story)
+
+    joined = [line.partition(" (")[0] for line in lines if " joined at step " in line]
+    assert joined == [
+        "r3 joined at step 5, generation 2, now 3 replicas",
+        "r4 joined at step 6, generation 3, now 4 replicas",
+    ]
+
+
 def test_a_note_that_every_replica_makes_is_told_once() -> None:
     story = Story()
     story.write("note", replica="r1", text="12 MB")

@@ -98,7 +98,11 @@ class View:
         return None if self.shows(replica) else f"{replica} raised:\n{text}"
 
     def take(self, record: Record) -> list[Resize]:
-        """Bring the board up to date; return the resizes whose price is newly known."""
+        """Bring the board up to date; return the resizes to tell now: those newly priced.
+
+        One that a later generation has replaced is told without its price: a normal step at its
+        size may not come again, and what follows would wait for it.
+        """
         self.board.add(record)
         if record.get("kind") == "metrics" and isinstance(record.get("values"), dict):
             self.values = record["values"]
@@ -108,7 +112,8 @@ class View:
         ended = record["kind"] in ENDINGS
         told = []
         for resize in self.board.timeline.resizes(untold):
-            if resize.pause_s is None and not ended:
+            replaced = resize.generation < self.board.timeline.generation
+            if resize.pause_s is None and not replaced and not ended:
                 break
             told.append(resize)
         self._told += len(told)
