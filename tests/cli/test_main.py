@@ -144,6 +144,7 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["scale", "0"], "a job has at least 1 replica, not 0; pliant stop ends it"),
         (["status", "--job", "x"], "no job named x is running; none is; start one with pliant run"),
         (["drain", "r3", "--notice", "soon"], "'soon' is no duration"),
+        (["drain", "r3", "--notice", "0s"], "--notice 0s must be more than 0"),
         (["--frobnicate"], "No such option: --frobnicate"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["drain"], "Missing argument 'REPLICA'"),
@@ -200,7 +201,7 @@ def test_a_refused_value_is_named(
     problem = {"loc": ["body", "notice_s"], "msg": "Input should be greater than 0"}
     coordinator.answer = (422, {"detail": [problem]})
 
-    assert refused(capsys, "drain", "r1", "--notice", "0s") == (
+    assert refused(capsys, "drain", "r1", "--notice", "1s") == (
         "notice_s: Input should be greater than 0"
     )
 

@@ -194,6 +194,8 @@ def drain(
 ) -> int:
     """Let a replica leave at a step boundary; the target falls by one."""
     notice_s = settings.seconds(notice)
+    if notice_s == 0:
+        raise ConfigError(f"--notice {notice} must be more than 0; pliant kill gives no notice")
     return _answer(Client(jobs.find_job(job)).drain(replica, notice_s), as_json=as_json)
 
 
