@@ -220,6 +220,15 @@ def test_status_is_for_people_or_for_machines(
     assert "r5 training" in drawn
 
 
+def test_stop_says_what_happens_and_no_target(
+    capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
+) -> None:
+    coordinator.answer = (202, {"target_replicas": 2, "reason": "stop after the next step"})
+
+    assert code_of(["stop"]) == 0
+    assert capsys.readouterr().out == "stop after the next step\n"
+
+
 @pytest.mark.usefixtures("coordinator")
 def test_explain_shows_decisions_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of(["explain", "--json"]) == 0

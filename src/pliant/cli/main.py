@@ -212,7 +212,8 @@ def kill(
 @app.command()
 def stop(job: Job = None, as_json: Json = False) -> int:
     """Stop a job at its next step boundary."""
-    return _answer(Client(jobs.find_job(job)).stop(), as_json=as_json)
+    values = Client(jobs.find_job(job)).stop()
+    return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
 @app.command()
