@@ -59,3 +59,25 @@ def test_a_buffer_made_after_the_session_is_named_to_the_joiner() -> None:
 
     with pytest.raises(ConfigError, match="among their buffers 'late', which was made after"):
         transfer(state_of(old), state_of(Cached()))
+
+
+class Scaled(nn.Linear):
+    scale = 1.0
+
+    def get_extra_state(self) -> Any:
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.scale = state["scale"]
+
+
+def test_what_a_module_keeps_besides_tensors_travels_and_is_in_the_digest() -> None:
+    old, new = Scaled(2, 1), Scaled(2, 1)
+    old.scale = 0.5
+
+    transfer(state_of(old), state_of(new))
+    same = state_of(old).digest(1) == state_of(new).digest(1)
+    new.scale = 0.25
+
+    assert same
+    assert state_of(old).digest(1) != state_of(new).digest(1)

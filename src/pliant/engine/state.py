@@ -65,6 +65,7 @@ class State:
             "buffers": {n: b.detach() for n, b in self._model.named_buffers()},
             "requires_grad": {n: p.requires_grad for n, p in self._model.named_parameters()},
             "training": {name: module.training for name, module in self._model.named_modules()},
+            "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
             "optimizers": [self._optimizer_state(optimizer) for optimizer in self._optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
@@ -125,6 +126,8 @@ class State:
             parameter.requires_grad_(state["requires_grad"][name])
         for name, module in self._model.named_modules():
             module.training = state["training"][name]
+        for name, module in self._with_extra():
+            module.set_extra_state(state["modules"][name])
         for optimizer, received in zip(self._optimizers, state["optimizers"], strict=True):
             self._apply_optimizer(optimizer, received)
         for scheduler, received in zip(self._schedulers, state["schedulers"], strict=True):
@@ -192,6 +195,16 @@ class State:
             raise ConfigError(
                 f"the state of this run cannot be sent to a joining replica: {error}"
             ) from error
+
+    def _with_extra(self) -> list[tuple[str, torch.nn.Module]]:
+        """Return the modules that keep more than tensors, as ``state_dict`` asks them for it."""
+        base = torch.nn.Module
+        return [
+            (name, module)
+            for name, module in self._model.named_modules()
+            if type(module).get_extra_state is not base.get_extra_state
+            and type(module).set_extra_state is not base.set_extra_state
+        ]
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         groups = [
