@@ -115,6 +115,16 @@ def kill(job: RunningJob, replica: str) -> None:
     os.kill(job.pid_of(replica), signal.SIGKILL)
 
 
+def wait_for_switch(job: RunningJob, *names: str) -> None:
+    """Wait until these have been told to switch at their next step boundary."""
+
+    def is_told() -> bool:
+        orders = [record["order"] for record in job.records("switch")]
+        return bool(orders) and {seat["replica"] for seat in orders[-1]["members"]} == set(names)
+
+    job.wait_for(is_told, f"{', '.join(names)} are told to train together")
+
+
 def wait_for_members(job: RunningJob, *names: str) -> None:
     """Wait until the newest generation has exactly these members and each is in it."""
 

@@ -20,7 +20,9 @@ if __name__ == "__main__":
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),
-        policy=ElasticPolicy(min_replicas=1, max_replicas=given["replicas"]),
+        policy=ElasticPolicy(
+            min_replicas=1, max_replicas=given["replicas"], start_replicas=given["start"]
+        ),
         out=Path(given["out"]),
         port=given["port"],
         max_restarts=given["restarts"],

@@ -1,0 +1,65 @@
+"""What the catalogue holds gives the same bits whoever joins, drains and dies.
+
+One job per group trains all its features at once under a real agent; the reference is the same job
+alone in this process.  The history is the same for all, from one replica to three:
+
+    r1 | from step 8: r1 r2 | from 10: r1 r2 r3 | r1 is killed in step 11: r2 r3
+       | r4 joins, by 15: r2 r3 r4 | r2 drains, from 18: r3 r4, which have not seen the first step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.features import catalogue, feature
+from tests.processes.elastic import Outcome, drain, scale, wait_for_switch
+from tests.processes.launching import RunningJob, running
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+SCRIPT = Path(__file__).with_name("train_features.py")
+STEPS = 20
+DEADLINE_S = 120.0
+HOLDS = (6, 8, 13, 16)
+FAULTS = "r1@bucket:11=SIGKILL"
+
+
+@pytest.mark.parametrize("job", sorted(catalogue.JOBS))
+def test_joins_kills_and_drains_leave_no_trace_in_any_feature(tmp_path: Path, job: str) -> None:
+    outcome = run(tmp_path, "--job", job)
+
+    expected = feature.train(catalogue.JOBS[job], STEPS)
+    whole = expected.pop("")
+    found = [line["features"] for line in outcome.digests]
+    different = [name for name, digest in expected.items() if {f[name] for f in found} != {digest}]
+    assert different == []
+    outcome.check(whole)
+    assert {line["replica"] for line in outcome.digests} == {"r3", "r4"}
+
+
+def run(directory: Path, *words: object) -> Outcome:
+    """Run a script through the history at the top of this module."""
+    for step in HOLDS:
+        (directory / f"hold-{step}").touch()
+    command = [SCRIPT, "--steps", STEPS, "--directory", directory, "--faults", FAULTS, *words]
+    with running(directory, *command, replicas=3, start=1, warm=True) as running_job:
+        play(running_job, directory)
+        assert running_job.process.wait(DEADLINE_S) == 0, running_job.said()
+        running_job.assert_nothing_is_left()
+        return Outcome(running_job, directory, STEPS)
+
+
+def play(job: RunningJob, directory: Path) -> None:
+    def at(step: int, act: Callable[[], None], *members: str) -> None:
+        """Let ``act`` lead to these members in the tail of a step; they meet after the next."""
+        job.wait_for_steps(step + 1)
+        act()
+        wait_for_switch(job, *members)
+        (directory / f"hold-{step}").unlink()
+
+    at(6, lambda: scale(job, 2), "r1", "r2")
+    at(8, lambda: scale(job, 3), "r1", "r2", "r3")
+    at(13, lambda: None, "r2", "r3", "r4")
+    at(16, lambda: drain(job, "r2"), "r3", "r4")

@@ -1,0 +1,74 @@
+"""A training script around one job of the catalogue; alone or under an agent.
+
+    python tests/features/train_features.py --job structure --steps 20 --directory D
+
+Whoever reaches the end appends its digests to ``D/digests``; every tail a line to ``D/tails``.
+In the tail of step N it waits while a file ``D/hold-N`` lies there, so that a resize can be placed
+at a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.features import catalogue, feature
+from tests.processes.train_model import append
+
+from pliant import Session
+from pliant.testing import faults
+
+HOLD_S = 60.0
+"""Longest wait in a tail."""
+
+
+def main() -> None:
+    options = parse()
+    directory = options.directory
+    sessions: list[Session] = []
+
+    def on_session(session: Session) -> None:
+        sessions.append(session)
+        faults.install_plan(options.faults, replica=session.replica)
+
+    def on_tail(session: Session, step: Any) -> None:
+        line = {
+            "replica": session.replica,
+            "step": step.index,
+            "leader": session.leader,
+            "loss": step.loss.hex(),
+        }
+        append(directory / "tails", line)
+        wait_while(directory / f"hold-{step.index}")
+
+    digests = feature.train(
+        catalogue.JOBS[options.job], options.steps, on_session=on_session, on_tail=on_tail
+    )
+    (session,) = sessions
+    line = {"replica": session.replica, "committed": session.committed, "digest": digests.pop("")}
+    append(directory / "digests", line | {"features": digests})
+
+
+def wait_while(path: Path) -> None:
+    deadline_s = time.monotonic() + HOLD_S
+    while path.exists() and time.monotonic() < deadline_s:
+        threading.Event().wait(0.02)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", choices=sorted(catalogue.JOBS), required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--faults", default="", help="see pliant.testing.faults")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
