@@ -315,6 +315,25 @@ def test_a_parameter_cannot_be_frozen_or_unfrozen_inside_a_step(
         train()
 
 
+def test_weights_cannot_be_written_to_inside_a_step() -> None:
+    arguments = small()
+    weight = arguments["model"][0].weight
+
+    def train() -> None:
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(3):
+                with torch.no_grad():
+                    weight.clamp_(-1.0, 1.0)  # before the loop over the step: fine
+                for batch in step:
+                    if step.index == 2:
+                        with torch.no_grad():
+                            weight.clamp_(-1.0, 1.0)
+                    step.backward(loss_of(arguments["model"], batch))
+
+    with pytest.raises(UsageError, match=r"the values of '0\.weight' changed inside the loop"):
+        train()
+
+
 def test_a_failed_backward_cannot_be_passed_over() -> None:
     class Fails(torch.autograd.Function):
         @staticmethod
@@ -586,6 +605,7 @@ def bad(model: nn.Module) -> dict[str, Any]:
         (lambda: bad(nn.Identity()), "the model has no parameters"),
         (lambda: bad(nn.SyncBatchNorm(3)), "is SyncBatchNorm"),
         (lambda: bad(nn.Embedding(3, 3, sparse=True)), "sparse gradients"),
+        (lambda: bad(nn.Embedding(3, 3, max_norm=1.0)), "changes its weights in the forward"),
         (lambda: bad(nn.Linear(2, 2)), "holds a parameter that is not in the model"),
         (lambda: bad(nn.Linear(2, 2, device="meta")), "is on meta: pliant trains on CPU"),
     ],

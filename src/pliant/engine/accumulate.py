@@ -103,6 +103,7 @@ class _Column:
         "parameter",
         "pending",
         "stack",
+        "version",
         "zeroed",
     )
 
@@ -123,6 +124,8 @@ class _Column:
         self.is_tracked = False
         """Whether it required a gradient at the step's start."""
         self.pending: torch.Tensor | None = None
+        self.version = 0
+        """Of its values at the step's start: it counts changes in place."""
 
 
 class GradientSums:
@@ -176,6 +179,7 @@ class GradientSums:
             column.pending = None
             column.parameter.grad = None
             column.is_tracked = column.parameter.requires_grad
+            column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
             if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)
@@ -211,7 +215,7 @@ class GradientSums:
 
         A parameter's number is its place in the buckets, counted over all of them.
         """
-        self._check_frozen()
+        self._check_parameters()
         present = []
         for column in self._tracked:
             if not column.fired:
@@ -223,17 +227,22 @@ class GradientSums:
                 self._push(column, leaf)
         return present
 
-    def _check_frozen(self) -> None:
+    def _check_parameters(self) -> None:
         """Refuse what would change the step's sums for those slots only that come later.
 
         Raises:
-            UsageError: a parameter was frozen or unfrozen since the step's start.
+            UsageError: a parameter was frozen, unfrozen or written to since the step's start.
         """
         for column in self._columns:
             if column.parameter.requires_grad is not column.is_tracked:
                 raise UsageError(
                     f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
                     "change it before that loop, or after it"
+                )
+            if column.parameter._version != column.version:  # noqa: SLF001
+                raise UsageError(
+                    f"the values of {column.entry.name!r} changed inside the loop over a step; "
+                    "change them before that loop, or after it"
                 )
 
     def partials(self, bucket: int) -> list[torch.Tensor]:

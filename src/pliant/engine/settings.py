@@ -209,8 +209,14 @@ def _check_module(name: str, module: torch.nn.Module) -> None:
             f"{name!r} is SyncBatchNorm, which talks to other replicas in its forward; use "
             "BatchNorm: the session combines its statistics"
         )
-    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-        raise ConfigError(f"{name!r} gives sparse gradients; use sparse=False")
+    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
+        if module.sparse:
+            raise ConfigError(f"{name!r} gives sparse gradients; use sparse=False")
+        if module.max_norm is not None:
+            raise ConfigError(
+                f"{name!r} has max_norm, which changes its weights in the forward of every "
+                "micro-batch; leave it out, and shorten them after the loop over a step"
+            )
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ConfigError("the model is wrapped in DistributedDataParallel; pass it unwrapped")
 
