@@ -133,6 +133,14 @@ def test_a_buffer_that_changes_its_shape_is_refused_by_name() -> None:
         run(model, lambda slot: setattr(model, "grows", torch.zeros(2)))
 
 
+def test_a_buffer_made_in_a_forward_is_refused_by_name() -> None:
+    model = Holder(ema=torch.zeros(1))
+    model.register_buffer("cache", None)
+
+    with pytest.raises(UsageError, match="buffer 'cache' was made after the session"):
+        run(model, lambda slot: setattr(model, "cache", torch.zeros(2)))
+
+
 def test_what_is_no_finite_number_stays_what_it_is() -> None:
     mask = torch.full((3, 3), -math.inf).triu(1)
     model = Holder(mask=mask.clone(), ema=torch.tensor([math.nan, 1.0]), mean=torch.zeros(1))

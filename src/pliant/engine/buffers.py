@@ -35,6 +35,8 @@ class BufferRules:
     def __init__(self, model: torch.nn.Module, rules: Mapping[str, str], num_slots: int) -> None:
         named = dict(model.named_buffers())
         _check_rules(rules, named)
+        self._model = model
+        self._names = frozenset(named)
         self._kept = [
             _buffer(name, *_owner(model, name), tensor, rules.get(name), num_slots)
             for name, tensor in named.items()
@@ -68,8 +70,14 @@ class BufferRules:
         """Move from the step's start by the reduced changes.
 
         Raises:
-            UsageError: slots changed an integer buffer differently.
+            UsageError: slots changed an integer buffer differently, or made a new one.
         """
+        late = {name for name, _ in self._model.named_buffers()} - self._names
+        if late:
+            raise UsageError(
+                f"buffer {min(late)!r} was made after the session; make it before, for instance "
+                "by running one batch through the model"
+            )
         for buffer, part in self._parts(total):
             buffer.rewind()
             if num_computed:
