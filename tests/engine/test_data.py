@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.data import Schedule, SlotLoader, check_dataset, warn_if_random
 
 
@@ -114,6 +114,36 @@ def test_prefetched_slots_survive_a_change_of_ownership() -> None:
     assert first is not None
     assert source.take(first) == list(first.samples)
     assert len(fetched) == 4
+    source.close()
+
+
+class Ends(Drawn):
+    def __getitem__(self, index: int) -> Any:
+        raise StopIteration
+
+
+class Loses(Drawn):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return indices[1:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("dataset", "error", "sentence"),
+    [
+        (Ends(), RuntimeError, "the dataset or collate_fn raised StopIteration"),
+        (Loses(), UsageError, "__getitems__ returned 1 items for 2 indices"),
+    ],
+)
+def test_a_dataset_that_does_not_keep_its_word_is_named(
+    dataset: Any, error: type[Exception], sentence: str, num_workers: int
+) -> None:
+    source = SlotLoader(dataset, schedule(), num_slots=4, collate_fn=list, num_workers=num_workers)
+    source.open()
+    source.want(0, [0])
+
+    with pytest.raises(error, match=sentence):
+        fetch(source, 0, 0)
     source.close()
 
 

@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from pliant.core import order
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import randomness
 from pliant.engine.packing import pack, unpack
 
@@ -50,6 +50,7 @@ class Fetched(NamedTuple):
 
     request: Request
     batch: Any
+    num_items: int
     is_packed: bool
 
 
@@ -142,17 +143,29 @@ class SlotLoader:
         self._plan = self._requests(step, tuple(slots))
 
     def take(self, request: Request) -> Any:
-        """Return the batch of a wanted slot; waits for it if it is not here yet."""
+        """Return the batch of a wanted slot; waits for it if it is not here yet.
+
+        Raises:
+            UsageError: the dataset did not return one item for each index.
+        """
         key = request.step, request.slot
         if self._iterator is None:
             raise RuntimeError("the loader was not opened")
         while key not in self._ready:
-            fetched = next(self._iterator)
+            try:
+                fetched = next(self._iterator)
+            except StopIteration as error:  # from an endless iterator: it would end the user's loop
+                raise RuntimeError("the dataset or collate_fn raised StopIteration") from error
             if fetched is not None:
                 found = fetched.request.step, fetched.request.slot
                 self._in_flight.discard(found)
                 self._ready[found] = fetched
         fetched = self._ready.pop(key)
+        if fetched.num_items != len(request.samples):
+            raise UsageError(
+                f"the dataset's __getitems__ returned {fetched.num_items} items for "
+                f"{len(request.samples)} indices; return one for each"
+            )
         return unpack(fetched.batch) if fetched.is_packed else fetched.batch
 
     def forget(self, before: int) -> None:
@@ -223,8 +236,8 @@ class _Slots(Dataset["Fetched | None"]):
             randomness.seed_collate(self._seed, request.step, request.slot)
         batch = self._collate_fn(items)
         if torch.utils.data.get_worker_info() is None:
-            return Fetched(request, batch, is_packed=False)
-        return Fetched(request, pack(batch), is_packed=True)
+            return Fetched(request, batch, len(items), is_packed=False)
+        return Fetched(request, pack(batch), len(items), is_packed=True)
 
 
 class _LoaderWorker:
