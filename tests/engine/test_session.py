@@ -618,6 +618,17 @@ def test_impossible_arguments_are_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+class Counting(torch.optim.SGD):
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "count": 0}
+
+
+def test_what_an_optimizer_keeps_beside_its_state_is_refused() -> None:
+    model = nn.Linear(4, 3)
+    with pytest.raises(ConfigError, match="Counting has 'count' in its state_dict"):
+        pliant.Session(**small(model=model, optimizer=Counting(model.parameters())))
+
+
 def test_lazy_parameters_and_lbfgs_are_refused() -> None:
     lazy = Lazy()
     with pytest.raises(ConfigError, match=r"'layer\.weight' is an uninitialised lazy parameter"):
@@ -625,6 +636,8 @@ def test_lazy_parameters_and_lbfgs_are_refused() -> None:
     model = nn.Linear(4, 3)
     with pytest.raises(ConfigError, match="LBFGS evaluates the loss several times"):
         pliant.Session(**small(model=model, optimizer=torch.optim.LBFGS(model.parameters())))
+    with pytest.raises(ConfigError, match="SparseAdam takes sparse gradients"):
+        pliant.Session(**small(model=model, optimizer=torch.optim.SparseAdam(model.parameters())))
 
 
 def test_a_state_that_cannot_travel_is_refused_by_its_path() -> None:

@@ -126,6 +126,17 @@ def check_optimizers(
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError("LBFGS evaluates the loss several times a step; it is not supported")
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise ConfigError(
+                "SparseAdam takes sparse gradients, which are not supported; use Adam, and "
+                "sparse=False in the embedding"
+            )
+        own = set(optimizer.state_dict()) - {"state", "param_groups"}
+        if own:
+            raise ConfigError(
+                f"{type(optimizer).__name__} has {min(own)!r} in its state_dict, which would not "
+                "reach a joining replica; keep it in optimizer.state or in the parameter groups"
+            )
         held = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(parameter) not in known for parameter in held):
             raise ConfigError(

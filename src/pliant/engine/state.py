@@ -220,7 +220,8 @@ class State:
             for parameter in group["params"]
             if parameter in optimizer.state
         }
-        return {"groups": groups, "state": states}
+        shared = {key: value for key, value in optimizer.state.items() if not torch.is_tensor(key)}
+        return {"groups": groups, "state": states, "shared": shared}
 
     def _apply_optimizer(
         self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
@@ -240,6 +241,7 @@ class State:
         optimizer.state.clear()
         for name, entries in received["state"].items():
             optimizer.state[parameters[name]] = dict(entries)
+        optimizer.state.update(received["shared"])
 
 
 def extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
