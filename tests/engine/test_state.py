@@ -61,6 +61,16 @@ def test_a_buffer_made_after_the_session_is_named_to_the_joiner() -> None:
         transfer(state_of(old), state_of(Cached()))
 
 
+def test_other_parameter_groups_are_named_to_the_joiner() -> None:
+    old, new = nn.Linear(2, 1), nn.Linear(2, 1)
+    groups: Any = [{"params": [new.bias]}, {"params": [new.weight]}]
+    other = state_of(new)
+    other._optimizers = [torch.optim.SGD(groups, lr=0.1)]
+
+    with pytest.raises(ConfigError, match="SGD has other parameter groups here than on the"):
+        transfer(state_of(old), other)
+
+
 class Scaled(nn.Linear):
     scale = 1.0
 

@@ -103,6 +103,8 @@ class Feature:
     """Makes the block that is trained; None where ``proof`` names a test."""
     note: str = ""
     """For the page: what to know about it, in a line."""
+    result: str = "exact"
+    """Or ``fast``; what is refused is in the table of refusals."""
     proof: str = ""
     """The test that shows it, ``file::name``; empty: that of its group."""
     job: str = ""

@@ -1,0 +1,1110 @@
+"""What is refused, with the sentence that a user reads, and what to do instead.
+
+Owns the table behind ``docs/refusals.md``.  Every row but those that need several replicas has a
+script of a few lines that is refused with exactly this sentence.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tests.engine import models
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+import pliant
+from pliant.engine import bootstrap, elastic
+from pliant.engine.membership import Condition
+
+Script = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A row of the page."""
+
+    sentence: str
+    """The whole sentence, as the example gives it; " ... " stands for more of the same."""
+    when: str
+    instead: str
+    script: Script | None = None
+    """What is refused; None where ``proof`` names a test."""
+    command: str = ""
+    """What is typed after ``pliant``, beside a ``train.py`` and the job file ``JOB``."""
+    replaced: tuple[str, str] = ("", "")
+    """What is changed in the job file."""
+    proof: str = ""
+    feature: tuple[str, str] | None = None
+    """Group and name under which the page of features has it too."""
+
+
+# --- scripts that are refused -------------------------------------------------------
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+
+
+def session(**changes: Any) -> pliant.Session:
+    """Make a session that would work without these changes."""
+    model = changes.get("model", network())
+    arguments = {
+        "model": model,
+        "dataset": models.Points(20),
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+        **changes,
+    }
+    if "optimizer" not in changes:
+        arguments["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    return pliant.Session(**arguments)
+
+
+def given(**changes: Any) -> Script:
+    """Return a script whose session gets these arguments; a function makes its value."""
+
+    def script() -> None:
+        session(**{k: v() if callable(v) else v for k, v in changes.items()})
+
+    return script
+
+
+def loss_of(at: SimpleNamespace) -> torch.Tensor:
+    points, labels = at.batch
+    return nn.functional.cross_entropy(at.model(points), labels)
+
+
+def backward(at: SimpleNamespace) -> None:
+    at.step.backward(loss_of(at))
+
+
+Place = Callable[[SimpleNamespace], object]
+
+
+def trained(
+    inside: Place = backward, *, tail: Place = lambda at: None, steps: int = 2, **changes: Any
+) -> Script:
+    """Return a script that trains, with these lines in its inner loop and in its tail."""
+
+    def script() -> None:
+        made = {k: v() if callable(v) else v for k, v in changes.items()}
+        model = made.pop("model", None) or network()
+        optimizer = made.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
+        with session(model=model, optimizer=optimizer, **made) as open_session:
+            at = SimpleNamespace(session=open_session, model=model, optimizer=optimizer, **made)
+            for step in open_session.steps(steps):
+                at.step = step
+                for batch in step:
+                    at.batch = batch
+                    inside(at)
+                tail(at)
+
+    return script
+
+
+def changed_inside(change: Place) -> Place:
+    def inside(at: SimpleNamespace) -> None:
+        change(at)
+        backward(at)
+
+    return inside
+
+
+def freeze(at: SimpleNamespace) -> None:
+    at.model[0].weight.requires_grad_(requires_grad=False)
+
+
+def clamp(at: SimpleNamespace) -> None:
+    with torch.no_grad():
+        at.model[0].weight.clamp_(-1.0, 1.0)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LazyLinear(3)
+
+
+class Wrapped(nn.parallel.DistributedDataParallel):
+    """What DistributedDataParallel makes of a model, without its process group."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.module = network()
+
+
+class Counting(torch.optim.SGD):
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "count": 0}
+
+
+def optimizer_of(kind: Any) -> Callable[[], Any]:
+    """Return what makes a model and its optimizer fit each other."""
+    return lambda: kind(network().parameters())
+
+
+def own_optimizer(kind: Any) -> Script:
+    def script() -> None:
+        model = network()
+        session(model=model, optimizer=kind(model.parameters()))
+
+    return script
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class Endless(Dataset[Any]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Loses(models.Points):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self[index] for index in indices[1:]]
+
+
+class Keeps:
+    """Somebody's own state."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> Any:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def keeping(value: Callable[[], Any]) -> Script:
+    return lambda: session(extra_state=Keeps(value()))
+
+
+def deep() -> Any:
+    value: list[Any] = []
+    for _ in range(300):
+        value = [value]
+    return value
+
+
+class Holder(nn.Module):
+    """A model with one buffer and a forward that does something to it."""
+
+    def __init__(self, buffer: torch.Tensor | None, change: Callable[[Any], object]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("kept", buffer)
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.change((self, x))
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def holding(buffer: torch.Tensor | None, change: Callable[[Any], object]) -> Script:
+    return trained(model=lambda: Holder(buffer, change))
+
+
+def rebind(value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], object]:
+    return lambda pair: setattr(pair[0], "kept", value(pair[1]))
+
+
+def ruled(rule: str, dtype: torch.dtype) -> Script:
+    def script() -> None:
+        model = Holder(torch.zeros(2, dtype=dtype), lambda pair: None)
+        session(model=model, buffers={"kept": rule})
+
+    return script
+
+
+def twice_open() -> None:
+    with session():
+        session()
+
+
+def opened_again() -> None:
+    made = session()
+    with made:
+        pass
+    with made:
+        pass
+
+
+def used_after() -> None:
+    with session() as made:
+        pass
+    made.steps(1)
+
+
+def left_early() -> None:
+    with session() as made:
+        for step in made.steps(1):
+            for _ in step:
+                break
+
+
+def iterated_twice(at: SimpleNamespace) -> None:
+    for _ in at.step:
+        pass
+
+
+def backward_in_tail(at: SimpleNamespace) -> None:
+    at.step.backward(loss_of(at))
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("no memory")
+
+
+def both(at: SimpleNamespace) -> None:
+    backward(at)
+    backward(at)
+
+
+def pass_over(at: SimpleNamespace) -> None:
+    points, labels = at.batch
+    hidden = Fails.apply(at.model[0](points))  # type: ignore[no-untyped-call]
+    with suppress(RuntimeError):
+        at.step.backward(nn.functional.cross_entropy(at.model[1](hidden), labels))
+
+
+def grow(at: SimpleNamespace) -> None:
+    at.model.append(nn.Linear(3, 3))
+
+
+def sparse(at: SimpleNamespace) -> None:
+    words = (at.batch[0] * 0).long()
+    rows = nn.functional.embedding(words, at.model[1].weight, sparse=True)
+    at.step.backward(rows.sum())
+
+
+def evaluated(fn: Callable[[Any], Any], size: int = 20) -> Script:
+    dataset = models.Points(20) if size else torch.utils.data.TensorDataset(torch.zeros(0, 4))
+    return trained(tail=lambda at: at.session.evaluate(dataset, fn))
+
+
+class InWorker:
+    """Stands for a worker's context with these values, as an agent would give them."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def __enter__(self) -> None:
+        context: Any = SimpleNamespace(**self.values)
+        bootstrap.set_context(context)
+
+    def __exit__(self, *_: object) -> None:
+        bootstrap.set_context(None)
+
+
+def started_from(weights: Callable[[Path], object]) -> Script:
+    def script() -> None:
+        path = Path("weights.pt")
+        weights(path)
+        with InWorker(init=path, session=None):
+            session()
+
+    return script
+
+
+def second_session() -> None:
+    with InWorker(init=None, session=object()):
+        session()
+
+
+def one_rate_is_another() -> None:
+    """Do what every replica does with what the others say beside their votes."""
+    condition = Condition(settings=1, weights=7, names="layer")
+    elastic._check_alike([[0, 0, 1, 7], [0, 0, 2, 7]], 5, condition)
+
+
+# --- the table --------------------------------------------------------------------
+
+TRAVEL = "the state of this run cannot be sent to a joining replica: state['extra']['']['value'] "
+PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
+SESSIONS = "tests/processes/test_elastic_session.py"
+STATE = "tests/engine/test_state.py"
+
+MADE = [
+    Refusal(
+        sentence="model must be a torch.nn.Module, got dict",
+        when="`model=` is something else",
+        instead="pass the module itself",
+        script=given(model=dict, optimizer=optimizer_of(torch.optim.SGD)),
+    ),
+    Refusal(
+        sentence="the model has no parameters",
+        when="nothing is there to train",
+        instead="pass the module that holds the parameters",
+        script=given(model=nn.Identity, optimizer=optimizer_of(torch.optim.SGD)),
+    ),
+    Refusal(
+        sentence="'layer.weight' is an uninitialised lazy parameter; run one batch through the "
+        "model before the session is made",
+        when="a lazy module has not seen its input",
+        instead="`model(batch)` once",
+        script=given(model=Lazy, optimizer=optimizer_of(torch.optim.SGD)),
+        feature=("structure", "lazy modules that saw no batch"),
+    ),
+    Refusal(
+        sentence="'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later "
+        "capability",
+        when="a parameter or buffer is not on the CPU",
+        instead="`model.to('cpu')`",
+        script=given(model=lambda: nn.Linear(4, 3, device="meta")),
+        feature=("structure", "models on CUDA"),
+    ),
+    Refusal(
+        sentence="the model is wrapped in DistributedDataParallel; pass it unwrapped",
+        when="the script was written for DDP",
+        instead="pass the module inside",
+        script=given(model=Wrapped),
+        feature=("structure", "DistributedDataParallel"),
+    ),
+    Refusal(
+        sentence="'1' is SyncBatchNorm, which talks to other replicas in its forward; use "
+        "BatchNorm: the session combines its statistics",
+        when="a layer needs all replicas in its forward",
+        instead="BatchNorm",
+        script=given(model=lambda: nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3))),
+        feature=("structure", "SyncBatchNorm"),
+    ),
+    Refusal(
+        sentence="'0' gives sparse gradients; use sparse=False",
+        when="an embedding was made with `sparse=True`",
+        instead="`sparse=False`",
+        script=given(model=lambda: nn.Sequential(nn.Embedding(3, 3, sparse=True))),
+        feature=("structure", "sparse gradients"),
+    ),
+    Refusal(
+        sentence="'0' has max_norm, which changes its weights in the forward of every "
+        "micro-batch; leave it out, and shorten them after the loop over a step",
+        when="an embedding was made with `max_norm=`",
+        instead="shorten the rows in the tail, `weight.renorm_(...)`",
+        script=given(model=lambda: nn.Sequential(nn.Embedding(3, 3, max_norm=1.0))),
+        feature=("structure", "Embedding with max_norm"),
+    ),
+    Refusal(
+        sentence="a session needs an optimizer",
+        when="`optimizer=` is None or an empty list",
+        instead="pass one",
+        script=given(optimizer=None),
+    ),
+    Refusal(
+        sentence="optimizer must be a torch.optim.Optimizer, got int",
+        when="`optimizer=` is something else",
+        instead="derive from `torch.optim.Optimizer`",
+        script=given(optimizer=3),
+    ),
+    Refusal(
+        sentence="LBFGS evaluates the loss several times a step; it is not supported",
+        when="an optimizer needs a closure",
+        instead="a first-order optimizer",
+        script=own_optimizer(torch.optim.LBFGS),
+        feature=("optimizers and schedulers", "LBFGS"),
+    ),
+    Refusal(
+        sentence="SparseAdam takes sparse gradients, which are not supported; use Adam, and "
+        "sparse=False in the embedding",
+        when="`optimizer=` is SparseAdam",
+        instead="Adam",
+        script=own_optimizer(torch.optim.SparseAdam),
+        feature=("optimizers and schedulers", "SparseAdam"),
+    ),
+    Refusal(
+        sentence="Counting has 'count' in its state_dict, which would not reach a joining replica; "
+        "keep it in optimizer.state or in the parameter groups",
+        when="an optimizer's `state_dict` has more than `state` and `param_groups`",
+        instead='`optimizer.state["count"]`',
+        script=own_optimizer(Counting),
+    ),
+    Refusal(
+        sentence="SGD holds a parameter that is not in the model; put everything that is trained "
+        "into one module",
+        when="the optimizer trains something beside the model",
+        instead="`nn.ModuleList([model, other])`",
+        script=given(optimizer=optimizer_of(torch.optim.SGD)),
+    ),
+    Refusal(
+        sentence="scheduler must be a torch.optim.lr_scheduler scheduler, got int",
+        when="`scheduler=` is something else",
+        instead="derive from `LRScheduler`",
+        script=given(scheduler=3),
+    ),
+    Refusal(
+        sentence="plateau={'loss': ...} must be a ReduceLROnPlateau, got int; other schedulers go "
+        "into scheduler=",
+        when="`plateau=` names another kind of scheduler",
+        instead="`scheduler=`",
+        script=given(plateau=lambda: {"loss": 3}),
+    ),
+    Refusal(
+        sentence="scaler must be a torch.amp.GradScaler, got int",
+        when="`scaler=` is something else",
+        instead='`torch.amp.GradScaler("cpu")`',
+        script=given(scaler=3),
+    ),
+    Refusal(
+        sentence="checkpoint= is a later capability; leave it out, and keep finished weights with "
+        "session.save(path)",
+        when="`checkpoint=` is given",
+        instead="`session.save(path)` in the tail",
+        script=given(checkpoint="runs/gpt"),
+    ),
+    Refusal(
+        sentence="reduction must be 'exact' or 'fast', got 'quick'",
+        when="`reduction=` is another word",
+        instead="one of the two",
+        script=given(reduction="quick"),
+    ),
+    Refusal(
+        sentence="threads must be an integer of at least 1, got 0",
+        when="`threads=`, `num_workers=` or `seed=` is out of range",
+        instead="a whole number in range",
+        script=given(threads=0),
+    ),
+    Refusal(
+        sentence="seed must be an integer of at least 0, got -1",
+        when="`pliant.seed` gets something else",
+        instead="a whole number in range",
+        script=lambda: pliant.seed(-1),
+    ),
+    Refusal(
+        sentence="max_grad_norm must be a positive number, got 0.0",
+        when="`max_grad_norm=` is 0, negative or not finite",
+        instead="leave it out to clip nothing",
+        script=given(max_grad_norm=0.0),
+    ),
+    Refusal(
+        sentence="global_batch_size must be a positive integer, got 0",
+        when="a batch size is no positive integer",
+        instead="a positive integer",
+        script=given(global_batch_size=0),
+    ),
+    Refusal(
+        sentence="micro_batch_size=3 does not divide global_batch_size=8; use micro_batch_size 2 "
+        "or 4, or global_batch_size 6 or 9",
+        when="a step would not consist of whole micro-batches",
+        instead="one of the numbers it names",
+        script=given(micro_batch_size=3),
+    ),
+    Refusal(
+        sentence="the dataset has 20 samples, fewer than one global batch of global_batch_size=24; "
+        "give it more, or a smaller batch",
+        when="not even one step can be filled",
+        instead="a smaller `global_batch_size`",
+        script=given(global_batch_size=24),
+        feature=("data", "a dataset smaller than one batch"),
+    ),
+    Refusal(
+        sentence="dataset must be map-style (__len__ and __getitem__): its samples are fetched by "
+        "index",
+        when="the dataset is a stream",
+        instead="a dataset with `__getitem__`",
+        script=given(dataset=Stream),
+        feature=("data", "IterableDataset"),
+    ),
+    Refusal(
+        sentence="dataset must have a length (__len__)",
+        when="the dataset does not know its size",
+        instead="`__len__`",
+        script=given(dataset=Endless),
+    ),
+    Refusal(
+        sentence="buffers names 'kept', which the model has not; it has: none",
+        when="`buffers=` names something else",
+        instead="a name of `model.named_buffers()`",
+        script=given(buffers=lambda: {"kept": "sum"}),
+    ),
+    Refusal(
+        sentence="buffers={'kept': 'median'}: the rule must be one of agree, local, max, mean, sum",
+        when="`buffers=` has another rule",
+        instead="one of these",
+        script=ruled("median", torch.float32),
+    ),
+    Refusal(
+        sentence="buffers={'kept': 'mean'}: torch.int64 has no mean",
+        when="an integer buffer is given the rule `mean`",
+        instead='`"sum"`, `"max"` or `"local"`',
+        script=ruled("mean", torch.int64),
+    ),
+    Refusal(
+        sentence="buffers={'kept': 'max'}: complex numbers have no order",
+        when="a complex buffer is given the rule `max`",
+        instead='`"mean"`, `"sum"` or `"local"`',
+        script=ruled("max", torch.complex64),
+    ),
+    Refusal(
+        sentence="extra_state is a int and has no state_dict()",
+        when="`extra_state=` cannot say or take its state",
+        instead="define `state_dict` and `load_state_dict`",
+        script=given(extra_state=3),
+    ),
+    Refusal(
+        sentence=TRAVEL
+        + "is a builtins.object, which cannot travel to another replica; keep plain values, "
+        "containers, tensors or numpy arrays",
+        when="the state of an optimizer, scheduler, module or of your own holds an object",
+        instead=PLAIN,
+        script=keeping(object),
+    ),
+    Refusal(
+        sentence=TRAVEL + "is a defaultdict with a factory that cannot travel",
+        when="it holds a defaultdict of a function",
+        instead="`defaultdict(int)`, `list`, `dict` and the like, or a plain dict",
+        script=keeping(lambda: collections.defaultdict(lambda: 3)),
+    ),
+    Refusal(
+        sentence=TRAVEL + "is a Odd, a kind of tensor that cannot travel",
+        when="it holds a subclass of Tensor",
+        instead="`tensor.as_subclass(torch.Tensor)`",
+        script=keeping(lambda: torch.zeros(1).as_subclass(Odd)),
+    ),
+    Refusal(
+        sentence=TRAVEL + "is a sparse, quantized or meta tensor, which cannot travel",
+        when="it holds such a tensor",
+        instead="`tensor.to_dense()`, `tensor.dequantize()`",
+        script=keeping(lambda: torch.eye(2).to_sparse()),
+    ),
+    Refusal(
+        sentence=TRAVEL + "is a numpy value of dtype object, which cannot travel",
+        when="it holds an array of objects",
+        instead="an array of numbers or strings",
+        script=keeping(lambda: np.array([None])),
+    ),
+    Refusal(
+        sentence=TRAVEL.rstrip()
+        + "[0]" * 3
+        + " ... is nested deeper than 200 levels, or in itself",
+        when="it holds a container that holds itself",
+        instead="a flat container",
+        script=keeping(deep),
+    ),
+    Refusal(
+        sentence="this process is one of 2 that torchrun started; a pliant session would train "
+        "alone in each of them. Start the script with `pliant run`, or with `python`",
+        when="the script was started with torchrun",
+        instead="`pliant run train.py`",
+        proof="tests/engine/test_session.py::test_torchrun_without_an_agent_is_refused",
+    ),
+    Refusal(
+        sentence="cannot start from the weights in weights.pt: Error(s) in loading state_dict for "
+        'Sequential: Missing key(s) in state_dict: "0.weight", "0.bias", "1.weight", "1.bias". '
+        'Unexpected key(s) in state_dict: "strange".',
+        when="`--init` names weights of another model",
+        instead="weights that `session.save` wrote for this model",
+        script=started_from(lambda path: torch.save({"strange": torch.zeros(1)}, path)),
+    ),
+    Refusal(
+        sentence="weights.pt holds no weights that torch.save wrote",
+        when="`--init` names another kind of file",
+        instead="weights that `session.save` wrote",
+        script=started_from(lambda path: path.write_bytes(b"hello")),
+    ),
+    Refusal(
+        sentence="another session of this process is still open; a script has one at a time",
+        when="a session is made inside another",
+        instead="end the first one",
+        script=twice_open,
+    ),
+    Refusal(
+        sentence="this is the script's second session, and a job trains one; train everything in "
+        "one session, with a call of steps() for each phase",
+        when="a script under `pliant run` makes two sessions",
+        instead="several calls of `steps()`",
+        script=second_session,
+        feature=("loops", "two sessions in one script"),
+    ),
+    Refusal(
+        sentence="a session is opened once, and one at a time in a process",
+        when="a session is opened again",
+        instead="make a new one",
+        script=opened_again,
+    ),
+    Refusal(
+        sentence="the session is used outside of its `with` block",
+        when="`steps`, `log` or `save` is called before or after it",
+        instead="call it inside",
+        script=used_after,
+    ),
+]
+
+
+class Odd(torch.Tensor):
+    pass
+
+
+LOOP = [
+    Refusal(
+        sentence="steps() takes the job's total number of steps, got -1",
+        when="its argument is no whole number",
+        instead="`session.steps_per_epoch * epochs`",
+        script=trained(steps=-1),
+    ),
+    Refusal(
+        sentence="loss.backward() was called on the session's model; call step.backward(loss), "
+        "once per micro-batch",
+        when="the line of the plain loop was left",
+        instead="`step.backward(loss)`",
+        script=trained(lambda at: torch.autograd.backward(loss_of(at))),
+        feature=("loops", "loss.backward()"),
+    ),
+    Refusal(
+        sentence="optimizer.step() was called by the script; the session steps the optimizer when "
+        "the loop over a step ends",
+        when="the line of the plain loop was left",
+        instead="delete it",
+        script=trained(lambda at: at.optimizer.step()),
+        feature=("loops", "optimizer.step()"),
+    ),
+    Refusal(
+        sentence="scheduler.step() was called by the script; the session steps its schedulers with "
+        "each optimizer step",
+        when="the line of the plain loop was left",
+        instead="delete it; steps of a schedule are optimizer steps",
+        proof="tests/engine/test_session.py::test_a_scheduler_that_the_script_steps_is_refused",
+    ),
+    Refusal(
+        sentence="step.backward was called twice for one micro-batch; add the losses, call it once",
+        when="a micro-batch has several losses",
+        instead="`step.backward(first + second)`",
+        script=trained(both),
+        feature=("loops", "several backwards in a slot"),
+    ),
+    Refusal(
+        sentence="step.backward was called outside of the loop over the step",
+        when="it stands in the tail",
+        instead="indent it",
+        script=trained(tail=backward_in_tail),
+    ),
+    Refusal(
+        sentence="step.backward takes the mean loss, a tensor of one element, got (2, 3)",
+        when="the loss was not reduced",
+        instead="`loss.mean()`",
+        script=trained(lambda at: at.step.backward(at.model(at.batch[0]))),
+    ),
+    Refusal(
+        sentence="the loss does not depend on any parameter that requires a gradient",
+        when="it was detached, or everything is frozen",
+        instead="unfreeze something before the loop; leave out `no_grad` and `detach`",
+        script=trained(lambda at: at.step.backward(torch.ones(()))),
+    ),
+    Refusal(
+        sentence="weight must be finite and at least 0, got nan",
+        when="`step.backward(loss, weight=...)` gets something else",
+        instead="a number of tokens or samples; 0 leaves the micro-batch out",
+        script=trained(lambda at: at.step.backward(loss_of(at), weight=math.nan)),
+    ),
+    Refusal(
+        sentence="requires_grad of '0.weight' changed inside the loop over a step; change it "
+        "before that loop, or after it",
+        when="a parameter is frozen or unfrozen between two micro-batches",
+        instead="do it in the tail",
+        script=trained(changed_inside(freeze)),
+    ),
+    Refusal(
+        sentence="the values of '0.weight' changed inside the loop over a step; change them before "
+        "that loop, or after it",
+        when="weights are written to between two micro-batches, also by a forward",
+        instead="do it in the tail",
+        script=trained(changed_inside(clamp)),
+        feature=("structure", "a forward that writes to weights"),
+    ),
+    Refusal(
+        sentence="parameter '2.bias' was made after the session was; make everything that is "
+        "trained before the session, and freeze what has to wait (requires_grad)",
+        when="the model grows",
+        instead="build the whole model, freeze a part of it",
+        script=trained(tail=grow),
+        feature=("structure", "models that grow"),
+    ),
+    Refusal(
+        sentence="the gradient of '1.weight' is sparse; sparse gradients are not supported (use "
+        "sparse=False in the embedding)",
+        when="a function gives a sparse gradient",
+        instead="`sparse=False`",
+        script=trained(sparse),
+    ),
+    Refusal(
+        sentence="the backward of a micro-batch failed and the script went on; a part of its "
+        "gradients is added already. Let the error end the script",
+        when="an error of `step.backward` is caught",
+        instead="let it out: the replica is replaced, nothing is lost",
+        script=trained(pass_over),
+    ),
+    Refusal(
+        sentence="the loop over step 0 was left before its end; a step ends when it is committed "
+        "(to end the job call step.stop())",
+        when="`break` or `return` inside the inner loop, or a step without one",
+        instead="`step.stop()`",
+        script=left_early,
+        feature=("loops", "break in the inner loop"),
+    ),
+    Refusal(
+        sentence="step 0 was iterated twice; its micro-batches come once",
+        when="there are two loops over one step",
+        instead="one loop with both",
+        script=trained(tail=iterated_twice),
+    ),
+    Refusal(
+        sentence="step.loss is known after the loop over the step, not inside it",
+        when="it is asked for too early",
+        instead="ask in the tail",
+        script=trained(lambda at: at.step.loss),
+    ),
+    Refusal(
+        sentence="step.grad_norm is known in the tail of its step, not elsewhere",
+        when="it is asked for too early or too late",
+        instead="ask in the tail",
+        script=trained(lambda at: at.step.grad_norm),
+    ),
+    Refusal(
+        sentence="the dataset's __getitems__ returned 1 items for 2 indices; return one for each",
+        when="a dataset drops samples",
+        instead="drop them in `__len__`, or give them weight 0",
+        script=trained(dataset=lambda: Loses(20)),
+    ),
+    Refusal(
+        sentence="buffer 'kept' was made after the session; make it before, for instance by "
+        "running one batch through the model",
+        when="a forward makes a buffer",
+        instead="`model(batch)` once before the session",
+        script=holding(None, rebind(lambda x: x.detach().mean())),
+        feature=("structure", "buffers made in the forward"),
+    ),
+    Refusal(
+        sentence="buffer 'kept' changed its shape, its type or was removed during a step; say "
+        'buffers={"kept": "local"} if it is not part of the model\'s state',
+        when="a cache is kept as a buffer",
+        instead='`buffers={"kept": "local"}`',
+        script=holding(torch.zeros(1), rebind(lambda x: torch.zeros(2))),
+    ),
+    Refusal(
+        sentence="the slots of one step changed buffer 'kept' in different ways; say what to do "
+        'with it: buffers={"kept": "sum"}, "max" or "local"',
+        when="an integer buffer counts something of the data",
+        instead='`buffers={"kept": "sum"}`',
+        script=holding(
+            torch.zeros((), dtype=torch.long), rebind(lambda x: (x * 1000).long().abs().sum())
+        ),
+    ),
+    Refusal(
+        sentence="buffer 'kept' has 20000 elements and changed during a step; say how: "
+        'buffers={"kept": "mean"}, "sum", "max" or "local"',
+        when="a buffer of more than 16384 elements, taken for a constant, moves",
+        instead='`buffers={"kept": "mean"}`',
+        script=holding(torch.zeros(20_000), rebind(lambda x: torch.ones(20_000))),
+    ),
+    Refusal(
+        sentence="session.feed belongs in the tail of a step: after its inner loop",
+        when="it is called elsewhere",
+        instead="indent it less, or more",
+        script=trained(lambda at: at.session.feed(loss=1.0)),
+    ),
+    Refusal(
+        sentence="session.feed(loss=...): plateau= has no scheduler of that name; it has: none",
+        when="the name is another",
+        instead="a name of `plateau=`",
+        script=trained(tail=lambda at: at.session.feed(loss=1.0)),
+    ),
+    Refusal(
+        sentence="session.evaluate belongs in the tail of a step, after its inner loop; for a last "
+        "evaluation ask there for step.is_last",
+        when="it is called elsewhere",
+        instead="`if step.is_last:` in the tail",
+        script=trained(lambda at: at.session.evaluate(models.Points(20), lambda batch: 1.0)),
+    ),
+    Refusal(
+        sentence="cannot evaluate 0 samples in micro-batches of 2",
+        when="the dataset of `session.evaluate` is empty",
+        instead="give it samples",
+        script=evaluated(lambda batch: 1.0, size=0),
+    ),
+    Refusal(
+        sentence="the weight of an evaluated micro-batch must be at least 0, got -1.0",
+        when="the function of `session.evaluate` returns another weight",
+        instead="a number of samples or tokens",
+        script=evaluated(lambda batch: (1.0, -1.0)),
+    ),
+    Refusal(
+        sentence="the function given to session.evaluate must return the micro-batch's mean as a "
+        "number, or a dict of them by name, or such a thing and its weight: could not convert "
+        "string to float: 'good'",
+        when="it returns something else",
+        instead="a number or a dict",
+        script=evaluated(lambda batch: "good"),
+    ),
+]
+
+TOGETHER = [
+    Refusal(
+        sentence="cannot read the script nothing.py: No such file or directory",
+        when="a replica starts after the script has gone",
+        instead="keep it where it is until the run has ended",
+        proof="tests/engine/test_bootstrap.py::test_a_missing_script_is_a_wrong_input",
+    ),
+    Refusal(
+        sentence="the session ended before its first step; train inside it with "
+        "`for step in session.steps(total):`",
+        when="a script under `pliant run` opens a session and trains nothing",
+        instead="the loop inside the `with` block",
+        proof="tests/processes/test_bad_input.py::test_what_a_script_asks_wrongly_ends_the_job_with_2",
+    ),
+    Refusal(
+        sentence="one replica left the loop over session.steps() early and another did not; call "
+        "step.stop(), which all replicas obey after the same step",
+        when="`break` from the outer loop on some replicas only",
+        instead="`step.stop()`",
+        proof=f"{SESSIONS}::test_a_break_on_one_replica_is_refused",
+        feature=("loops", "break from the outer loop on one replica"),
+    ),
+    Refusal(
+        sentence="at step 5 the optimizers' settings differ between replicas: the script changed "
+        "them on some replicas only; do it on every replica alike, not where session.leader is "
+        "true",
+        when="learning rates or weights differ",
+        instead="the same change on every replica",
+        script=one_rate_is_another,
+    ),
+    Refusal(
+        sentence="its model has token.weight float32 [256, 48] where the run has token.weight "
+        "float32 [256, 32]",
+        when="a joiner's script builds another model",
+        instead="the same script and arguments on every replica; the run goes on without it",
+        proof=f"{SESSIONS}::test_a_joiner_with_another_model_is_refused_and_nobody_notices",
+    ),
+    Refusal(
+        sentence="SGD has other parameter groups here than on the replicas that already train",
+        when="a joiner's script groups its parameters otherwise",
+        instead="the same groups on every replica",
+        proof=f"{STATE}::test_other_parameter_groups_are_named_to_the_joiner",
+    ),
+    Refusal(
+        sentence="the replicas that train have among their buffers 'late', which was made after "
+        "the session; make it before, so that joiners have it too",
+        when="a tail made a parameter or buffer",
+        instead="make it before the session",
+        proof=f"{STATE}::test_a_buffer_made_after_the_session_is_named_to_the_joiner",
+    ),
+]
+
+JOB = """\
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {name: gpt}
+spec:
+  elasticPolicy: {minReplicas: 1, maxReplicas: 4}
+  startReplicas: 2
+  command: [train.py]
+"""
+
+TYPED = [
+    Refusal(
+        sentence="the script gone.py does not exist",
+        when="`pliant run` is given another name",
+        instead="the path of the script",
+        command="run gone.py",
+    ),
+    Refusal(
+        sentence=". is a directory; name a script or a job file",
+        when="`pliant run` is given a directory",
+        instead="`pliant run ./train.py`",
+        command="run .",
+    ),
+    Refusal(
+        sentence="gone.yaml cannot be read: No such file or directory",
+        when="`pliant run` is given another name",
+        instead="the path of the job file",
+        command="run gone.yaml",
+    ),
+    Refusal(
+        sentence="job.yaml names its command itself; put --steps 3 into spec.command",
+        when="a job file is followed by arguments of the script",
+        instead="write them into the file",
+        command="run job.yaml --steps 3",
+    ),
+    Refusal(
+        sentence="--max 0 must be at least 1",
+        when="a size is below 1",
+        instead="a size from 1",
+        command="run --max 0 train.py",
+    ),
+    Refusal(
+        sentence="--min 3 is greater than --max 2",
+        when="sizes contradict each other",
+        instead="`--min` <= `--start` <= `--max`",
+        command="run --min 3 --max 2 train.py",
+    ),
+    Refusal(
+        sentence="--start 2 is less than --min 3",
+        when="sizes contradict each other",
+        instead="`--min` <= `--start` <= `--max`",
+        command="run --min 3 --start 2 train.py",
+    ),
+    Refusal(
+        sentence="--start 2 (job file) is greater than --max 1",
+        when="an argument contradicts the job file",
+        instead="`--min` <= `--start` <= `--max`",
+        command="run --max 1 job.yaml",
+    ),
+    Refusal(
+        sentence="max_replicas=5 is above the 4 slots of a step, and each replica needs one; lower "
+        "max_replicas to 4, or make micro_batch_size smaller",
+        when="the script has fewer micro-batches in a step than `--max`",
+        instead="leave out `--max`: the default is the number of slots",
+        proof="tests/core/test_policy.py::test_a_bound_above_the_slots_of_a_step_is_refused",
+    ),
+    Refusal(
+        sentence="--name 'My Job' must be lower-case letters, digits and dashes, at most 63 of "
+        "them",
+        when="a name has other letters",
+        instead="`--name my-job`",
+        command="run --name 'My Job' train.py",
+    ),
+    Refusal(
+        sentence="--init gone.pt does not exist",
+        when="there are no such weights",
+        instead="the path that `session.save` got",
+        command="run --init gone.pt train.py",
+    ),
+    Refusal(
+        sentence="--max-restarts -1 must be at least 0",
+        when="it is negative",
+        instead="0 for none",
+        command="run --max-restarts -1 train.py",
+    ),
+    Refusal(
+        sentence="--show 'r' is neither all nor none nor a replica such as r1",
+        when="it names nobody",
+        instead="`--show r1`",
+        command="run --show r train.py",
+    ),
+    Refusal(
+        sentence="train.py/x cannot be written: Not a directory",
+        when="there can be no such directory",
+        instead="another `--out`",
+        command="run --out train.py/x train.py",
+    ),
+    Refusal(
+        sentence="port 80 of 127.0.0.1 is in use; choose another with --port",
+        when="something else listens there",
+        instead="leave out `--port`",
+        proof="tests/processes/test_cli.py::test_a_port_in_use_is_refused",
+    ),
+    Refusal(
+        sentence="no job is running; start one with pliant run",
+        when="`status`, `scale`, `drain`, `kill`, `stop` or `explain` has nobody to ask",
+        instead="`pliant run train.py`",
+        command="status",
+    ),
+    Refusal(
+        sentence="no job named x is running; none is; start one with pliant run",
+        when="`--job` names another",
+        instead="a name that `pliant status` shows",
+        command="status --job x",
+    ),
+    Refusal(
+        sentence=". holds no run: it has no events.jsonl",
+        when="`--out` names another directory",
+        instead="the directory of the run",
+        command="audit --out .",
+    ),
+    Refusal(
+        sentence="a job has at least 1 replica, not 0; pliant stop ends it",
+        when="`pliant scale 0`",
+        instead="`pliant stop`",
+        command="scale 0",
+    ),
+    Refusal(
+        sentence="'soon' is no duration; write it like 30s, 5m or 1h",
+        when="a time has no such form",
+        instead="`--notice 30s`",
+        command="drain r3 --notice soon",
+    ),
+]
+
+WRITTEN = [
+    Refusal(
+        sentence="job.yaml line 5: unknown field spec.elasticPolicy.minReplica; did you mean "
+        "minReplicas?",
+        when="a field is misspelt",
+        instead="the name it proposes",
+        command="run job.yaml",
+        replaced=("minReplicas", "minReplica"),
+    ),
+    Refusal(
+        sentence="job.yaml line 5: minReplicas 5 is greater than maxReplicas 4",
+        when="sizes contradict each other",
+        instead="minReplicas <= startReplicas <= maxReplicas",
+        command="run job.yaml",
+        replaced=("minReplicas: 1", "minReplicas: 5"),
+    ),
+    Refusal(
+        sentence="job.yaml line 5: spec.elasticPolicy.maxReplicas must be a whole number, not "
+        "'four'",
+        when="a value is of another type",
+        instead="a number",
+        command="run job.yaml",
+        replaced=("maxReplicas: 4", "maxReplicas: four"),
+    ),
+    Refusal(
+        sentence="job.yaml line 7: spec.command must be a list, not 'train.py'",
+        when="the command is one text",
+        instead='`[train.py, --steps, "500"]`',
+        command="run job.yaml",
+        replaced=("[train.py]", "train.py"),
+    ),
+    Refusal(
+        sentence="job.yaml line 1: apiVersion must be pliant.dev/v1alpha1, not 'pliant.dev/v2'",
+        when="the file is for another version",
+        instead="`pliant.dev/v1alpha1`",
+        command="run job.yaml",
+        replaced=("v1alpha1", "v2"),
+    ),
+    Refusal(
+        sentence="job.yaml line 3: metadata.name is missing",
+        when="a field is missing",
+        instead="add it",
+        command="run job.yaml",
+        replaced=("{name: gpt}", "{}"),
+    ),
+    Refusal(
+        sentence="job.yaml line 7: the field startReplicas is given twice",
+        when="a field is given twice",
+        instead="once",
+        command="run job.yaml",
+        replaced=("  startReplicas: 2\n", "  startReplicas: 2\n  startReplicas: 3\n"),
+    ),
+    Refusal(
+        sentence="job.yaml must be a mapping that starts with apiVersion and kind",
+        when="the file holds something else",
+        instead="the example in the README",
+        command="run job.yaml",
+        replaced=(JOB, "train.py"),
+    ),
+]
+
+TABLES = {
+    "When a session is made": MADE,
+    "Inside the loop": LOOP,
+    "When replicas differ": TOGETHER,
+    "On the command line": TYPED,
+    "In a job file": WRITTEN,
+}
