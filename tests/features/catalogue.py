@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.features import optimizers, precision, structure
+from tests.features import data, optimizers, precision, structure
 from tests.features.feature import Feature
 
 GROUPS: dict[str, list[Feature]] = {
     "optimizers and schedulers": optimizers.FEATURES,
     "precision": precision.FEATURES,
     "structure": structure.FEATURES,
+    "data": data.FEATURES,
 }
 
 

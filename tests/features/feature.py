@@ -16,11 +16,13 @@ import torch
 from tests.engine import models
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset, default_collate
 
 import pliant
 from pliant.engine.state import State
 
 Batch = Any
+Collate = Callable[[list[Any]], Any]
 
 SEED = 11
 NUM_SAMPLES = 44
@@ -49,6 +51,9 @@ class Block:
     """Objects with a state of their own."""
     buffers: dict[str, str] = field(default_factory=dict)
     """Rules of its buffers."""
+    dataset: Dataset[Any] | None = None
+    """Its data; None: the points."""
+    collate_fn: Collate = default_collate
     arguments: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the session."""
 
@@ -66,7 +71,8 @@ class Block:
     def session(self, **more: Any) -> pliant.Session:
         """Return a session that trains this block."""
         arguments = {
-            "dataset": models.Points(NUM_SAMPLES),
+            "dataset": self.dataset or models.Points(NUM_SAMPLES),
+            "collate_fn": self.collate_fn,
             "global_batch_size": GLOBAL_BATCH,
             "micro_batch_size": MICRO_BATCH,
             **self.arguments,
@@ -123,19 +129,40 @@ def built(feature: Feature) -> Block:
     return feature.build()
 
 
+class Beside(Dataset[Any]):
+    """Several datasets of one length: an item is a list of an item of each."""
+
+    def __init__(self, datasets: list[Any]) -> None:
+        self.datasets = datasets
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> list[Any]:
+        return [dataset[index] for dataset in self.datasets]
+
+
 def together(blocks: Mapping[str, Block]) -> Block:
     """Return one block of many: losses are added, weights multiplied, the rest put side by side.
 
     Blocks stand in a list: names of features are for people, and may hold dots.
     """
     every = list(blocks.values())
-    weights = [block.weight for block in every if block.weight is not None]
+    if len(every) == 1:
+        return every[0]
+    weights = [number for number, block in enumerate(every) if block.weight is not None]
+    points = models.Points(NUM_SAMPLES)
 
-    def loss(batch: Batch) -> torch.Tensor:
-        return torch.stack([block.compute(batch).double() for block in every]).sum()
+    def collate(items: list[Any]) -> list[Batch]:
+        columns = zip(*items, strict=True)
+        return [block.collate_fn(list(c)) for block, c in zip(every, columns, strict=True)]
 
-    def weight(batch: Batch) -> float:
-        return math.prod(weigh(batch) for weigh in weights)
+    def loss(batches: list[Batch]) -> torch.Tensor:
+        losses = [block.compute(batch) for block, batch in zip(every, batches, strict=True)]
+        return torch.stack([loss.double() for loss in losses]).sum()
+
+    def weight(batches: list[Batch]) -> float:
+        return math.prod(every[number].weigh(batches[number]) or 0.0 for number in weights)
 
     def tail(step: int) -> None:
         for block in every:
@@ -158,6 +185,8 @@ def together(blocks: Mapping[str, Block]) -> Block:
             for number, block in enumerate(every)
             for name, rule in block.buffers.items()
         },
+        dataset=Beside([block.dataset or points for block in every]),
+        collate_fn=collate,
         arguments={key: value for block in every for key, value in block.arguments.items()},
     )
 
@@ -168,12 +197,13 @@ def train(
     *,
     on_session: Callable[[pliant.Session], None] = lambda session: None,
     on_tail: Callable[[pliant.Session, Any], None] = lambda session, step: None,
+    **arguments: Any,
 ) -> dict[str, str]:
     """Train all these features together; return a digest for each, and "" for the whole run."""
     blocks = {feature.name: built(feature) for feature in features if feature.build is not None}
     whole = together(blocks)
     pliant.seed(SEED)
-    with whole.session() as session:
+    with whole.session(**arguments) as session:
         on_session(session)
         for step in session.steps(steps):
             for batch in step:

@@ -63,28 +63,24 @@ def test_a_session_does_what_a_plain_loop_does(feature: Feature) -> None:
             twin.tail(step.index)
 
 
-def micro_batches(step: int) -> list[Any]:
-    """Return what a plain loop over the data in its order would compute in a step."""
-    points = models.Points(NUM_SAMPLES)
+def micro_batches(twin: Block, step: int) -> list[tuple[Any, int]]:
+    """Return what a plain loop over the data in its order computes in a step, and their sizes."""
+    data: Any = twin.dataset or models.Points(NUM_SAMPLES)
     start = step * GLOBAL_BATCH % (NUM_SAMPLES + -NUM_SAMPLES % GLOBAL_BATCH)
     stop = min(start + GLOBAL_BATCH, NUM_SAMPLES)
-    return [
-        torch.utils.data.default_collate(
-            [points[i] for i in range(at, min(at + MICRO_BATCH, stop))]
-        )
-        for at in range(start, stop, MICRO_BATCH)
-    ]
+    parts = [range(at, min(at + MICRO_BATCH, stop)) for at in range(start, stop, MICRO_BATCH)]
+    return [(twin.collate_fn([data[i] for i in part]), len(part)) for part in parts]
 
 
 def accumulate(twin: Block, step: int) -> tuple[float, Gradients, dict[str, float]]:
     """Return the weighted mean loss of a step, its gradient, and the size of what was added up."""
     start = {name: buffer.clone() for name, buffer in twin.model.named_buffers()}
     parts = []
-    for batch in micro_batches(step):
+    for batch, size in micro_batches(twin, step):
         for name, buffer in start.items():  # a copy: graphs of earlier ones still live
             set_buffer(twin.model, name, buffer.clone())
         weight = twin.weigh(batch)
-        parts.append((twin.compute(batch), len(batch[1]) if weight is None else weight))
+        parts.append((twin.compute(batch), size if weight is None else weight))
     total = sum(weight for _, weight in parts)
     gradients: Gradients = {}
     sizes: dict[str, float] = {}

@@ -18,10 +18,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.features import catalogue, feature
+from tests.features import catalogue, data, feature
 from tests.processes.train_model import append
 
 from pliant import Session
+from pliant.engine.bootstrap import worker_context
 from pliant.testing import faults
 
 HOLD_S = 60.0
@@ -48,11 +49,23 @@ def main() -> None:
         wait_while(directory / f"hold-{step.index}")
 
     digests = feature.train(
-        catalogue.JOBS[options.job], options.steps, on_session=on_session, on_tail=on_tail
+        catalogue.JOBS[options.job],
+        options.steps,
+        on_session=on_session,
+        on_tail=on_tail,
+        num_workers=num_workers(options.job),
     )
     (session,) = sessions
     line = {"replica": session.replica, "committed": session.committed, "digest": digests.pop("")}
     append(directory / "digests", line | {"features": digests})
+
+
+def num_workers(job: str) -> int:
+    """Return as many as the replica's name says: r1 has one, r4 none."""
+    context = worker_context()
+    if job not in ("data", data.LISTED) or context is None:
+        return 0
+    return int(context.replica.removeprefix("r")) % 4
 
 
 def wait_while(path: Path) -> None:
