@@ -13,12 +13,19 @@ GROUPS: dict[str, list[Feature]] = {
 }
 
 
+SESSION = "arguments of a session"
+
+JOB_OF = {"precision": "precision and data", "data": "precision and data"}
+"""A job costs more to start than its features to train."""
+
+
 def _jobs() -> dict[str, list[Feature]]:
     jobs: dict[str, list[Feature]] = {}
     for group, features in GROUPS.items():
         for feature in features:
             if feature.build is not None:
-                jobs.setdefault(feature.job or group, []).append(feature)
+                job = SESSION if feature.is_alone else JOB_OF.get(group, group)
+                jobs.setdefault(job, []).append(feature)
     return jobs
 
 

@@ -14,9 +14,6 @@ from tests.features.feature import NUM_SAMPLES, Batch, Block, Collate, Feature, 
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
-LISTED = "lists"
-"""Job of a dataset that is fetched a list at a time, which is of a whole session."""
-
 HISTORY = "tests/features/test_any_history.py"
 OWN = "tests/features/test_data.py"
 LOADER = "tests/engine/test_data.py"
@@ -144,7 +141,7 @@ FEATURES = [
         name="__getitems__",
         build=fed(Listed, drop_last=True),
         note="random numbers are seeded by micro-batch",
-        job=LISTED,
+        is_alone=True,
         is_random=True,
     ),
     Feature(

@@ -113,8 +113,8 @@ class Feature:
     """Or ``fast``; what is refused is in the table of refusals."""
     proof: str = ""
     """The test that shows it, ``file::name``; empty: that of its group."""
-    job: str = ""
-    """The job it is trained in, if not that of its group."""
+    is_alone: bool = False
+    """Whether its arguments are of a whole session, so that it keeps out of its group's job."""
     is_random: bool = False
     """Whether its forward draws random numbers, which a plain loop would draw differently."""
     tolerance: float = 1e-6
@@ -142,16 +142,29 @@ class Beside(Dataset[Any]):
         return [dataset[index] for dataset in self.datasets]
 
 
+class BesideByLists(Beside):
+    """The same with a dataset among them that is fetched a list of items at a time."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        columns = [
+            dataset.__getitems__(indices)
+            if hasattr(dataset, "__getitems__")
+            else [dataset[index] for index in indices]
+            for dataset in self.datasets
+        ]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+
 def together(blocks: Mapping[str, Block]) -> Block:
     """Return one block of many: losses are added, weights multiplied, the rest put side by side.
 
     Blocks stand in a list: names of features are for people, and may hold dots.
     """
     every = list(blocks.values())
-    if len(every) == 1:
-        return every[0]
     weights = [number for number, block in enumerate(every) if block.weight is not None]
     points = models.Points(NUM_SAMPLES)
+    datasets: list[Any] = [block.dataset or points for block in every]
+    is_listed = any(hasattr(dataset, "__getitems__") for dataset in datasets)
 
     def collate(items: list[Any]) -> list[Batch]:
         columns = zip(*items, strict=True)
@@ -185,7 +198,7 @@ def together(blocks: Mapping[str, Block]) -> Block:
             for number, block in enumerate(every)
             for name, rule in block.buffers.items()
         },
-        dataset=Beside([block.dataset or points for block in every]),
+        dataset=BesideByLists(datasets) if is_listed else Beside(datasets),
         collate_fn=collate,
         arguments={key: value for block in every for key, value in block.arguments.items()},
     )

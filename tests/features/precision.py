@@ -11,9 +11,6 @@ from tests.features.feature import Batch, Block, Feature, adam, network
 from torch import nn
 from torch.nn import functional
 
-SCALED = "scaled"
-"""Job of what needs a gradient scaler or weights: both are of a whole session."""
-
 BF16_TOLERANCE = 2e-2
 FP16_TOLERANCE = 4e-3
 """A plain loop scales the loss before backward, where 16 bits round otherwise."""
@@ -171,14 +168,14 @@ FEATURES = [
         name="float16 autocast with GradScaler",
         build=scaled(autocast(torch.float16)),
         note="`scaler=`; it scales inside `step.backward`",
-        job=SCALED,
+        is_alone=True,
         tolerance=FP16_TOLERANCE,
     ),
     Feature(
         name="GradScaler, inf in one slot",
         build=overflowing,
         note="the update is skipped everywhere, the step counts, the scheduler waits",
-        job=SCALED,
+        is_alone=True,
         tolerance=FP16_TOLERANCE,
     ),
     Feature(
@@ -207,18 +204,18 @@ FEATURES = [
         name="weights of up to a million tokens",
         build=token_weights,
         note="`step.backward(loss, weight=...)`",
-        job=SCALED,
+        is_alone=True,
     ),
     Feature(
         name="every label of a slot ignored",
         build=ignored_labels,
         note="give weight 0: the nan of an empty mean goes nowhere",
-        job=SCALED,
+        is_alone=True,
     ),
     Feature(
         name="clipping the gradient's norm",
         build=clipped,
         note="`max_grad_norm=`, of the whole step's gradient",
-        job=SCALED,
+        is_alone=True,
     ),
 ]

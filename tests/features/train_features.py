@@ -63,7 +63,8 @@ def main() -> None:
 def num_workers(job: str) -> int:
     """Return as many as the replica's name says: r1 has one, r4 none."""
     context = worker_context()
-    if job not in ("data", data.LISTED) or context is None:
+    is_about_data = any(feature in data.FEATURES for feature in catalogue.JOBS[job])
+    if context is None or not is_about_data:
         return 0
     return int(context.replica.removeprefix("r")) % 4
 
