@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.features import data, optimizers, precision, structure
+from tests.features import data, loops, optimizers, precision, structure
 from tests.features.feature import Feature
 
 GROUPS: dict[str, list[Feature]] = {
@@ -10,6 +10,7 @@ GROUPS: dict[str, list[Feature]] = {
     "precision": precision.FEATURES,
     "structure": structure.FEATURES,
     "data": data.FEATURES,
+    "loops": loops.FEATURES,
 }
 
 

@@ -9,17 +9,21 @@ alone in this process.  The history is the same for all, from one replica to thr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.features import catalogue, feature
+import torch
+from tests.features import catalogue, feature, train_loop
 from tests.processes.elastic import Outcome, drain, scale, wait_for_switch
 from tests.processes.launching import RunningJob, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
-SCRIPT = Path(__file__).with_name("train_features.py")
+FEATURES = Path(__file__).with_name("train_features.py")
+LOOP = Path(__file__).with_name("train_loop.py")
 STEPS = 20
 DEADLINE_S = 120.0
 HOLDS = (6, 8, 13, 16)
@@ -28,7 +32,7 @@ FAULTS = "r1@bucket:11=SIGKILL"
 
 @pytest.mark.parametrize("job", sorted(catalogue.JOBS))
 def test_joins_kills_and_drains_leave_no_trace_in_any_feature(tmp_path: Path, job: str) -> None:
-    outcome = run(tmp_path, "--job", job)
+    outcome = run(tmp_path, FEATURES, "--job", job)
 
     expected = feature.train(catalogue.JOBS[job], STEPS)
     whole = expected.pop("")
@@ -39,16 +43,36 @@ def test_joins_kills_and_drains_leave_no_trace_in_any_feature(tmp_path: Path, jo
     assert {line["replica"] for line in outcome.digests} == {"r3", "r4"}
 
 
-def run(directory: Path, *words: object) -> Outcome:
+def test_habits_around_the_loops_leave_no_trace(tmp_path: Path) -> None:
+    outcome = run(tmp_path, LOOP, "--job", "loops")
+
+    (tmp_path / "alone").mkdir()
+    outcome.check(train_loop.train(tmp_path / "alone", STEPS))
+    assert lines(tmp_path / "notes") == [{"step": step} for step in range(STEPS)]
+    left = {line["replica"]: line["leaving"] for line in lines(tmp_path / "finally")}
+    assert left == {"r2": True, "r3": False, "r4": False}
+    assert lines(tmp_path / "caught") == [{"replica": "r2", "error": "SystemExit(0)"}]
+    assert "100%|####" in (outcome.job.out / "logs" / "r3.log").read_text()
+    weights, expected = (
+        torch.load(directory / "weights.pt") for directory in (tmp_path, tmp_path / "alone")
+    )
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def run(directory: Path, script: Path, *words: object) -> Outcome:
     """Run a script through the history at the top of this module."""
     for step in HOLDS:
         (directory / f"hold-{step}").touch()
-    command = [SCRIPT, "--steps", STEPS, "--directory", directory, "--faults", FAULTS, *words]
+    command = [script, "--steps", STEPS, "--directory", directory, "--faults", FAULTS, *words]
     with running(directory, *command, replicas=3, start=1, warm=True) as running_job:
         play(running_job, directory)
         assert running_job.process.wait(DEADLINE_S) == 0, running_job.said()
         running_job.assert_nothing_is_left()
         return Outcome(running_job, directory, STEPS)
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def play(job: RunningJob, directory: Path) -> None:

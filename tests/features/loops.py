@@ -1,0 +1,85 @@
+"""What people do around the loops; each row names the test that does it."""
+
+from __future__ import annotations
+
+from tests.features.feature import Feature
+
+HABITS = "tests/features/test_any_history.py::test_habits_around_the_loops_leave_no_trace"
+SESSIONS = "tests/processes/test_elastic_session.py"
+SESSION = "tests/engine/test_session.py"
+
+FEATURES = [
+    Feature(
+        name="several calls of `steps()`",
+        note="as training phases, with code between them; joiners come into any",
+        proof="tests/processes/test_elastic_calls.py::test_who_is_late_for_a_call_joins_in_the_next_one",
+    ),
+    Feature(
+        name="`step.stop()` on one replica",
+        note="by its own clock or loss; all stop after the same step",
+        proof=HABITS,
+    ),
+    Feature(
+        name="`break` from the outer loop",
+        note="on all replicas alike",
+        proof=f"{SESSIONS}::test_a_break_on_all_replicas_ends_the_job",
+    ),
+    Feature(
+        name="an exception on one replica",
+        note="it is replaced, the others lose nothing",
+        proof=f"{SESSIONS}::test_a_script_that_fails_on_one_replica_costs_the_others_nothing",
+    ),
+    Feature(name="autocast opened around the outer loop", proof=HABITS),
+    Feature(
+        name="`optimizer.zero_grad()` left in the loop", note="it finds no gradient", proof=HABITS
+    ),
+    Feature(
+        name="clipping by value",
+        note="in a step pre-hook of the optimizer, which sees the whole step's gradient",
+        proof=HABITS,
+    ),
+    Feature(
+        name="random numbers in the tail, or between calls",
+        note="the same on every replica",
+        proof=HABITS,
+    ),
+    Feature(name="`copy.deepcopy` and `torch.save` of the model in the tail", proof=HABITS),
+    Feature(
+        name="`session.leader` writing files",
+        note="one replica in each tail",
+        proof=HABITS,
+    ),
+    Feature(
+        name="`session.save` in the tail",
+        note="the file is whole, whoever dies",
+        proof=f"{SESSIONS}::test_weights_saved_at_the_end_are_written_whoever_dies_there",
+    ),
+    Feature(name="`try` and `finally` around the loop", note="`session.leaving`", proof=HABITS),
+    Feature(
+        name="`except` of everything around the loop",
+        note="who leaves leaves at the next call of the session",
+        proof=HABITS,
+    ),
+    Feature(
+        name="threads of your own, daemon or not",
+        note="as long as they draw no random numbers from the global generators",
+        proof=HABITS,
+    ),
+    Feature(name="progress bars with percent signs and carriage returns", proof=HABITS),
+    Feature(
+        name="`session.evaluate`",
+        note="shared by the replicas, the same bits for any number of them",
+        proof=f"{SESSIONS}::test_a_kill_in_an_evaluation_costs_nothing",
+    ),
+    Feature(
+        name="a tail that takes minutes",
+        note="`with session.busy(max_s=...)`, or it is taken for a hang after `hang_s`",
+        proof=f"{SESSIONS}::test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced",
+    ),
+    Feature(
+        name='`reduction="fast"`',
+        result="fast",
+        note="one all-reduce per bucket",
+        proof=f"{SESSIONS}::test_fast_reduction_gives_every_replica_the_same_weights",
+    ),
+]
