@@ -462,6 +462,14 @@ MADE = [
         script=given(scaler=3),
     ),
     Refusal(
+        sentence="'0.weight' is float16, which a GradScaler cannot unscale; keep parameters in "
+        "float32 and compute under autocast, or leave out scaler=",
+        when="the model was converted to float16, or has complex parameters",
+        instead="autocast",
+        script=given(model=lambda: network().half(), scaler=lambda: torch.amp.GradScaler("cpu")),
+        feature=("precision", "GradScaler with float16 or complex parameters"),
+    ),
+    Refusal(
         sentence="checkpoint= is a later capability; leave it out, and keep finished weights with "
         "session.save(path)",
         when="`checkpoint=` is given",

@@ -94,6 +94,24 @@ class Chosen(nn.Module):
         return logits
 
 
+class Shapes(nn.Module):
+    """Parameters of unusual shapes and strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scalar = nn.Parameter(torch.ones(()))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.turned = nn.Parameter(torch.randn(3, 4).t())
+        self.sliced = nn.Parameter(torch.randn(4, 6)[:, ::2])
+        self.listed = nn.ParameterList([torch.randn(3) for _ in range(2)])
+        self.by_name = nn.ParameterDict({"bias": torch.zeros(3)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bent = x @ self.turned * self.scalar + x @ self.sliced + self.empty.sum()
+        logits: torch.Tensor = bent + self.listed[0] * self.listed[1] + self.by_name["bias"]
+        return logits
+
+
 # --- phases -----------------------------------------------------------------------
 
 
@@ -386,6 +404,7 @@ FEATURES = [
         build=of(Chosen),
         note="parameters that no slot touched have no gradient, as in one process",
     ),
+    Feature(name="scalar, empty, transposed and strided parameters", build=of(Shapes)),
     Feature(
         name="freezing and unfreezing in mid-run",
         build=thawing,

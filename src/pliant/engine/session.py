@@ -143,7 +143,7 @@ class Session:
             optimizers=settings.check_optimizers(settings.as_list(optimizer), checked),
             schedulers=settings.check_schedulers(settings.as_list(scheduler)),
             plateau=settings.check_plateau(plateau or {}),
-            scaler=settings.check_scaler(scaler),
+            scaler=settings.check_scaler(scaler, checked),
             extra=state.extra_parts(extra_state),
         )
         self._schedule = data.Schedule(

@@ -179,13 +179,26 @@ def check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]
     return dict(plateau)  # type: ignore[arg-type]  # checked one by one
 
 
-def check_scaler(scaler: object) -> torch.amp.GradScaler | None:
-    """Refuse what is no gradient scaler; a disabled one counts as none."""
+def check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScaler | None:
+    """Refuse what is no gradient scaler, or cannot unscale; a disabled one counts as none.
+
+    Raises:
+        ConfigError: names the type it got, or the parameter.
+    """
     if scaler is None:
         return None
     if not isinstance(scaler, torch.amp.GradScaler):
         raise ConfigError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
-    return scaler if scaler.is_enabled() else None
+    if not scaler.is_enabled():
+        return None
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is torch.float16 or parameter.is_complex():
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"{name!r} is {kind}, which a GradScaler cannot unscale; keep parameters in "
+                "float32 and compute under autocast, or leave out scaler="
+            )
+    return scaler
 
 
 def check_checkpoint(checkpoint: Any) -> None:
