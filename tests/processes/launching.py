@@ -59,7 +59,9 @@ class RunningJob:
             if answer:
                 return answer
             if self.process.poll() is not None:
-                raise AssertionError(f"the job ended with {self.process.returncode} before {why}")
+                raise AssertionError(
+                    f"the job ended with {self.process.returncode} before {why}: {self.said()}"
+                )
             _nap()
         raise AssertionError(f"timed out before {why}: {self.records()[-5:]}")
 
