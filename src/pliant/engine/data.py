@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
@@ -33,6 +33,13 @@ from pliant.engine.packing import pack, unpack
 Collate = Callable[[list[Any]], Any]
 
 _PR_SET_PDEATHSIG = 1
+
+
+class Samples(Protocol):
+    """A map-style dataset: of torch, of a library that has its own, or a list or tensor."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
 
 
 class Request(NamedTuple):
@@ -108,7 +115,7 @@ class SlotLoader:
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Samples,
         schedule: Schedule,
         *,
         num_slots: int,
@@ -212,7 +219,7 @@ class _Requests(Sampler["Request | None"]):
 class _Slots(Dataset["Fetched | None"]):
     """The user's dataset, fetched a slot at a time with the random numbers of that slot."""
 
-    def __init__(self, dataset: Dataset[Any], seed: int, collate_fn: Collate) -> None:
+    def __init__(self, dataset: Samples, seed: int, collate_fn: Collate) -> None:
         self._dataset = dataset
         self._seed = seed
         self._collate_fn = collate_fn

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import default_collate
 
 from pliant.core import seeds
 from pliant.core.errors import UsageError
 from pliant.engine import probe, randomness
 from pliant.engine.buffers import BufferRules
+from pliant.engine.data import Samples
 
 Values = dict[str, float]
 Outcome = float | Values
@@ -80,7 +81,7 @@ class Evaluation:
     def __init__(
         self,
         *,
-        dataset: Dataset[Any],
+        dataset: Samples,
         size: int,
         fn: Evaluated,
         collate_fn: Callable[[list[Any]], Any] | None,

@@ -17,7 +17,6 @@ from typing import Any, Literal, Self
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import Dataset
 
 from pliant.core import batching
 from pliant.core.errors import ConfigError, UsageError
@@ -25,6 +24,7 @@ from pliant.engine import data, identity, randomness, settings, state
 from pliant.engine.accumulate import GradientSums
 from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.buffers import BufferRules
+from pliant.engine.data import Samples
 from pliant.engine.elastic import Elastic
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.layout import Layout
@@ -96,7 +96,7 @@ class Session:
         *,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-        dataset: Dataset[Any],
+        dataset: Samples,
         global_batch_size: int,
         micro_batch_size: int,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
@@ -163,7 +163,7 @@ class Session:
 
     def _build(
         self,
-        dataset: Dataset[Any],
+        dataset: Samples,
         rules: Mapping[str, str],
     ) -> None:
         """Make the collaborators; nothing starts yet."""
@@ -314,7 +314,7 @@ class Session:
 
     def evaluate(
         self,
-        dataset: Dataset[Any],
+        dataset: Samples,
         fn: Callable[[Any], Any],
         *,
         micro_batch_size: int | None = None,
