@@ -11,7 +11,7 @@ import torch
 from tests.processes.elastic import kill, scale
 from tests.processes.launching import RunningJob, running
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.frameworks, pytest.mark.timeout(240)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 END_S = 150.0
