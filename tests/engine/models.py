@@ -415,12 +415,35 @@ def judged(*, randomness: bool = True) -> Case:
     )
 
 
+def compiled(*, randomness: bool = True) -> Case:
+    """What ``torch.compile`` made, compiled before a replica reports ready."""
+    dropout = nn.Dropout(0.2 if randomness else 0.0)
+    network = nn.Sequential(nn.Linear(4, 16), nn.GELU(), dropout, nn.Linear(16, 3))
+    model = torch.compile(network, backend="aot_eager")
+    assert isinstance(model, nn.Module)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    return Case(
+        model=model,
+        optimizer=torch.optim.AdamW(network.parameters(), lr=1e-2),
+        dataset=Points(40),
+        compute=compute,
+        global_batch_size=8,
+        micro_batch_size=2,
+        warmup=lambda batch: compute(batch)[0],
+    )
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "gpt": gpt,
     "cnn": cnn,
     "moe": moe,
     "frozen": frozen,
     "judged": judged,
+    "compiled": compiled,
 }
 
 

@@ -176,6 +176,20 @@ def test_a_stop_ends_all_replicas_after_the_same_step(tmp_path: Path) -> None:
     assert {line["digest"] for line in outcome.digests} == {reference("moe", committed)}
 
 
+def test_a_joiner_compiles_before_it_joins(tmp_path: Path) -> None:
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        kill(job, "r2")
+        wait_for_members(job, "r1", "r3")
+        with job.client() as client:
+            client.post("/v1/stop").raise_for_status()
+
+    outcome = run(tmp_path, "compiled", 100_000, play, replicas=2, pace=0.01, expected_code=3)
+
+    (committed,) = {line["committed"] for line in outcome.digests}
+    assert {line["digest"] for line in outcome.digests} == {reference("compiled", committed)}
+
+
 def test_a_break_on_all_replicas_ends_the_job(tmp_path: Path) -> None:
     outcome = run(tmp_path, "moe", 12, nothing, replicas=2, arguments=("--break-at", "all", "5"))
 
