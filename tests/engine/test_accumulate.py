@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -125,6 +126,40 @@ def test_half_precision_gradients_are_added_in_single_precision() -> None:
 
     assert whole.dtype == torch.float32
     assert set(whole.tolist()) == {1.5 * 257.0}  # bfloat16 has no 257
+
+
+def test_a_gradient_that_comes_again_in_a_later_slot_first_ends_no_attempt_early() -> None:
+    """Reentrant checkpointing after slots that had no backward, as with a weight of 0."""
+    model = nn.Linear(3, 3)
+    layout = Layout.of(model.named_parameters(), extras=1)
+    sums = GradientSums(dict(model.named_parameters()), layout)
+
+    def backward() -> None:
+        hidden: Any = torch.ones(2, 3, requires_grad=True)
+        for _ in range(3):
+            hidden = checkpoint(model, hidden, use_reentrant=True)
+        hidden.sum().backward()
+
+    found = []
+    for _ in range(2):
+        sums.begin(1)
+        for position in positions([batching.root(4)]):
+            sums.open(
+                merges=position.merges,
+                part=position.part,
+                is_last_of_part=position.is_last_of_part,
+                is_last=position.is_last,
+            )
+            if position.slot == 3:
+                sums.capture(backward, factor=1.0)
+            sums.close()
+        found.append(sums.is_invalid)
+    sums.unhook()
+    backward()
+
+    assert found == [True, False]
+    for name, view in layout.buckets[0].views(sums.partials(0)[0]).items():
+        torch.testing.assert_close(view, model.get_parameter(name).grad)
 
 
 def test_a_gradient_that_comes_twice_in_one_backward_is_merged_once_seen() -> None:

@@ -98,6 +98,7 @@ class _Column:
         "fired",
         "index",
         "is_deferred",
+        "is_merged",
         "is_tracked",
         "outs",
         "parameter",
@@ -121,6 +122,8 @@ class _Column:
         self.fired = False
         self.is_deferred = False
         """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
+        self.is_merged = False
+        """Whether the open slot's leaf was merged when the hook fired."""
         self.is_tracked = False
         """Whether it required a gradient at the step's start."""
         self.pending: torch.Tensor | None = None
@@ -194,7 +197,7 @@ class GradientSums:
         self._is_last_of_part = is_last_of_part
         self._is_last = is_last
         for column in self._tracked:
-            column.fired = False
+            column.fired = column.is_merged = False
         if is_last:
             for bucket, waiting in enumerate(self._waiting):
                 if not waiting:  # every parameter of it is frozen
@@ -222,7 +225,7 @@ class GradientSums:
                 self._push(column, None)
                 continue
             present.append(column.index)
-            if column.is_deferred:
+            if column.is_deferred and not column.is_merged:
                 leaf, column.pending = column.pending, None
                 self._push(column, leaf)
         return present
@@ -302,14 +305,14 @@ class GradientSums:
                 f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
                 "supported (use sparse=False in the embedding)"
             )
-        if column.is_deferred:
-            column.fired = True
-            column.pending = leaf if column.pending is None else column.pending + leaf
-        elif column.fired:
+        if column.is_merged:
             column.is_deferred = True
             self.is_invalid = True
-        else:
+        elif column.is_deferred:
             column.fired = True
+            column.pending = leaf if column.pending is None else column.pending + leaf
+        else:
+            column.fired = column.is_merged = True
             self._push(column, leaf)
 
     def _push(self, column: _Column, leaf: torch.Tensor | None) -> None:
