@@ -4,7 +4,7 @@ PY := .venv/bin/python
 READY := .venv/.pliant-ready
 PYTEST := $(PY) -m pytest -q
 
-.PHONY: demo test lint soak frameworks clean
+.PHONY: demo test lint soak fuzz frameworks clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test    set up, then lint, types, contracts and every default test (under 15 minutes)"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them"
+	@echo "make fuzz    random models, data and events; CASES=n as many, SEED=n from this one on"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) tools/setup.py
@@ -34,6 +35,11 @@ soak: $(READY)
 frameworks: $(READY)
 	$(PY) -m pip install -q -c constraints.txt -e ".[engine,demo,dev,frameworks]"
 	$(PYTEST) -m frameworks
+
+fuzz: CASES ?= 300
+fuzz: SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+fuzz: $(READY)
+	SEED=$(SEED) CASES=$(CASES) $(PYTEST) -m fuzz -p no:randomly -s tests/fuzz
 
 clean:
 	rm -rf .venv runs dist build

@@ -1,0 +1,168 @@
+"""Trains one recipe with a Session; alone or under an agent.
+
+    python tests/fuzz/script.py --seed 7
+    python tests/fuzz/script.py --recipe F --out D
+
+With ``--out`` whoever reaches the end appends a line to ``D/digests``, every tail appends one to
+``D/tails``, and no tail ends before the file ``D/permits`` allows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.fuzz import generator, workload
+from tests.fuzz.generator import Recipe
+
+import pliant
+from pliant.testing import faults
+
+DEADLINE_S = 60.0
+"""Longest wait for a permit, in seconds."""
+
+
+def main() -> None:
+    options = parse()
+    recipe = (
+        generator.recipe(options.seed)
+        if options.recipe is None
+        else generator.parse(options.recipe.read_text())
+    )
+    permits = None if options.permits is None else Permits(options.permits)
+    out: Path | None = options.out
+
+    def on_session(session: pliant.Session) -> None:
+        if out is not None and session.replica != "alone":
+            faults.install_plan(",".join(recipe.faults), replica=session.replica)
+
+    def on_tail(session: pliant.Session, step: Any) -> None:
+        line = {
+            "replica": session.replica,
+            "step": step.index,
+            "leader": session.leader,
+            "loss": step.loss.hex(),
+        }
+        append(out and out / "tails", line)
+        if permits is not None:
+            permits.wait_beyond(step.index)
+
+    def on_end(session: pliant.Session) -> None:
+        line = {
+            "replica": session.replica,
+            "committed": session.committed,
+            "digest": session.state_digest(),
+        }
+        append(out and out / "digests", line)
+        if out is None:
+            sys.stdout.write(f"{json.dumps(line)}\n")
+
+    train(recipe, on_session=on_session, on_tail=on_tail, on_end=on_end)
+
+
+def train(
+    recipe: Recipe,
+    *,
+    on_session: Callable[[pliant.Session], None] = lambda session: None,
+    on_tail: Callable[[pliant.Session, Any], None] = lambda session, step: None,
+    on_end: Callable[[pliant.Session], None] = lambda session: None,
+) -> None:
+    """Do what the recipe says, in as many ``steps()`` calls as it has phases."""
+    pliant.seed(recipe.seed)
+    work = workload.build(recipe)
+    with session_of(work) as session:
+        on_session(session)
+        with work.outside():
+            for until, action in [*recipe.phases, (recipe.num_steps, "nothing")]:
+                for step in session.steps(until):
+                    work.keepsakes.head(step.index)
+                    for batch in step:
+                        if step.index == recipe.stop_at:
+                            step.stop()
+                        loss, weight = work.loss(batch)
+                        if loss is not None:
+                            step.backward(loss, weight=weight)
+                    norm = step.grad_norm if "history" in recipe.tail else 0.0
+                    work.keepsakes.update(step.index, loss=step.loss, grad_norm=norm)
+                    on_tail(session, step)
+                work.change(action)
+        on_end(session)
+
+
+def session_of(work: workload.Workload) -> pliant.Session:
+    """Return the session of these objects, closed."""
+    recipe = work.recipe
+    return pliant.Session(
+        model=work.model,
+        optimizer=work.optimizers,
+        dataset=work.dataset,
+        global_batch_size=recipe.num_slots * recipe.micro_batch_size,
+        micro_batch_size=recipe.micro_batch_size,
+        scheduler=work.schedulers,
+        max_grad_norm=recipe.max_grad_norm,
+        collate_fn=work.collate_fn,
+        num_workers=recipe.data.num_workers,
+        scaler=work.scaler,
+        extra_state=work.keepsakes,
+        drop_last=recipe.data.drop_last,
+        shuffle=recipe.data.shuffle,
+        buffers=work.buffers(),
+    )
+
+
+class Permits:
+    """How many steps may be left behind; one number in a file that somebody else writes."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(struct.pack("<q", 0))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+
+    def allow(self, steps: int) -> None:
+        """Let tails end up to the one that makes ``steps`` steps."""
+        struct.pack_into("<q", self._memory, 0, steps)
+
+    def wait_beyond(self, step: int) -> None:
+        """Wait until the tail of ``step`` may end."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while struct.unpack_from("<q", self._memory)[0] <= step:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"nobody allowed the end of step {step}")
+            threading.Event().wait(0.002)
+
+
+def append(path: Path | None, line: dict[str, Any]) -> None:
+    """Write one whole line, or nothing."""
+    if path is None:
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(fd, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int)
+    which.add_argument("--recipe", type=Path, help="a file with a printed recipe")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--permits", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,506 @@
+"""Lets recipes happen to real jobs, many of them one after another and several side by side.
+
+Owns the processes of a case and the events that are done to them.  What takes seconds is imported
+once: a *nursery* forks a *stage* per case, which forks what ``pliant run`` is, whose fork server is
+forked as well.  From there on nothing is special: the fork server forks workers, groups are
+gloo's, kills are SIGKILL.
+
+    test ==lines== nursery --fork--> stage --fork--> job --fork--> fork server --fork--> workers
+                                       \\--fork--> the same script alone
+
+A stage adopts whatever its job leaves behind, so that it can tell.
+
+    python tests/fuzz/stage.py        serves requests, one line each, from stdin; answers on stdout
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import httpx
+from tests.fuzz import generator, script
+from tests.fuzz.generator import Event, Recipe
+from tests.fuzz.script import Permits
+from tests.processes.elastic import Outcome
+
+from pliant.agent import launcher
+from pliant.cli.run import JobConfig, run_job
+from pliant.core.policy import ElasticPolicy
+from pliant.engine import forkserver
+from pliant.observe.log import Record
+
+DEADLINE_S = 60.0
+"""Longest life of a job, and of the script alone, in seconds."""
+
+SETTLE_S = 3.0
+"""Longest wait for an event to show its effect before the next may come, in seconds."""
+
+READY_S = 1.5
+"""Longest time the members stand still while a new replica starts, in seconds."""
+
+LEAK_S = 0.02
+"""Between two steps while an event is on its way in, in seconds."""
+
+LOOK_S = 0.005
+
+_LAZY = (
+    *forkserver.WARM_MODULES,
+    "pliant.coordinator.app",
+    "pliant.coordinator.driver",
+    "pliant.coordinator.server",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+    "websockets.asyncio.client",
+)
+"""What a job or a worker would import by and by."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# --- the nursery ----------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Fork a stage for every directory that stdin names; say on stdout when one has ended."""
+    for name in _LAZY:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # pages stay shared
+    ended_r, ended_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ended_w, warn_on_full_buffer=False)
+    stages: dict[int, str] = {}
+    requests = os.fdopen(0, "rb", buffering=0)
+    watched: list[Any] = [requests, ended_r]
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if ended_r in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(ended_r, 4096)
+            for pid in list(stages):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    sys.stdout.write(f"{stages.pop(pid)}\n")
+                    sys.stdout.flush()
+        if requests in ready:
+            line = requests.readline()
+            if not line:
+                return
+            directory = line.decode().strip()
+            stages[_fork(partial(_be_stage, Path(directory)))] = directory
+
+
+def _be_stage(directory: Path) -> None:
+    Stage(directory).play()
+
+
+def _fork(work: Callable[[], object]) -> int:
+    """Run ``work`` in a child that dies with this process; return its number."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        code = int(work() or 0)  # type: ignore[call-overload]
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+# --- the job --------------------------------------------------------------------------------
+
+
+class ForkedServer:
+    """What ``subprocess.Popen`` would be of a fork server, but that it is forked."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: IO[bytes],
+        pass_fds: Sequence[int],
+        **others: Any,
+    ) -> None:
+        del others
+        self._code: int | None = None
+        self.pid = _fork(lambda: _be_server(arguments[-1], cwd, env, stdout.fileno(), pass_fds))
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_server(
+    number: str, cwd: Path, env: Mapping[str, str], output: int, pass_fds: Sequence[int]
+) -> NoReturn:
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # it buries its workers when the agent is gone
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    kept = {0, 1, 2, *pass_fds}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # numbers, not paths
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["forkserver", number]
+    forkserver.main()
+
+
+def _be_job(recipe: Recipe, directory: Path) -> int:
+    with (directory / "said.txt").open("wb") as said, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    os.environ["XDG_STATE_HOME"] = str(directory / "state")
+    os.environ["TMPDIR"] = str(directory / "tmp")
+    tempfile.tempdir = None
+    stand_in = SimpleNamespace(Popen=ForkedServer, DEVNULL=subprocess.DEVNULL)
+    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
+    words = [script.__file__, "--recipe", directory / "recipe.txt"]
+    words += ["--out", directory, "--permits", directory / "permits"]
+    return run_job(
+        JobConfig(
+            name="job",
+            argv=tuple(map(str, words)),
+            policy=ElasticPolicy(
+                min_replicas=1,
+                max_replicas=recipe.max_replicas,
+                start_replicas=recipe.start_replicas,
+            ),
+            out=directory / "out",
+            max_restarts=10_000,
+        )
+    )
+
+
+def _be_alone(directory: Path) -> None:
+    out = directory / "alone"
+    with (out / "said.txt").open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    sys.argv = ["script", "--recipe", str(directory / "recipe.txt"), "--out", str(out)]
+    script.main()
+
+
+# --- the stage ------------------------------------------------------------------------------
+
+
+class Stage:
+    """One case: the script alone, the job with its events, and what came out of both."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._recipe = generator.parse((directory / "recipe.txt").read_text())
+        self._permits = Permits(directory / "permits")
+        self._events = Events(directory / "out" / "events.jsonl")
+        self._tails = Lines(directory / "tails")
+        self._committed = 0
+        self._job = 0
+        self._code: int | None = None
+        self._killed: set[str] = set()
+        self.counts: Counter[str] = Counter()
+
+    def play(self) -> None:
+        """Play the case and write down what came of it."""
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        start_s = time.monotonic()
+        trouble = ""
+        try:
+            self._play()
+        except Exception:  # a process boundary: becomes the test's failure
+            trouble = traceback.format_exc()
+        finally:
+            self._end()
+        took_s = time.monotonic() - start_s
+        result = {"trouble": trouble, "counts": self.counts, "took_s": took_s}
+        (self._directory / "result.json").write_text(json.dumps(result))
+
+    def _play(self) -> None:
+        for part in ("out", "tmp", "alone"):
+            (self._directory / part).mkdir()
+        reference = self._alone()
+        self._job = _fork(lambda: _be_job(self._recipe, self._directory))
+        for event in self._recipe.events:
+            if not self._wait_for_step(event.step):
+                self.counts["event too late"] += 1
+            elif not self._do(event):
+                self.counts["event for nobody"] += 1
+        self._permits.allow(1 << 40)
+        self._wait(lambda: not self._is_on(), DEADLINE_S)
+        assert self._code is not None, f"the job does not end\n{self._story()}"
+        assert self._code == 0, f"the job ended with code {self._code}\n{self._story()}"
+        self._check(reference)
+        self._count()
+
+    def _alone(self) -> str:
+        pid = _fork(lambda: _be_alone(self._directory))
+        status = self._wait(lambda: _ended(pid), DEADLINE_S)
+        assert status == (0,), f"alone: {(self._directory / 'alone' / 'said.txt').read_text()}"
+        (line,) = Lines(self._directory / "alone" / "digests").new()
+        assert line["committed"] == self._recipe.committed
+        return str(line["digest"])
+
+    # --- what is done to the job --------------------------------------------------------
+
+    def _wait_for_step(self, step: int) -> bool:
+        """Let the job come to the tail that makes ``step`` steps, and stand there."""
+        self._permits.allow(step - 1)
+        self._wait(lambda: self._steps() >= step or not self._is_on(), DEADLINE_S)
+        return self._is_on() and self._steps() < self._recipe.committed
+
+    def _do(self, event: Event) -> bool:
+        """Do it and, if it says so, wait until it has shown its effect."""
+        orders = self._events.num_orders
+        if event.kind == "scale":
+            is_new = event.number != self._events.target
+            self._post("scale", {"target": event.number})
+            self.counts["scale"] += 1
+            if not (is_new and event.waits):
+                return True
+            self._wait(lambda: self._events.num_orders > orders, READY_S)
+        else:
+            chosen = self._chosen(event)
+            if not chosen:
+                return False
+            for name in chosen:
+                if event.kind == "drain":
+                    self._post(f"replicas/{name}/drain", {"notice_s": 20.0})
+                    self.counts["drain"] += 1
+                else:
+                    self._killed.add(name)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._events.pids[name], signal.SIGKILL)
+                        self.counts["kill from outside"] += 1
+        if event.waits:
+            self._leak(lambda: self._events.num_orders > orders and self._events.is_formed())
+        return True
+
+    def _chosen(self, event: Event) -> list[str]:
+        """Return the members that the event is for; the survivor is never one."""
+        self._events.look()
+        members = [m for m in self._events.members if m != self._recipe.survivor]
+        members = [m for m in members if m not in self._killed and m in self._events.pids]
+        first = event.number % len(members) if members else 0
+        turned = members[first:] + members[:first]
+        return turned[: 2 if event.kind == "kill two" else 1]
+
+    def _post(self, what: str, body: dict[str, Any]) -> None:
+        record = json.loads((self._directory / "state/pliant/jobs/job.json").read_text())
+        token = (self._directory / "state/pliant/jobs/job.token").read_text()
+        with contextlib.suppress(httpx.TransportError):  # it ends at this moment
+            httpx.post(
+                f"{record['url']}/v1/{what}",
+                json=body,
+                headers={"Authorization": f"Bearer {token}"},
+                trust_env=False,
+            )  # a refusal is an answer too
+
+    def _leak(self, is_over: Callable[[], bool]) -> None:
+        """Let the job go on step by step until something has happened."""
+        until_s = time.monotonic() + SETTLE_S
+        while self._is_on() and time.monotonic() < until_s and not is_over():
+            if self._steps() >= self._recipe.committed - 1:
+                return
+            self._permits.allow(self._steps())
+            time.sleep(LEAK_S)
+            self._events.look()
+
+    # --- what is seen of it -------------------------------------------------------------
+
+    def _is_on(self) -> bool:
+        if self._code is None and (status := _ended(self._job)):
+            self._code = status[0]
+        return self._code is None
+
+    def _steps(self) -> int:
+        """Return how many steps have come to their tail."""
+        for line in self._tails.new():
+            self._committed = max(self._committed, line["step"] + 1)
+        return self._committed
+
+    def _wait(self, what: Callable[[], Any], timeout_s: float) -> Any:
+        """Return the first true answer; whatever it is when the time is over."""
+        until_s = time.monotonic() + timeout_s
+        while not (answer := what()) and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+            self._events.look()
+        return answer
+
+    def _story(self) -> str:
+        self._events.look()
+        last = "\n".join(json.dumps(record) for record in self._events.records[-25:])
+        return f"{last}\n{(self._directory / 'said.txt').read_text()[-3000:]}"
+
+    # --- what came out of it --------------------------------------------------------------
+
+    def _check(self, reference: str) -> None:
+        left = self._wait(lambda: not (_children() or self._files()), 5.0)
+        assert left, f"left behind: processes {_children()}, files {self._files()}"
+        job: Any = SimpleNamespace(out=self._directory / "out", said=self._story)
+        outcome = Outcome(job, self._directory, self._recipe.committed)
+        fell_through = [line for line in outcome.digests if not line["committed"]]
+        outcome.digests = [line for line in outcome.digests if line["committed"]]
+        outcome.check(reference)
+        self.counts["fell through"] = len(fell_through)
+
+    def _files(self) -> list[str]:
+        """List what a job removes when it ends, and what it never leaves."""
+        pids = {str(pid) for pid in self._events.pids.values()}
+        shared = [p for p in Path("/dev/shm").iterdir() if pids & set(p.name.split("_"))]
+        runtime = (self._directory / "state").rglob("job*.*")
+        temporary = [
+            path
+            for path in (self._directory / "tmp").iterdir()
+            if not path.name.startswith("torchinductor_")  # a cache per user, as it is alone
+        ]
+        return [str(path) for path in (*shared, *runtime, *temporary)]
+
+    def _count(self) -> None:
+        self._events.look()
+        records = self._events.records
+        placed = {fault.partition("@")[0]: fault for fault in self._recipe.faults}
+        for record in records:
+            if record["kind"] != "exited" or record["exited_kind"] != "signal":
+                continue
+            name = record["replica"]
+            if name in placed and name not in self._killed:
+                point = placed[name].partition("@")[2].partition(":")[0]
+                self.counts[f"death at {point}"] += 1
+        starters = self._recipe.start_replicas
+        spares = {record["replica"] for record in records if record["kind"] == "spare"}
+        self.counts["join"] = max(0, len(spares) - starters)
+        self.counts["generation"] = self._events.num_orders
+
+    def _end(self) -> None:
+        """Kill whatever lives, which after a failure may be everything."""
+        while children := _children():
+            for pid in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+class Lines:
+    """A file of JSON lines that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[Any]:
+        """Return the lines that were not there at the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class Events:
+    """What a job's own log says of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = Lines(path)
+        self.records: list[Record] = []
+        self.members: list[str] = []
+        self.num_orders = 0
+        self.pids: dict[str, int] = {}
+        self._generation = 0
+        self._switched: set[str] = set()
+
+    @property
+    def target(self) -> int:
+        """How many members there are."""
+        return len(self.members)
+
+    def look(self) -> None:
+        """Read on."""
+        for record in self._lines.new():
+            self.records.append(record)
+            if record["kind"] in ("switch", "reform"):
+                self.members = [seat["replica"] for seat in record["order"]["members"]]
+                self._generation = record["order"]["generation"]
+                self._switched = set()
+                self.num_orders += 1
+            elif record["kind"] == "switched" and record["generation"] == self._generation:
+                self._switched.add(record["replica"])
+            elif record["kind"] == "worker":
+                self.pids[record["replica"]] = record["pid"]
+
+    def is_formed(self) -> bool:
+        """Whether all members of the newest generation are in it."""
+        return bool(self.members) and self._switched >= set(self.members)
+
+
+def _ended(pid: int) -> tuple[int] | None:
+    """Return the exit code of a child in a tuple; None while it lives."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return (-1,)
+    return (os.waitstatus_to_exitcode(status),) if found else None
+
+
+def _children() -> list[int]:
+    """List living children, adopted ones included; the dead among them are buried."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii")
+    return [int(word) for word in text.split()]
+
+
+if __name__ == "__main__":
+    serve()
