@@ -21,14 +21,27 @@ class Cached(nn.Module):
         self.register_buffer("cache", torch.zeros(2), persistent=False)
 
 
-def state_of(model: nn.Module, *local: str) -> State:
+class Held:
+    """What a script keeps of its own."""
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self.kept = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.kept
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = state
+
+
+def state_of(model: nn.Module, *local: str, extra: dict[str, Held] | None = None) -> State:
     return State(
         model=model,
         local_buffers=frozenset(local),
         optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)],
         schedulers=[],
         scaler=None,
-        extra={},
+        extra=extra or {},
     )
 
 
@@ -103,3 +116,23 @@ def test_what_an_optimizer_keeps_for_all_parameters_travels() -> None:
     kept: Any = new._optimizers[0].state
     assert kept["count"] == 3
     assert old.digest(1) == new.digest(1)
+
+
+def test_what_a_script_keeps_of_the_model_itself_moves_with_the_model_on_a_joiner_too() -> None:
+    old, new = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    copied = old.weight.detach().clone()
+    twice = [old.weight.detach(), old.weight.detach()]  # as with tied weights
+    holder = Held({"live": old.state_dict(), "twice": twice, "best": [copied, torch.empty(0)]})
+    joiner = Held({})
+    sender, receiver = state_of(old, extra={"": holder}), state_of(new, extra={"": joiner})
+
+    transfer(sender, receiver)
+    for model in (old, new):
+        with torch.no_grad():
+            model.weight.fill_(3.0)
+            model.get_buffer("running_mean").fill_(4.0)
+
+    assert receiver.digest(7) == sender.digest(7)
+    assert joiner.kept["live"]["weight"].tolist() == [3.0, 3.0]
+    assert joiner.kept["live"]["running_mean"].tolist() == [4.0, 4.0]
+    assert joiner.kept["best"][0].tolist() == [1.0, 1.0]

@@ -62,13 +62,18 @@ class TensorRef:
     index: int
 
 
-def encode(value: Any, *, name: str = "state") -> tuple[bytes, list[torch.Tensor]]:
-    """Return the document and the tensors that it refers to; one tensor met twice is one entry.
+def encode(
+    value: Any, *, name: str = "state", shared: bool = True
+) -> tuple[bytes, list[torch.Tensor]]:
+    """Return the document and the tensors that it refers to.
+
+    One tensor met twice is one entry; unless ``shared`` is false: then the document says nothing
+    of which tensors are the same object.
 
     Raises:
         CodecError: a value of unsupported type, with its path starting at ``name``.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(shared=shared)
     form = encoder.encode(value, name, 0)
     return _dump(form).encode(), encoder.tensors
 
@@ -92,8 +97,9 @@ def _dump(form: Any) -> str:
 class _Encoder:
     """One document in the making."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool) -> None:
         self.tensors: list[torch.Tensor] = []
+        self._shared = shared
         self._index_of: dict[int, int] = {}
 
     def encode(self, value: Any, path: str, depth: int) -> Any:
@@ -160,7 +166,7 @@ class _Encoder:
             or tensor.is_quantized
         ):
             raise CodecError(f"{path} is a sparse, quantized or meta tensor, which cannot travel")
-        if id(tensor) not in self._index_of:
+        if not self._shared or id(tensor) not in self._index_of:
             self._index_of[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
         return self._index_of[id(tensor)]

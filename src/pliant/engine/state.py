@@ -10,6 +10,7 @@ Values that are not tensors go through the codec, which refuses what it cannot c
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -77,15 +78,23 @@ class State:
 
         Parameters and optimizer states change at the next commit, after the transfer; everything
         else is copied.  Buffers that are local to a replica stay here: they may have any shape.
+        A tensor of ``extra`` that is one of the model's or an optimizer's own (what
+        ``model.state_dict()`` returns) is sent as that, so that it moves with it on a joiner too.
         """
         state = self.capture()
         for name in self._local_buffers:
             state["buffers"].pop(name, None)
-        kept = {id(tensor) for tensor in state["parameters"].values()}
+        kept = [*state["parameters"].values()]
         for optimizer in state["optimizers"]:
             for entries in optimizer["state"].values():
-                kept |= {id(value) for value in entries.values() if torch.is_tensor(value)}
-        memo = {key: tensor for key, tensor in _tensors_by_id(state) if key in kept}
+                kept += [value for value in entries.values() if torch.is_tensor(value)]
+        memo: dict[int, Any] = {id(tensor): tensor for tensor in kept}
+        for buffer in state["buffers"].values():
+            copy.deepcopy(buffer, memo)
+        there = {_place(t): memo[id(t)] for t in (*kept, *state["buffers"].values())}
+        for tensor in _tensors(state["extra"]):
+            if (own := there.get(_place(tensor))) is not None and tensor.numel():
+                memo[id(tensor)] = own  # the script keeps the model's tensor, not a copy of it
         return copy.deepcopy(state, memo)
 
     def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
@@ -141,12 +150,13 @@ class State:
         """Return a hash of the state's bytes in logical order, whatever the memory format.
 
         Bytes, because ``torch.equal`` takes -0 for 0 and nan for different from itself.  Buffers
-        that are local to a replica are left out.
+        that are local to a replica are left out.  Which tensors are one object does not count: a
+        joiner's script may hold one where another holds two views of it.
         """
         state = self.capture()
         for name in self._local_buffers:
             state["buffers"].pop(name, None)
-        document, tensors = encode(_in_order({"committed": committed, **state}))
+        document, tensors = encode(_in_order({"committed": committed, **state}), shared=False)
         hasher = xxhash.xxh3_128(document)
         for tensor in tensors:
             hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -262,15 +272,22 @@ def extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[s
     return parts
 
 
-def _tensors_by_id(value: Any) -> Iterable[tuple[int, torch.Tensor]]:
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
     if torch.is_tensor(value):
-        yield id(value), value
+        yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _tensors_by_id(part)
-    elif isinstance(value, list | tuple):
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple | deque):
         for part in value:
-            yield from _tensors_by_id(part)
+            yield from _tensors(part)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what two tensors have in common that are the same memory, seen in the same way."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return (id(tensor),)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _in_order(value: Any) -> Any:
