@@ -49,6 +49,7 @@ PLAIN_PARTS = (
     "own-function",
     "in-place",
     "hooked",
+    "shared-norm",
     "float64",
     "complex",
     "bfloat16",
@@ -68,6 +69,21 @@ RANDOM_PARTS = ("dropout", "alpha-dropout", "noise", "layer-drop", "python-drop"
 WRAPS = ("", "", "", "residual", "residual", "checkpoint", "reentrant", "twice", "reentrant twice")
 
 NO_SECOND_DERIVATIVE = ("attention", "gru", "own-function", "bfloat16", "in-place", "hooked")
+
+TAILS = (
+    "average",
+    "counter",
+    "history",
+    "random",
+    "head",
+    "live",
+    "forward",
+    "clamp",
+    "rate by loss",
+    "reset",
+    "thaw",
+)
+"""What a script does outside of its micro-batches, and keeps; see ``workload.Keepsakes``."""
 
 OPTIMIZERS: dict[str, Sequence[Options]] = {
     "SGD": (
@@ -157,7 +173,7 @@ class Event:
     step: int
     kind: str
     number: int = 0
-    """Of a scale: how many replicas; else which of the members, counted round."""
+    """Of a scale: how many replicas; else which of them that live, counted round."""
 
     waits: bool = True
     """Whether the next event waits until this one has shown its effect."""
@@ -185,6 +201,12 @@ class Recipe:
     num_steps: int
     phases: tuple[tuple[int, str], ...]
     tail: tuple[str, ...]
+    all_held: bool
+    """Whether the optimizers hold all parameters; else one block's are never stepped."""
+
+    process: str
+    """What the script sets for the whole process."""
+
     stop_at: int | None
     start_replicas: int
     max_replicas: int
@@ -220,6 +242,7 @@ class Recipe:
             f"K {self.num_slots}",
             *{f"phase {action}" for _, action in self.phases},
             *{f"tail {name}" for name in self.tail},
+            *({f"process {self.process}"} if self.process else ()),
         )
 
     def quiet(self, *, num_steps: int) -> Recipe:
@@ -228,14 +251,13 @@ class Recipe:
         data = replace(self.data, augment=False, shuffle=False, num_workers=0)
         if data.collate == "random":
             data = replace(data, collate="own")
-        tail = tuple(name for name in self.tail if name != "random")
         num_steps = min(num_steps, self.num_steps)
         phases = tuple((end, action) for end, action in self.phases if end < num_steps)
         return replace(
             self,
             parts=parts,
             data=data,
-            tail=tail,
+            tail=(),
             num_steps=num_steps,
             phases=phases,
             stop_at=None,
@@ -294,13 +316,15 @@ class _Draw:
             micro_batch_size=micro,
             num_steps=num_steps,
             phases=self._phases(num_steps),
-            tail=self._some(0.3, "average", "counter", "history", "random", "head"),
+            tail=self._some(0.2, *TAILS),
+            all_held=self._chance(0.85),
+            process=self._one("", "", "", "", "deterministic", "float64 by default"),
             stop_at=num_steps - 2 if self._chance(0.08) else None,
             start_replicas=start,
             max_replicas=max_replicas,
             survivor=survivor,
             faults=self._faults(survivor, num_steps),
-            events=self._events(num_steps, start, max_replicas),
+            events=self._events(num_steps, start, max_replicas, int(survivor[1:])),
         )
         return _corrected(chosen)
 
@@ -317,7 +341,9 @@ class _Draw:
         if self._chance(0.7):
             return "float32"
         return str(
-            self._one("bf16 autocast", "bf16 autocast outside", "fp16 scaled", "fp32 scaled")
+            self._one(
+                "bf16 autocast", "bf16 autocast outside", "fp16 scaled", "fp32 scaled", "overflow"
+            )
         )
 
     def _parts(self, precision: str) -> tuple[Part, ...]:
@@ -332,7 +358,9 @@ class _Draw:
         return tuple(self._one(*kinds) for _ in range(self._random.randint(0, 3)))
 
     def _loss(self, parts: Sequence[Part], precision: str) -> str:
-        loss = str(self._one("one", "one", "one", "two passes", "auxiliary", "penalty", "skip"))
+        loss = str(
+            self._one("one", "one", "one", "two passes", "auxiliary", "penalty", "skip", "nan")
+        )
         if loss == "penalty" and (
             precision != "float32"
             or any(part.kind in NO_SECOND_DERIVATIVE for part in parts)
@@ -412,8 +440,11 @@ class _Draw:
                 placed.append(f"{name}@{self._one(*POINTS)}:{step}+=SIGKILL")
         return tuple(placed)
 
-    def _events(self, num_steps: int, start: int, most: int) -> tuple[Event, ...]:
-        """Let the job grow first if it starts small; later replicas come as others are killed."""
+    def _events(self, num_steps: int, start: int, most: int, least: int) -> tuple[Event, ...]:
+        """Let the job grow first if it starts small; later replicas come as others are killed.
+
+        ``least``: with fewer replicas the survivor would not be one of them.
+        """
         count = self._random.randint(2, 4)
         steps = sorted(self._random.randint(1, num_steps - 5) for _ in range(count))
         events: list[Event] = []
@@ -421,7 +452,7 @@ class _Draw:
             kind = str(self._one("scale", "full", "drain", "drain", "kill", "kill", "kill two"))
             if start < most and not events:
                 kind = "full"
-            number = self._random.randint(1, most if kind == "scale" else 100)
+            number = self._random.randint(least, most) if kind == "scale" else self._one(*range(9))
             if kind == "full":
                 kind, number = "scale", most
             events.append(Event(step=step, kind=kind, number=number, waits=self._chance(0.6)))
@@ -431,10 +462,17 @@ class _Draw:
 def _corrected(chosen: Recipe) -> Recipe:
     """Leave out what does not go together in plain PyTorch either."""
     kinds = {part.kind for part in chosen.parts}
-    if chosen.precision == "fp16 scaled" and "gru" in kinds:
+    if "complex" in kinds and chosen.precision in ("fp16 scaled", "overflow", "fp32 scaled"):
+        chosen = replace(chosen, precision="float32")  # unscaling knows no complex numbers
+    if chosen.precision in ("fp16 scaled", "overflow") and "gru" in kinds:
         chosen = replace(chosen, precision="fp32 scaled")
     if "empty" in kinds and any(one.name == "Adafactor" for one in chosen.optimizers):
         parts = [part for part in chosen.parts if part.kind != "empty"]  # divides by its size
+        chosen = replace(chosen, parts=tuple(parts))
+    if "python-drop" in kinds:  # checkpointing restores torch's generator only
+        parts = [
+            replace(part, wrap="") if part.kind == "python-drop" else part for part in chosen.parts
+        ]
         chosen = replace(chosen, parts=tuple(parts))
     if "two-views" in kinds:  # torch adds later gradients to both views, in plain loops too
         parts = [

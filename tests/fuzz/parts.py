@@ -242,9 +242,21 @@ def _hooked(width: int) -> nn.Module:
     layer: Any = nn.Linear(width, width)
     layer.weight.register_hook(lambda grad: grad * 0.5)
     layer.bias.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
+    layer.bias.register_post_accumulate_grad_hook(_halve)
     layer.register_forward_hook(lambda module, args, out: out * 1.5)
     hooked: nn.Module = layer
     return hooked
+
+
+def _halve(parameter: torch.Tensor) -> None:
+    if parameter.grad is not None:
+        parameter.grad.mul_(0.5)
+
+
+def _shared_norm(width: int) -> nn.Module:
+    """One module in two places: its buffers move twice a pass."""
+    norm = _over_channels(nn.BatchNorm1d(width // 4))
+    return nn.Sequential(norm, nn.Linear(width, width), norm)
 
 
 def _in_dtype(dtype: torch.dtype) -> Callable[[int], nn.Module]:
@@ -376,6 +388,7 @@ _MAKERS: dict[str, Callable[[int], nn.Module]] = {
     "own-function": _own_function,
     "in-place": _in_place,
     "hooked": _hooked,
+    "shared-norm": _shared_norm,
     "float64": _in_dtype(torch.float64),
     "bfloat16": _in_dtype(torch.bfloat16),
     "complex": _complex,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from tests.fuzz import parts, workload
+from tests.fuzz import workload
 from tests.fuzz.generator import Recipe
 
 TOLERANCE = {
@@ -149,7 +149,3 @@ class PlainLoop:
             return found[-1]
         wide = torch.complex128 if start.is_complex() else torch.float64
         return torch.stack([end.to(wide) for end in found]).mean(0)
-
-
-LOCAL = frozenset(kind for kind, rule in parts.RULES.items() if rule == "local")
-"""Parts whose buffer nothing is said about."""

@@ -23,10 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import torch
+import xxhash
 from tests.fuzz import generator, workload
 from tests.fuzz.generator import Recipe
 
 import pliant
+from pliant.engine.codec import encode
 from pliant.testing import faults
 
 DEADLINE_S = 60.0
@@ -63,6 +66,7 @@ def main() -> None:
             "replica": session.replica,
             "committed": session.committed,
             "digest": session.state_digest(),
+            "parts": digests(session),
         }
         append(out and out / "digests", line)
         if out is None:
@@ -79,8 +83,18 @@ def train(
     on_end: Callable[[pliant.Session], None] = lambda session: None,
 ) -> None:
     """Do what the recipe says, in as many ``steps()`` calls as it has phases."""
-    pliant.seed(recipe.seed)
-    work = workload.build(recipe)
+    with workload.process_of(recipe):
+        pliant.seed(recipe.seed)
+        _train(workload.build(recipe), on_session, on_tail, on_end)
+
+
+def _train(
+    work: workload.Workload,
+    on_session: Callable[[pliant.Session], None],
+    on_tail: Callable[[pliant.Session, Any], None],
+    on_end: Callable[[pliant.Session], None],
+) -> None:
+    recipe = work.recipe
     with session_of(work) as session:
         on_session(session)
         with work.outside():
@@ -98,6 +112,30 @@ def train(
                     on_tail(session, step)
                 work.change(action)
         on_end(session)
+
+
+def digests(session: pliant.Session) -> dict[str, str]:
+    """Return a hash of each part of the state, to tell which of them differs."""
+    found: dict[str, str] = {}
+
+    def look(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                look(f"{path}.{key}", inner)
+        elif not isinstance(value, list) or not value:
+            document, tensors = encode(value)
+            hasher = xxhash.xxh3_64(document)
+            for tensor in tensors:
+                hasher.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+            found[path] = hasher.hexdigest()
+        else:
+            for number, inner in enumerate(value):
+                look(f"{path}.{number}", inner)
+
+    look("", session._state.capture())
+    for name in session._state._local_buffers:
+        found.pop(f".buffers.{name}", None)
+    return found
 
 
 def session_of(work: workload.Workload) -> pliant.Session:

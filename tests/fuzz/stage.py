@@ -277,16 +277,16 @@ class Stage:
         self._wait(lambda: not self._is_on(), DEADLINE_S)
         assert self._code is not None, f"the job does not end\n{self._story()}"
         assert self._code == 0, f"the job ended with code {self._code}\n{self._story()}"
-        self._check(reference)
+        self._check(*reference)
         self._count()
 
-    def _alone(self) -> str:
+    def _alone(self) -> tuple[str, dict[str, str]]:
         pid = _fork(lambda: _be_alone(self._directory))
         status = self._wait(lambda: _ended(pid), DEADLINE_S)
         assert status == (0,), f"alone: {(self._directory / 'alone' / 'said.txt').read_text()}"
         (line,) = Lines(self._directory / "alone" / "digests").new()
         assert line["committed"] == self._recipe.committed
-        return str(line["digest"])
+        return line["digest"], line["parts"]
 
     # --- what is done to the job --------------------------------------------------------
 
@@ -300,13 +300,14 @@ class Stage:
         """Do it and, if it says so, wait until it has shown its effect."""
         orders = self._events.num_orders
         if event.kind == "scale":
-            is_new = event.number != self._events.target
+            is_new = event.number != len(self._events.members)
             self._post("scale", {"target": event.number})
             self.counts["scale"] += 1
             if not (is_new and event.waits):
                 return True
             self._wait(lambda: self._events.num_orders > orders, READY_S)
         else:
+            self._leak(lambda: bool(self._chosen(event)), READY_S)
             chosen = self._chosen(event)
             if not chosen:
                 return False
@@ -320,16 +321,17 @@ class Stage:
                         os.kill(self._events.pids[name], signal.SIGKILL)
                         self.counts["kill from outside"] += 1
         if event.waits:
-            self._leak(lambda: self._events.num_orders > orders and self._events.is_formed())
+            self._leak(
+                lambda: self._events.num_orders > orders and self._events.is_formed(), SETTLE_S
+            )
         return True
 
     def _chosen(self, event: Event) -> list[str]:
-        """Return the members that the event is for; the survivor is never one."""
-        self._events.look()
-        members = [m for m in self._events.members if m != self._recipe.survivor]
-        members = [m for m in members if m not in self._killed and m in self._events.pids]
-        first = event.number % len(members) if members else 0
-        turned = members[first:] + members[:first]
+        """Return the replicas that the event is for, members or not; the survivor is never one."""
+        spared = {self._recipe.survivor, *self._killed, *self._events.exited}
+        alive = [name for name in self._events.pids if name not in spared]
+        first = event.number % len(alive) if alive else 0
+        turned = alive[first:] + alive[:first]
         return turned[: 2 if event.kind == "kill two" else 1]
 
     def _post(self, what: str, body: dict[str, Any]) -> None:
@@ -343,9 +345,10 @@ class Stage:
                 trust_env=False,
             )  # a refusal is an answer too
 
-    def _leak(self, is_over: Callable[[], bool]) -> None:
+    def _leak(self, is_over: Callable[[], bool], timeout_s: float) -> None:
         """Let the job go on step by step until something has happened."""
-        until_s = time.monotonic() + SETTLE_S
+        self._events.look()
+        until_s = time.monotonic() + timeout_s
         while self._is_on() and time.monotonic() < until_s and not is_over():
             if self._steps() >= self._recipe.committed - 1:
                 return
@@ -381,14 +384,18 @@ class Stage:
 
     # --- what came out of it --------------------------------------------------------------
 
-    def _check(self, reference: str) -> None:
+    def _check(self, digest: str, reference: dict[str, str]) -> None:
         left = self._wait(lambda: not (_children() or self._files()), 5.0)
         assert left, f"left behind: processes {_children()}, files {self._files()}"
         job: Any = SimpleNamespace(out=self._directory / "out", said=self._story)
         outcome = Outcome(job, self._directory, self._recipe.committed)
         fell_through = [line for line in outcome.digests if not line["committed"]]
         outcome.digests = [line for line in outcome.digests if line["committed"]]
-        outcome.check(reference)
+        for line in outcome.digests:
+            odd = [name for name, found in line["parts"].items() if found != reference.get(name)]
+            odd += [name for name in reference if name not in line["parts"]]
+            assert not odd, f"{line['replica']} differs from the run alone in {', '.join(odd)}"
+        outcome.check(digest)
         self.counts["fell through"] = len(fell_through)
 
     def _files(self) -> list[str]:
@@ -457,13 +464,9 @@ class Events:
         self.members: list[str] = []
         self.num_orders = 0
         self.pids: dict[str, int] = {}
+        self.exited: set[str] = set()
         self._generation = 0
         self._switched: set[str] = set()
-
-    @property
-    def target(self) -> int:
-        """How many members there are."""
-        return len(self.members)
 
     def look(self) -> None:
         """Read on."""
@@ -478,6 +481,8 @@ class Events:
                 self._switched.add(record["replica"])
             elif record["kind"] == "worker":
                 self.pids[record["replica"]] = record["pid"]
+            elif record["kind"] == "exited":
+                self.exited.add(record["replica"])
 
     def is_formed(self) -> bool:
         """Whether all members of the newest generation are in it."""

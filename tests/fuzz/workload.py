@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,11 @@ NUM_FEATURES = 6
 LENGTH = 5
 IGNORED = -100
 
-AUTOCAST = {"bf16 autocast": torch.bfloat16, "fp16 scaled": torch.float16}
+AUTOCAST = {
+    "bf16 autocast": torch.bfloat16,
+    "fp16 scaled": torch.float16,
+    "overflow": torch.float16,
+}
 """What a forward runs in, by the recipe's precision."""
 
 ODD_WEIGHTS = (0.0, 0.5, 1.0, 3.0, 1e6)
@@ -61,11 +65,7 @@ class Workload:
 
     def buffers(self) -> dict[str, str]:
         """Return the rules that some of the model's buffers need."""
-        return {
-            f"body.{number}.inner.value": rule
-            for number, part in enumerate(self.recipe.parts)
-            if (rule := parts.RULES.get(part.kind))
-        }
+        return buffer_rules(self.recipe)
 
     def change(self, action: str) -> None:
         """Do what the script does between two phases."""
@@ -90,15 +90,45 @@ def build(recipe: Recipe) -> Workload:
         model=model,
         optimizers=optimizers,
         schedulers=[_scheduler(name, optimizers[0], recipe) for name in recipe.schedulers],
-        scaler=torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=5)
-        if "scaled" in recipe.precision
-        else None,
+        scaler=_scaler(recipe.precision),
         dataset=Samples(recipe.task, recipe.data),
         collate_fn={"default": None, "own": collate, "random": collate_noisily}[
             recipe.data.collate
         ],
-        keepsakes=Keepsakes(recipe, model),
+        keepsakes=Keepsakes(recipe, model, optimizers),
     )
+
+
+def buffer_rules(recipe: Recipe) -> dict[str, str]:
+    """Return the rule of each buffer that needs one."""
+    return {
+        f"body.{number}.inner.value": rule
+        for number, part in enumerate(recipe.parts)
+        if (rule := parts.RULES.get(part.kind))
+    }
+
+
+@contextmanager
+def process_of(recipe: Recipe) -> Iterator[None]:
+    """Set what the script sets for the whole process; and back."""
+    dtype, strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    try:
+        if recipe.process == "float64 by default":
+            torch.set_default_dtype(torch.float64)
+        if recipe.process == "deterministic":  # fills what torch.empty returns with nan
+            torch.use_deterministic_algorithms(mode=True)
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(mode=strict)
+
+
+def _scaler(precision: str) -> torch.amp.GradScaler | None:
+    if precision == "overflow":
+        return torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=3)
+    if "scaled" in precision:
+        return torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=5)
+    return None
 
 
 # --- model ---------------------------------------------------------------------------------
@@ -173,6 +203,8 @@ def _loss(recipe: Recipe, model: nn.Module, batch: Any) -> tuple[torch.Tensor | 
     elif recipe.loss == "penalty":
         (slope,) = torch.autograd.grad(loss, hidden, create_graph=True)
         loss = loss + 0.1 * slope.pow(2).sum()
+    elif recipe.loss == "nan" and int(y.reshape(-1)[0]) == 2:
+        loss = loss * float("nan")
     return loss, None if recipe.weights == "samples" else float(total)
 
 
@@ -197,6 +229,9 @@ def _per_target(
 def _optimizers(recipe: Recipe, model: nn.Module) -> Iterable[torch.optim.Optimizer]:
     """Deal the parameters out: matrices to Muon if there is one, the others in turn."""
     left = list(model.parameters())
+    if not recipe.all_held and recipe.parts:
+        shelved = {id(p) for p in model.get_submodule("body.0").parameters()}
+        left = [p for p in left if id(p) not in shelved]
     num_others = sum(chosen.name != "Muon" for chosen in recipe.optimizers)
     turns = iter(range(num_others))
     for chosen in recipe.optimizers:  # Muon comes first
@@ -290,12 +325,7 @@ class Samples(Dataset[Any]):
         return self.data.size
 
     def __getitem__(self, index: int) -> Any:
-        x, y = self.x[index], self.y[index]
-        if self.task == "tokens":
-            x, y = x[:-1], x[1:].clone()
-            y[: index % (LENGTH + 1)] = IGNORED  # in some samples all of them
-        elif index % 7 == 0:
-            y = torch.tensor(IGNORED)
+        x, y = self.plain(index)
         if self.data.augment:
             x, y = self._augmented(x, y)
         if self.data.items == "dict":
@@ -303,6 +333,16 @@ class Samples(Dataset[Any]):
         if self.data.items == "object":
             return Pair(x, y)
         return (x.numpy(), y.numpy()) if self.data.items == "numpy" else (x, y)
+
+    def plain(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a sample without augmentation."""
+        x, y = self.x[index], self.y[index]
+        if self.task == "tokens":
+            x, y = x[:-1], x[1:].clone()
+            y[: index % (LENGTH + 1)] = IGNORED  # in some samples all of them
+        elif index % 7 == 0:
+            y = torch.tensor(IGNORED)
+        return x, y
 
     def _augmented(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.task == "tokens":
@@ -361,13 +401,24 @@ def _unpack(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
 class Keepsakes:
     """The script's own state, moved in heads and tails: what ``extra_state`` is for."""
 
-    def __init__(self, recipe: Recipe, model: nn.Module) -> None:
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
         self.kinds = recipe.tail
         self.model = model
+        self.optimizers = optimizers
+        self.example = Samples(recipe.task, recipe.data).plain(0)[0].unsqueeze(0)
+        self.live = self._all_but_local(recipe) if "live" in self.kinds else {}
         self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
         self.counts: Counter[int] = Counter()
         self.history: deque[tuple[float, float]] = deque(maxlen=5)
         self.drawn: dict[int, Any] = {}
+        self.last_loss = float("inf")
+
+    def _all_but_local(self, recipe: Recipe) -> dict[str, torch.Tensor]:
+        """Return the model's own tensors, as ``state_dict`` does."""
+        local = {name for name, rule in buffer_rules(recipe).items() if rule == "local"}
+        return {n: t for n, t in self.model.state_dict().items() if n not in local}
 
     def head(self, step: int) -> None:
         """Do what the script does before the first micro-batch of a step."""
@@ -386,6 +437,24 @@ class Keepsakes:
             self.history.append((loss, grad_norm))
         if "random" in self.kinds:
             self.drawn[step] = [torch.rand(2), np.random.rand(2), random.random()]
+        if "forward" in self.kinds:  # in training mode: buffers move, dropout draws
+            self.model(self.example)
+        self._meddle(step, loss)
+
+    def _meddle(self, step: int, loss: float) -> None:
+        """Change model and optimizers by hand."""
+        if "clamp" in self.kinds:
+            for parameter in self.model.parameters():
+                if not parameter.is_complex():
+                    parameter.clamp_(-2.0, 2.0)
+        if "reset" in self.kinds and step == 5:
+            self.optimizers[0].state.clear()
+        if "thaw" in self.kinds and step in (3, 6):
+            self.model.get_submodule("body").requires_grad_(requires_grad=step == 6)
+        if "rate by loss" in self.kinds:
+            for group in self.optimizers[-1].param_groups:
+                group["lr"] *= 0.9 if loss > self.last_loss else 1.02
+            self.last_loss = loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that moves."""
@@ -394,6 +463,8 @@ class Keepsakes:
             "counts": self.counts,
             "history": self.history,
             "drawn": self.drawn,
+            "last_loss": self.last_loss,
+            "live": self.live,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -402,3 +473,5 @@ class Keepsakes:
         self.counts = Counter(state["counts"])
         self.history = deque(state["history"], maxlen=5)
         self.drawn = dict(state["drawn"])
+        self.last_loss = state["last_loss"]
+        self.live = dict(state["live"])
