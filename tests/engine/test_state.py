@@ -136,3 +136,16 @@ def test_what_a_script_keeps_of_the_model_itself_moves_with_the_model_on_a_joine
     assert joiner.kept["live"]["weight"].tolist() == [3.0, 3.0]
     assert joiner.kept["live"]["running_mean"].tolist() == [4.0, 4.0]
     assert joiner.kept["best"][0].tolist() == [1.0, 1.0]
+
+
+def test_state_of_an_optimizer_that_belongs_to_no_parameter_travels_too() -> None:
+    old, new = state_of(nn.Linear(2, 1)), state_of(nn.Linear(2, 1))
+    shared: Any = old._optimizers[0].state
+    shared["all"] = {"steps": 3, "size": torch.tensor(4.0)}
+
+    transfer(old, new)
+
+    assert new._optimizers[0].state == {"all": {"steps": 3, "size": torch.tensor(4.0)}}
+    assert new.digest(3) == old.digest(3)
+    shared["all"]["steps"] = 4
+    assert new.digest(3) != old.digest(3)
