@@ -640,6 +640,46 @@ def test_lazy_parameters_and_lbfgs_are_refused() -> None:
         pliant.Session(**small(model=model, optimizer=torch.optim.SparseAdam(model.parameters())))
 
 
+class Remembering(torch.optim.SGD):
+    """Keeps the last gradient, and a number beside its state."""
+
+    def __init__(self, params: Any, *, keeps: str) -> None:
+        super().__init__(params, lr=0.1)
+        self.keeps = keeps
+
+    def step(self, closure: Any = None) -> Any:
+        held = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for parameter in held:
+            last = parameter.grad if self.keeps == "itself" else parameter.grad.clone()
+            self.state[parameter]["last"] = last
+        return super().step(closure)
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), **({"beside": 1} if self.keeps == "beside" else {})}
+
+
+def test_an_optimizer_may_keep_a_copy_of_a_gradient_but_not_the_gradient_itself() -> None:
+    def run(keeps: str) -> None:
+        model = nn.Linear(4, 3)
+        optimizer = Remembering(model.parameters(), keeps=keeps)
+        with pliant.Session(**small(model=model, optimizer=optimizer)) as session:
+            for step in session.steps(4):
+                for batch in step:
+                    step.backward(loss_of(model, batch))
+
+    run("copy")
+    with pytest.raises(UsageError, match="Remembering keeps a gradient itself in its state as"):
+        run("itself")
+
+
+def test_an_optimizer_with_state_that_would_not_travel_is_refused() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = Remembering(model.parameters(), keeps="beside")
+
+    with pytest.raises(ConfigError, match="Remembering keeps 'beside' beside its state"):
+        pliant.Session(**small(model=model, optimizer=optimizer))
+
+
 def test_a_state_that_cannot_travel_is_refused_by_its_path() -> None:
     class Odd:
         def state_dict(self) -> Any:

@@ -143,6 +143,11 @@ def check_optimizers(
                 f"{type(optimizer).__name__} holds a parameter that is not in the model; put "
                 "everything that is trained into one module"
             )
+        if odd := sorted(optimizer.state_dict().keys() - {"state", "param_groups"}, key=repr):
+            raise ConfigError(
+                f"{type(optimizer).__name__} keeps {odd[0]!r} beside its state and its parameter "
+                "groups, and a joining replica would not get it; keep it in optimizer.state"
+            )
         checked.append(optimizer)
     if not checked:
         raise ConfigError("a session needs an optimizer")

@@ -23,6 +23,10 @@ from pliant.engine.slots import Extras
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 
+LOOKED_AT = 3
+"""First updates after which optimizers are looked at: state is made in the first, and what an
+optimizer remembers of its last gradient is there in the second."""
+
 
 class Update:
     """Applies one reduced gradient after another."""
@@ -56,6 +60,7 @@ class Update:
         ]
         self._gradients: list[torch.Tensor] = []
         self._grad_norm: float | None = None
+        self._looks_left = LOOKED_AT
         if scaler is not None:  # it makes its scale at first use, and slots of weight 0 use none
             scaler.scale(torch.zeros(()))
 
@@ -204,6 +209,9 @@ class Update:
                     self._scaler.step(optimizer)
         finally:
             self._is_stepping = False
+        if self._looks_left:
+            self._looks_left -= 1
+            _refuse_kept_gradients(active, present)
         if self._scaler is None or not active:
             return True
         has_overflowed = any(map(self._has_overflowed, active))
@@ -248,3 +256,26 @@ def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
 def _bits(hasher: xxhash.xxh3_64) -> int:
     """Return what fits into a signed integer of 64 bits."""
     return hasher.intdigest() >> 1
+
+
+def _refuse_kept_gradients(
+    optimizers: Sequence[torch.optim.Optimizer], present: Sequence[torch.nn.Parameter]
+) -> None:
+    """Refuse an optimizer that keeps a gradient itself: its memory is used again.
+
+    Raises:
+        UsageError: names the optimizer and the entry of its state.
+    """
+    lent = {_memory(parameter.grad) for parameter in present if parameter.grad is not None}
+    for optimizer in optimizers:
+        for entries in optimizer.state.values():
+            for key, value in entries.items() if isinstance(entries, Mapping) else ():
+                if torch.is_tensor(value) and value.numel() and _memory(value) in lent:
+                    raise UsageError(
+                        f"{type(optimizer).__name__} keeps a gradient itself in its state as "
+                        f"{key!r}, and the next steps overwrite it; keep a copy (grad.clone())"
+                    )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
