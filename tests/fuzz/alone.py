@@ -113,8 +113,8 @@ class _Comparison:
                 continue
             error = float(torch.linalg.vector_norm(found.to(gradient.dtype) - gradient))
             tolerance = TOLERANCE[found.dtype]
-            if self.recipe.max_grad_norm is not None:  # its norm is of float32
-                tolerance = max(tolerance, TOLERANCE[torch.float32])
+            if self.recipe.max_grad_norm is not None:  # all share the norm's error
+                tolerance = max(TOLERANCE[p.dtype] for p in self.plain.parameters.values())
             assert error <= tolerance * expected.magnitudes[name], (
                 f"{where}: the gradient of {name} is off by {error:.3g}, "
                 f"its terms have {expected.magnitudes[name]:.3g}"

@@ -51,6 +51,7 @@ def main() -> None:
             faults.install_plan(",".join(recipe.faults), replica=session.replica)
 
     def on_tail(session: pliant.Session, step: Any) -> None:
+        session.log(loss=step.loss)
         line = {
             "replica": session.replica,
             "step": step.index,
@@ -102,7 +103,7 @@ def _train(
                 for step in session.steps(until):
                     work.keepsakes.head(step.index)
                     for batch in step:
-                        if step.index == recipe.stop_at:
+                        if step.index == recipe.stop_at and workload.says_stop(batch):
                             step.stop()
                         loss, weight = work.loss(batch)
                         if loss is not None:

@@ -243,6 +243,7 @@ class Stage:
         self._events = Events(directory / "out" / "events.jsonl")
         self._tails = Lines(directory / "tails")
         self._committed = 0
+        self._num_steps = 0
         self._job = 0
         self._code: int | None = None
         self._killed: set[str] = set()
@@ -285,7 +286,7 @@ class Stage:
         status = self._wait(lambda: _ended(pid), DEADLINE_S)
         assert status == (0,), f"alone: {(self._directory / 'alone' / 'said.txt').read_text()}"
         (line,) = Lines(self._directory / "alone" / "digests").new()
-        assert line["committed"] == self._recipe.committed
+        self._num_steps = line["committed"]
         return line["digest"], line["parts"]
 
     # --- what is done to the job --------------------------------------------------------
@@ -294,7 +295,7 @@ class Stage:
         """Let the job come to the tail that makes ``step`` steps, and stand there."""
         self._permits.allow(step - 1)
         self._wait(lambda: self._steps() >= step or not self._is_on(), DEADLINE_S)
-        return self._is_on() and self._steps() < self._recipe.committed
+        return self._is_on() and self._steps() < self._num_steps
 
     def _do(self, event: Event) -> bool:
         """Do it and, if it says so, wait until it has shown its effect."""
@@ -350,7 +351,7 @@ class Stage:
         self._events.look()
         until_s = time.monotonic() + timeout_s
         while self._is_on() and time.monotonic() < until_s and not is_over():
-            if self._steps() >= self._recipe.committed - 1:
+            if self._steps() >= self._num_steps - 1:
                 return
             self._permits.allow(self._steps())
             time.sleep(LEAK_S)
@@ -388,7 +389,7 @@ class Stage:
         left = self._wait(lambda: not (_children() or self._files()), 5.0)
         assert left, f"left behind: processes {_children()}, files {self._files()}"
         job: Any = SimpleNamespace(out=self._directory / "out", said=self._story)
-        outcome = Outcome(job, self._directory, self._recipe.committed)
+        outcome = Outcome(job, self._directory, self._num_steps)
         fell_through = [line for line in outcome.digests if not line["committed"]]
         outcome.digests = [line for line in outcome.digests if line["committed"]]
         for line in outcome.digests:
@@ -414,11 +415,12 @@ class Stage:
         self._events.look()
         records = self._events.records
         placed = {fault.partition("@")[0]: fault for fault in self._recipe.faults}
+        ended = {record["replica"] for record in records if record["kind"] == "end_replica"}
         for record in records:
             if record["kind"] != "exited" or record["exited_kind"] != "signal":
                 continue
             name = record["replica"]
-            if name in placed and name not in self._killed:
+            if name in placed and name not in self._killed | ended:
                 point = placed[name].partition("@")[2].partition(":")[0]
                 self.counts[f"death at {point}"] += 1
         starters = self._recipe.start_replicas
