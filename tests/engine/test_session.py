@@ -676,7 +676,7 @@ def test_an_optimizer_with_state_that_would_not_travel_is_refused() -> None:
     model = nn.Linear(4, 3)
     optimizer = Remembering(model.parameters(), keeps="beside")
 
-    with pytest.raises(ConfigError, match="Remembering keeps 'beside' beside its state"):
+    with pytest.raises(ConfigError, match="Remembering has 'beside' in its state_dict"):
         pliant.Session(**small(model=model, optimizer=optimizer))
 
 

@@ -106,18 +106,6 @@ def test_what_a_module_keeps_besides_tensors_travels_and_is_in_the_digest() -> N
     assert state_of(old).digest(1) != state_of(new).digest(1)
 
 
-def test_what_an_optimizer_keeps_for_all_parameters_travels() -> None:
-    old, new = (state_of(nn.Linear(2, 1)) for _ in range(2))
-    optimizer: Any = old._optimizers[0]
-    optimizer.state["count"] = 3
-
-    transfer(old, new)
-
-    kept: Any = new._optimizers[0].state
-    assert kept["count"] == 3
-    assert old.digest(1) == new.digest(1)
-
-
 def test_what_a_script_keeps_of_the_model_itself_moves_with_the_model_on_a_joiner_too() -> None:
     old, new = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     copied = old.weight.detach().clone()
