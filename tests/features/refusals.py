@@ -263,6 +263,16 @@ def backward_in_tail(at: SimpleNamespace) -> None:
     at.step.backward(loss_of(at))
 
 
+def stepping_in_backward() -> None:
+    model = network()
+    for parameter in model.parameters():
+        own = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _, own=own: own.step()
+        )
+    trained(model=lambda: model)()
+
+
 class Fails(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -734,6 +744,14 @@ LOOP = [
         instead="do it in the tail",
         script=trained(changed_inside(clamp)),
         feature=("structure", "a forward that writes to weights"),
+    ),
+    Refusal(
+        sentence="the values of '1.bias' changed inside the loop over a step; change them before "
+        "that loop, or after it",
+        when="an optimizer of its own steps each parameter in a hook of the backward",
+        instead="give the optimizer to the session",
+        script=stepping_in_backward,
+        feature=("optimizers and schedulers", "stepping in a hook of the backward"),
     ),
     Refusal(
         sentence="parameter '2.bias' was made after the session was; make everything that is "

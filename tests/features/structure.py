@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from tests.features.feature import Batch, Block, Feature, adam, network
 from torch import nn
@@ -329,6 +331,21 @@ def random_layers() -> nn.Module:
     )
 
 
+class SometimesSkipped(nn.Module):
+    """Stochastic depth: which layers a micro-batch passes is drawn from Python and numpy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.leave = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if random.random() < 0.5:
+                x = x + layer(x) * float(np.random.rand())
+        return self.leave(x)  # type: ignore[no-any-return]
+
+
 # --- state of one's own ------------------------------------------------------------------
 
 
@@ -446,6 +463,12 @@ FEATURES = [
     Feature(name="attention", build=of(lambda: Attentive(0.0))),
     Feature(name="attention with dropout", build=of(lambda: Attentive(0.2)), is_random=True),
     Feature(name="dropout and random activations", build=of(random_layers), is_random=True),
+    Feature(
+        name="stochastic depth",
+        build=of(SometimesSkipped),
+        note="drawn from torch, numpy or `random`",
+        is_random=True,
+    ),
     Feature(name="Embedding and EmbeddingBag", build=of(Looked)),
     Feature(
         name="your own hooks",
