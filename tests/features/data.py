@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from tests.engine import models
 from tests.features.feature import NUM_SAMPLES, Batch, Block, Collate, Feature, adam, network
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
@@ -23,12 +24,13 @@ def fed(
     dataset: Callable[[], Dataset[Any]],
     unpack: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]] = lambda batch: batch,
     collate_fn: Collate = default_collate,
+    dropout: float = 0.0,
     **arguments: Any,
 ) -> Callable[[], Block]:
     """Return what builds a network that is fed from this dataset."""
 
     def build() -> Block:
-        model = network()
+        model = nn.Sequential(nn.Dropout(dropout), network())
 
         def loss(batch: Batch) -> torch.Tensor:
             points, labels = unpack(batch)
@@ -127,7 +129,7 @@ FEATURES = [
     Feature(name="TensorDataset, Subset, ConcatDataset", build=fed(halves)),
     Feature(
         name="random augmentation",
-        build=fed(lambda: Mapped(noisy)),
+        build=fed(lambda: Mapped(noisy), dropout=0.2),
         note="with the global generators of torch, numpy and `random`",
         is_random=True,
     ),

@@ -84,9 +84,10 @@ def tail(session: pliant.Session, step: Any, model: nn.Module, directory: Path, 
     }
     append(directory / "tails", line)
     sys.stdout.write(f"\r{(step.index + 1) / steps:4.0%}|{'#' * step.index}")
-    session.log(loss=step.loss, noise=float(torch.rand(())))
+    noise = float(torch.rand(()))
+    session.log(loss=step.loss, noise=noise)
     if session.leader:
-        append(directory / "notes", {"step": step.index})
+        append(directory / "notes", {"step": step.index, "noise": noise})
     session.save(directory / "weights.pt")
     look_at(model)
     with session.busy(60.0):
