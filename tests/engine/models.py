@@ -9,6 +9,7 @@ loop.
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -377,8 +378,11 @@ def _unfreeze(module: nn.Module) -> None:
 # --- a run that looks at itself --------------------------------------------------------
 
 
-def judged(*, randomness: bool = True) -> Case:
-    """Evaluates in its tails, lets a scheduler follow that, and adds a parameter group late."""
+def judged(*, randomness: bool = True, slow_s: float = 0.0) -> Case:
+    """Evaluates in its tails, lets a scheduler follow that, and adds a parameter group late.
+
+    With ``slow_s`` a micro-batch of the evaluation in step 4 takes that long, which is announced.
+    """
     body = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh())
     model = nn.Sequential(body, nn.Dropout(0.2 if randomness else 0.0), nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model[2].parameters(), lr=0.3, momentum=0.9)
@@ -388,17 +392,23 @@ def judged(*, randomness: bool = True) -> Case:
         points, labels = batch
         return functional.cross_entropy(model(points), labels), None
 
+    pause_s = 0.0
+
     def score(batch: Batch) -> Any:
         points, labels = batch
         logits = model(points)
         noise = torch.rand(()) + float(np.random.rand())
+        time.sleep(pause_s)
         return {"loss": functional.cross_entropy(logits, labels), "noise": noise}, len(labels) + 0.5
 
     def judge(session: pliant.Session, step: Any) -> None:
         if step.index >= 3 and len(optimizer.param_groups) == 1:
             optimizer.add_param_group({"params": list(body.parameters()), "lr": 0.05})
         if step.index % 2 == 0 or step.is_last:
-            values = session.evaluate(Points(21), score, micro_batch_size=2)
+            nonlocal pause_s
+            pause_s = slow_s if step.index == 4 else 0.0
+            with session.busy(max_s=60.0):
+                values = session.evaluate(Points(21), score, micro_batch_size=2)
             assert isinstance(values, dict)
             session.feed(loss=values["loss"] + 0.01 * values["noise"])
 

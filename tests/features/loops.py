@@ -6,6 +6,7 @@ from tests.features.feature import Feature
 
 HABITS = "tests/features/test_any_history.py::test_habits_around_the_loops_leave_no_trace"
 SESSIONS = "tests/processes/test_elastic_session.py"
+FRAMEWORKS = "tests/processes/test_frameworks.py"
 SESSION = "tests/engine/test_session.py"
 
 FEATURES = [
@@ -72,9 +73,35 @@ FEATURES = [
         proof=f"{SESSIONS}::test_a_kill_in_an_evaluation_costs_nothing",
     ),
     Feature(
-        name="a tail that takes minutes",
+        name="a tail or an evaluation that takes minutes",
         note="`with session.busy(max_s=...)`, or it is taken for a hang after `hang_s`",
+        proof=f"{SESSIONS}::test_an_announced_evaluation_may_take_longer_than_every_deadline",
+    ),
+    Feature(
+        name="a script that hangs on one replica",
+        note="it is ended after `hang_s` and replaced, the others lose nothing",
         proof=f"{SESSIONS}::test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced",
+    ),
+    Feature(
+        name="what one replica alone does to weights or learning rates",
+        result="refused",
+        note="found out when the step, or the part of the weights, is next voted on",
+        proof=f"{SESSIONS}::test_what_a_script_does_on_one_replica_only_is_found_out",
+    ),
+    Feature(
+        name="Hugging Face causal language models",
+        note="`examples/huggingface_lm.py`, with `make frameworks`",
+        proof=f"{FRAMEWORKS}::test_a_hugging_face_model_ends_with_the_same_weights",
+    ),
+    Feature(
+        name="torchvision models, TensorBoard",
+        note="`examples/torchvision_resnet.py`, with `make frameworks`; the leader writes",
+        proof=f"{FRAMEWORKS}::test_a_torchvision_model_logs_the_same_to_tensorboard",
+    ),
+    Feature(
+        name="MLflow",
+        note="one leader after another writes to the same run; with `make frameworks`",
+        proof=f"{FRAMEWORKS}::test_mlflow_gets_one_run_from_one_leader_after_another",
     ),
     Feature(
         name='`reduction="fast"`',

@@ -188,6 +188,8 @@ def variant(kind: str, name: str) -> Make:
     return lambda p: getattr(optim, name)(p, lr=1e-2, **{kind: True})
 
 
+JUDGED = "tests/processes/test_elastic_session.py::test_join_drain_and_kill_leave_no_trace"
+
 FEATURES = [
     *(
         Feature(name=name, build=trained_by(make), note=NOTES.get(name, ""))
@@ -210,6 +212,16 @@ FEATURES = [
         name="add_param_group",
         build=groups_added_later,
         note="before the session is made",
+    ),
+    Feature(
+        name="add_param_group in a tail",
+        note="joiners get the group with the state",
+        proof=JUDGED,
+    ),
+    Feature(
+        name="ReduceLROnPlateau by name",
+        note="`plateau={name: ...}`, fed by `session.feed(name=value)` in the tail",
+        proof=JUDGED,
     ),
     Feature(name="parameters given by name", build=named_parameters),
     Feature(name="one parameter in two optimizers", build=one_parameter_in_two),

@@ -47,6 +47,24 @@ class Refusal:
     """Group and name under which the page of features has it too."""
 
 
+class Hoarder(torch.optim.SGD):
+    """An optimizer that keeps what it was lent."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["last"] = parameter.grad
+        return super().step(closure)
+
+
+def hoarded() -> None:
+    model = network()
+    with session(model=model, optimizer=Hoarder(model.parameters(), lr=0.1)) as opened:
+        for step in opened.steps(3):
+            for points, labels in step:
+                step.backward(nn.functional.cross_entropy(model(points), labels))
+
+
 # --- scripts that are refused -------------------------------------------------------
 
 
@@ -683,6 +701,13 @@ LOOP = [
         instead="`step.backward(loss)`",
         script=trained(lambda at: torch.autograd.backward(loss_of(at))),
         feature=("loops", "loss.backward()"),
+    ),
+    Refusal(
+        sentence="Hoarder keeps a gradient itself in its state as 'last', and the next steps "
+        "overwrite it; keep a copy (grad.clone())",
+        when="an optimizer of your own remembers `p.grad`",
+        instead="`p.grad.clone()`",
+        script=hoarded,
     ),
     Refusal(
         sentence="optimizer.step() was called by the script; the session steps the optimizer when "

@@ -480,5 +480,10 @@ FEATURES = [
         build=kept_notes,
         note="`extra_state=`: plain values, containers, Counter, None, tensors, numpy",
     ),
+    Feature(
+        name="torch.compile",
+        note="`warmup=` compiles before a replica reports ready; compare with a run that compiles",
+        proof="tests/processes/test_elastic_session.py::test_a_joiner_compiles_before_it_joins",
+    ),
     Feature(name="get_extra_state of modules", build=extra_module_state),
 ]

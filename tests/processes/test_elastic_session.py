@@ -229,6 +229,21 @@ def test_a_kill_in_an_evaluation_costs_nothing(tmp_path: Path, fault: str) -> No
     outcome.check(reference("judged", 14))
 
 
+def test_an_announced_evaluation_may_take_longer_than_every_deadline(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "judged",
+        8,
+        nothing,
+        replicas=2,
+        options={"slow_s": 0.8},
+        settings={"hang_s": 1.0, "step_s": 1.0},
+    )
+
+    outcome.check(reference("judged", 8))
+    assert [r["exited_kind"] for r in outcome.kinds("exited")] == ["finished", "finished"]
+
+
 def test_what_a_script_does_on_one_replica_only_is_found_out(tmp_path: Path) -> None:
     outcome = run(
         tmp_path,
