@@ -163,6 +163,14 @@ def test_what_makes_no_sense_is_refused(
         in_a_tail(action)
 
 
+def test_a_result_that_is_no_number_has_no_sign() -> None:
+    """What another replica evaluated comes as text, in which it has none."""
+    found = in_a_tail(lambda session: session.evaluate(Points(4), lambda batch: -math.nan))
+
+    assert math.isnan(found)
+    assert math.copysign(1.0, found) == 1.0
+
+
 def test_outside_of_a_tail_there_is_nothing_to_evaluate_or_feed() -> None:
     model = nn.Linear(4, 3)
     with pliant.Session(

@@ -178,7 +178,8 @@ def _total(rows: Sequence[Row]) -> Outcome:
         found = [(row.values[name], row.weight) for row in rows if name in row.values]
         weight = _sum([weight for _, weight in found])
         total = _sum([value * weight for value, weight in found if weight])
-        means[name] = total / weight if weight else math.nan
+        mean = total / weight if weight else math.nan
+        means[name] = math.nan if math.isnan(mean) else mean  # the sign of a nan does not travel
     return means[_ONLY] if names == [_ONLY] else means
 
 
