@@ -88,6 +88,8 @@ TAILS = (
     "rate by loss",
     "reset",
     "thaw",
+    "evaluate",
+    "feed",
 )
 """What a script does outside of its micro-batches, and keeps; see ``workload.Keepsakes``."""
 
@@ -142,7 +144,7 @@ SCHEDULERS = (
     "ReduceLROnPlateau",
 )
 
-POINTS = tuple(sorted(faults.POINTS - {"evaluate"}))
+POINTS = tuple(sorted(faults.POINTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,9 @@ class Recipe:
     num_steps: int
     phases: tuple[tuple[int, str], ...]
     tail: tuple[str, ...]
+    warmup: bool
+    """Whether every replica computes a micro-batch before it reports ready."""
+
     all_held: bool
     """Whether the optimizers hold all parameters; else one block's are never stepped."""
 
@@ -322,6 +327,7 @@ class _Draw:
             num_steps=num_steps,
             phases=self._phases(num_steps),
             tail=self._some(0.2, *TAILS),
+            warmup=self._chance(0.15),
             all_held=self._chance(0.85),
             process=self._one("", "", "", "", "deterministic", "float64 by default"),
             stop_at=num_steps - 2 if self._chance(0.08) else None,

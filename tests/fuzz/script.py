@@ -110,6 +110,8 @@ def _train(
                             step.backward(loss, weight=weight)
                     norm = step.grad_norm if "history" in recipe.tail else 0.0
                     work.keepsakes.update(step.index, loss=step.loss, grad_norm=norm)
+                    if {"evaluate", "feed"} & set(recipe.tail) and step.index % 3 == 2:
+                        _evaluate(session, work, step.index)
                     on_tail(session, step)
                 work.change(action)
         on_end(session)
@@ -139,6 +141,14 @@ def digests(session: pliant.Session) -> dict[str, str]:
     return found
 
 
+def _evaluate(session: pliant.Session, work: workload.Workload, step: int) -> None:
+    score = session.evaluate(work.dataset, work.score)
+    assert isinstance(score, float)
+    work.keepsakes.scores[step] = score
+    if "feed" in work.recipe.tail:
+        session.feed(score=score)
+
+
 def session_of(work: workload.Workload) -> pliant.Session:
     """Return the session of these objects, closed."""
     recipe = work.recipe
@@ -157,6 +167,8 @@ def session_of(work: workload.Workload) -> pliant.Session:
         drop_last=recipe.data.drop_last,
         shuffle=recipe.data.shuffle,
         buffers=work.buffers(),
+        plateau=work.plateau,
+        warmup=work.warm_up if recipe.warmup else None,
     )
 
 

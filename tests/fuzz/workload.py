@@ -57,6 +57,25 @@ class Workload:
         with nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype):
             return _loss(self.recipe, self.model, batch)
 
+    @property
+    def plateau(self) -> dict[str, Any]:
+        """The scheduler that the script feeds with its score."""
+        if "feed" not in self.recipe.tail:
+            return {}
+        return {"score": _scheduler("ReduceLROnPlateau", self.optimizers[0], self.recipe)}
+
+    def warm_up(self, batch: Any) -> torch.Tensor:
+        """Return the loss of a micro-batch, whatever it is good for."""
+        logits: torch.Tensor = self.model(_unpack(batch)[0])[0]
+        return logits.float().pow(2).mean()
+
+    def score(self, batch: Any) -> tuple[float, float]:
+        """Return what the script evaluates by, and its weight."""
+        x, y = _unpack(batch)
+        losses, weights = _per_target(self.recipe, self.model(x)[0], y)
+        total = float(weights.sum())
+        return (float((losses * weights).sum()) / total if total else 0.0), total
+
     def outside(self) -> AbstractContextManager[Any]:
         """Return what the script wraps around its whole loop."""
         if self.recipe.precision == "bf16 autocast outside":
@@ -251,14 +270,12 @@ class Own(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         for group in self.param_groups:
             group["seen"] = Counter()
-        everything: Any = self.state
-        everything["all"] = {"steps": 0, "size": torch.zeros(())}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         del closure
         everything: Any = self.state
-        shared = everything["all"]
+        shared = everything.setdefault("all", {"steps": 0, "size": torch.zeros(())})
         shared["steps"] += 1
         for group in self.param_groups:
             group["seen"][shared["steps"] % 2] += 1
@@ -270,7 +287,7 @@ class Own(torch.optim.Optimizer):
                 last = state.get("last", parameter.grad)
                 state["last"] = parameter.grad.clone()
                 state["norms"] = deque(state.get("norms", ()), maxlen=2)
-                state["norms"].append(float(last.abs().max()))
+                state["norms"].append(float(last.abs().sum()))
                 state["skipped"] = None
                 change = parameter.grad + 0.3 * last + group["weight_decay"] * parameter
                 rate = group["lr"] / (1.0 + 0.1 * float(torch.log1p(shared["size"])))
@@ -453,6 +470,7 @@ class Keepsakes:
         self.history: deque[tuple[float, float]] = deque(maxlen=5)
         self.drawn: dict[int, Any] = {}
         self.last_loss = float("inf")
+        self.scores: dict[int, float] = {}
 
     def _all_but_local(self, recipe: Recipe) -> dict[str, torch.Tensor]:
         """Return the model's own tensors, as ``state_dict`` does."""
@@ -504,6 +522,7 @@ class Keepsakes:
             "drawn": self.drawn,
             "last_loss": self.last_loss,
             "live": self.live,
+            "scores": self.scores,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -514,3 +533,4 @@ class Keepsakes:
         self.drawn = dict(state["drawn"])
         self.last_loss = state["last_loss"]
         self.live = dict(state["live"])
+        self.scores = dict(state["scores"])
