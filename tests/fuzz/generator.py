@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pprint import pformat
 from typing import Any
 
@@ -88,6 +88,7 @@ TAILS = (
     "rate by loss",
     "reset",
     "thaw",
+    "add group",
     "evaluate",
     "feed",
 )
@@ -124,6 +125,10 @@ a parameter that gets its first gradient late, and spoils 32 bfloat16 numbers or
 
 ONE_BY_ONE = ("Muon", "Own")
 """Optimizers without a ``foreach`` variant."""
+
+VARIANTS = ("foreach", "fused", "maximize", "amsgrad", "tensor_lr")
+"""Options that are counted."""
+
 REAL_ONLY = ("Adafactor", "Muon")
 MATRICES_ONLY = ("Muon",)
 
@@ -213,13 +218,13 @@ class Recipe:
     num_steps: int
     phases: tuple[tuple[int, str], ...]
     tail: tuple[str, ...]
-    warmup: bool
+    warmup: bool = False
     """Whether every replica computes a micro-batch before it reports ready."""
 
-    all_held: bool
+    all_held: bool = True
     """Whether the optimizers hold all parameters; else one block's are never stepped."""
 
-    process: str
+    process: str = ""
     """What the script sets for the whole process."""
 
     stop_at: int | None
@@ -274,9 +279,6 @@ class Recipe:
         )
 
 
-VARIANTS = ("foreach", "fused", "maximize", "amsgrad", "tensor_lr")
-
-
 def parse(text: str) -> Recipe:
     """Read a recipe back that was printed."""
     names = {kind.__name__: kind for kind in (Recipe, Part, Optimizer, Data, Event)}
@@ -301,7 +303,7 @@ class _Draw:
     def recipe(self) -> Recipe:
         task = self._one("vectors", "tokens", "images")
         precision = self._precision()
-        parts = self._parts(precision)
+        parts = self._parts()
         num_slots = self._one(2, 2, 3, 3, 4, 4, 5, 5, 6, 7, 8)
         micro = self._one(1, 2, 2, 3)
         num_steps = self._random.randint(10, 15)
@@ -328,7 +330,7 @@ class _Draw:
             phases=self._phases(num_steps),
             tail=self._some(0.2, *TAILS),
             warmup=self._chance(0.15),
-            all_held=self._chance(0.85),
+            all_held=self._chance(0.8),
             process=self._one("", "", "", "", "deterministic", "float64 by default"),
             stop_at=num_steps - 2 if self._chance(0.08) else None,
             start_replicas=start,
@@ -357,11 +359,10 @@ class _Draw:
             )
         )
 
-    def _parts(self, precision: str) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[Part, ...]:
         kinds = [self._one(*PLAIN_PARTS) for _ in range(self._random.randint(1, 4))]
         kinds += [self._one(*RANDOM_PARTS) for _ in range(self._one(0, 0, 1, 1, 2))]
         self._random.shuffle(kinds)
-        del precision
         return tuple(Part(kind=kind, wrap=self._one(*WRAPS)) for kind in kinds)
 
     def _front(self) -> tuple[str, ...]:
@@ -494,11 +495,3 @@ def _corrected(chosen: Recipe) -> Recipe:
     if chosen.data.items == "object" and chosen.data.collate == "default":
         chosen = replace(chosen, data=replace(chosen.data, collate="own"))
     return chosen
-
-
-def replaced(given: Recipe, **values: Any) -> Recipe:
-    """Return the recipe with other values in these fields, for making a failure smaller."""
-    known = {field.name for field in fields(Recipe)}
-    if not known >= values.keys():
-        raise KeyError(f"a recipe has no {', '.join(sorted(values.keys() - known))}")
-    return replace(given, **values)

@@ -268,8 +268,6 @@ class Own(torch.optim.Optimizer):
 
     def __init__(self, params: Any, lr: float = 0.01, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            group["seen"] = Counter()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -278,7 +276,7 @@ class Own(torch.optim.Optimizer):
         shared = everything.setdefault("all", {"steps": 0, "size": torch.zeros(())})
         shared["steps"] += 1
         for group in self.param_groups:
-            group["seen"][shared["steps"] % 2] += 1
+            group.setdefault("seen", Counter())[shared["steps"] % 2] += 1
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
@@ -463,6 +461,9 @@ class Keepsakes:
         self.kinds = recipe.tail
         self.model = model
         self.optimizers = optimizers
+        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        free = [p for p in model.parameters() if id(p) not in held]
+        self.shelved = [] if recipe.schedulers else free  # schedulers know the first groups only
         self.example = Samples(recipe.task, recipe.data).plain(0)[0].unsqueeze(0)
         self.live = self._all_but_local(recipe) if "live" in self.kinds else {}
         self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -504,6 +505,8 @@ class Keepsakes:
             for parameter in self.model.parameters():
                 if not parameter.is_complex():
                     parameter.clamp_(-2.0, 2.0)
+        if "add group" in self.kinds and step == 4 and self.shelved:
+            self.optimizers[-1].add_param_group({"params": self.shelved, "lr": 0.003})
         if "reset" in self.kinds and step == 5:
             self.optimizers[0].state.clear()
         if "thaw" in self.kinds and step in (3, 6):
