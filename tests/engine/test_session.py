@@ -473,6 +473,27 @@ def test_saved_weights_load_without_pickle(tmp_path: Path) -> None:
     assert torch.equal(weights["0.weight"], arguments["model"][0].weight)
 
 
+def test_a_step_uses_weights_as_they_are_under_an_autocast_around_all_steps() -> None:
+    """Autocast keeps casted weights: one who joined after the tail would have others."""
+
+    def run(*, looks: bool) -> str:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session = pliant.Session(**small(model=model, optimizer=optimizer))
+        with session, torch.autocast("cpu", dtype=torch.bfloat16):
+            for step in session.steps(4):
+                for batch in step:
+                    step.backward(loss_of(model, batch))
+                with torch.no_grad():
+                    if looks:
+                        model(torch.ones(2, 4))
+                    model.weight.mul_(0.5)
+            return session.state_digest()
+
+    assert run(looks=True) == run(looks=False)
+
+
 def test_log_writes_one_line_when_alone(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = small()
     with pliant.Session(**arguments) as session:

@@ -189,6 +189,7 @@ class Training:
     # --- helpers ------------------------------------------------------------------------
 
     def _begin(self, step: int) -> None:
+        torch.clear_autocast_cache()  # the script may have changed weights that it had used before
         formed = self.membership.formed()
         self._slots.begin(
             Attempt(
