@@ -494,6 +494,14 @@ def test_a_step_uses_weights_as_they_are_under_an_autocast_around_all_steps() ->
     assert run(looks=True) == run(looks=False)
 
 
+def test_a_loop_that_learns_nothing_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pliant.Session(**small()) as session:
+        for step in session.steps(3):
+            for _ in step:
+                pass
+    assert capsys.readouterr().err.count("learned nothing: no micro-batch of it had a step.") == 1
+
+
 def test_log_writes_one_line_when_alone(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = small()
     with pliant.Session(**arguments) as session:

@@ -79,6 +79,7 @@ class Training:
         self._result: Result | None = None
         self._wants_stop = False
         self._has_left_loop = False
+        self._has_said_idle = False
         self._committed_at_s = time.monotonic()
         self.done: Done | None = None
         """The step whose tail is running."""
@@ -239,6 +240,12 @@ class Training:
             generation=verdict.generation,
             digest=digest,
         )
+        if not result.extras.num_computed and not self._has_said_idle:
+            self._has_said_idle = True
+            self._reporter.noted(
+                f"step {result.step} learned nothing: no micro-batch of it had a step.backward(...) "
+                "of a weight above 0"
+            )
         self.done = Done(loss=result.extras.loss, verdict=verdict)
         self._report(result, verdict)
 
