@@ -243,8 +243,8 @@ class Training:
         if not result.extras.num_computed and not self._has_said_idle:
             self._has_said_idle = True
             self._reporter.noted(
-                f"step {result.step} learned nothing: no micro-batch of it had a step.backward(...) "
-                "of a weight above 0"
+                f"step {result.step} learned nothing: no micro-batch of it had a "
+                "step.backward(...) of a weight above 0"
             )
         self.done = Done(loss=result.extras.loss, verdict=verdict)
         self._report(result, verdict)
