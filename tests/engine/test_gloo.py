@@ -90,6 +90,20 @@ def test_a_cut_ends_what_waits_for_a_silent_peer_and_the_group_dies_quickly() ->
     assert time.monotonic() - started_at < 2
 
 
+def test_a_peer_that_is_gone_is_noticed_without_any_operation() -> None:
+    mine, theirs = a_pair()
+    assert not mine.has_lost_a_peer()
+
+    theirs.cut()  # what the kernel does when a process dies
+    deadline_s = time.monotonic() + 5
+    while not mine.has_lost_a_peer() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+    assert mine.has_lost_a_peer()
+    mine.destroy()
+    theirs.destroy()
+
+
 def test_a_cut_spares_sockets_that_are_not_the_groups() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     mine, theirs = a_pair()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import stat
 import threading
@@ -180,6 +181,10 @@ class GlooBackend:
         with _failures():
             work.wait()
 
+    def has_lost_a_peer(self) -> bool:
+        """Whether a connection has ended; also told where no operation is pending."""
+        return any(_has_ended(descriptor, inode) for descriptor, inode in self._sockets)
+
     def cut(self) -> None:
         """Break every connection; pending operations fail, here and at the peers.  Idempotent."""
         sockets, self._sockets = self._sockets, ()
@@ -260,6 +265,18 @@ def _describe(descriptor: int) -> tuple[int, Address, Address | None] | None:
 
 def _address(name: tuple[Any, ...]) -> Address:
     return str(name[0]).removeprefix("::ffff:"), int(name[1])
+
+
+def _has_ended(descriptor: int, inode: int) -> bool:
+    """Tell whether the other end of a connection is gone; gloo closes it when it notices."""
+    try:
+        if os.fstat(descriptor).st_ino != inode:
+            return True
+        ended = select.poll()
+        ended.register(descriptor, select.POLLRDHUP)
+        return bool(ended.poll(0))
+    except OSError:
+        return True
 
 
 def _shut_down(descriptor: int, inode: int) -> None:

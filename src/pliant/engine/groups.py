@@ -65,9 +65,9 @@ class LayoutMismatch(PliantError):  # noqa: N818
 class Backend(Protocol):
     """What depends on the device: a connected group of W members.
 
-    Used by one communication thread, except for ``cut`` and ``destroy``.  What the collectives
-    return has ``get_future()``; what ``send`` and ``receive`` return is for ``wait``.  All but
-    ``cut`` and ``destroy`` may raise OperationFailed.
+    Used by one communication thread, except for ``has_lost_a_peer``, ``cut`` and ``destroy``.  What
+    the collectives return has ``get_future()``; what ``send`` and ``receive`` return is for
+    ``wait``.  All but those three may raise OperationFailed.
     """
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -98,6 +98,10 @@ class Backend(Protocol):
 
     def wait(self, work: Any) -> None:
         """Block until a point-to-point operation has ended; ``cut`` ends it."""
+        ...
+
+    def has_lost_a_peer(self) -> bool:
+        """Whether a member's connection has ended; from any thread, returns at once."""
         ...
 
     def cut(self) -> None:
@@ -317,10 +321,10 @@ class Group:
             look: called while others are waited for; may raise.
 
         Raises:
-            GroupBroken: the store is gone.
+            GroupBroken: the store is gone, or a member that has given nothing.
         """
-        store = self._store
-        if store is None:
+        store, backend = self._store, self._backend
+        if store is None or backend is None:
             return [payload]
         keys = [f"{name}/{rank}" for rank in range(self.size)]
         try:
@@ -330,6 +334,10 @@ class Group:
             store.set(keys[self.rank], payload.decode())
             self._posted[keys[self.rank]] = step
             while not store.check(keys):
+                # No operation is pending that would fail, and nobody else tells: whoever leaves at
+                # the next boundary may die without a Reform.
+                if backend.has_lost_a_peer() and not store.check(keys):
+                    raise GroupBroken(self.generation, "a member is gone that others wait for")
                 look()
             return list(store.multi_get(keys))
         except RuntimeError as error:
