@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ def compare(recipe: Recipe) -> int:
         AssertionError: a loss, a gradient, a buffer, a weight or a learning rate is not that of
             the plain loop; says which and at what step.
     """
-    with workload.process_of(recipe):
+    with workload.process_of(recipe), redirect_stderr(StringIO()):  # what a session notes
         return _Comparison(recipe.quiet(num_steps=NUM_STEPS)).run()
 
 
