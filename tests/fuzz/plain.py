@@ -124,7 +124,9 @@ class PlainLoop:
         if self.recipe.max_grad_norm is None or not expected.gradients:
             return
         norm = float(torch.nn.utils.get_total_norm(list(expected.gradients.values())))
-        factor = min(1.0, self.recipe.max_grad_norm / (norm + 1e-6))
+        factor = self.recipe.max_grad_norm / (norm + 1e-6)
+        if factor > 1.0:  # nan is not, and stays
+            return
         for name in expected.gradients:
             expected.gradients[name] *= factor
             expected.magnitudes[name] *= factor
