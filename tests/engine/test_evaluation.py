@@ -116,16 +116,16 @@ def test_the_run_goes_on_as_if_nothing_had_been_evaluated() -> None:
     assert [module.training for module in (model, model[1], model[2])] == [True, True, False]
 
 
-def in_a_tail(action: Callable[[pliant.Session], Any], **more: Any) -> Any:
+def small_session(model: nn.Module, **more: Any) -> pliant.Session:
+    arguments = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), **more}
+    return pliant.Session(
+        model=model, dataset=Points(4), global_batch_size=4, micro_batch_size=2, **arguments
+    )
+
+
+def in_a_tail(action: Callable[[pliant.Session], Any]) -> Any:
     model = nn.Linear(4, 3)
-    with pliant.Session(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=Points(4),
-        global_batch_size=4,
-        micro_batch_size=2,
-        **more,
-    ) as session:
+    with small_session(model) as session:
         for step in session.steps(1):
             for points, labels in step:
                 step.backward(functional.cross_entropy(model(points), labels))
@@ -151,6 +151,7 @@ def test_weights_count_and_weight_zero_does_not() -> None:
             UsageError,
             "at least 0, got -1",
         ),
+        (lambda s: s.evaluate(Points(3), lambda batch: (1.0, "x")), UsageError, "must return the"),
         (lambda s: s.evaluate([], lambda batch: 1.0), ConfigError, "cannot evaluate 0 samples"),
         (lambda s: s.evaluate(iter([1]), lambda batch: 1.0), ConfigError, "map-style"),
         (lambda s: s.feed(other=1.0), UsageError, "no scheduler of that name; it has: none"),
@@ -172,15 +173,25 @@ def test_a_result_that_is_no_number_has_no_sign() -> None:
 
 
 def test_outside_of_a_tail_there_is_nothing_to_evaluate_or_feed() -> None:
-    model = nn.Linear(4, 3)
-    with pliant.Session(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=Points(4),
-        global_batch_size=4,
-        micro_batch_size=2,
-    ) as session:
+    with small_session(nn.Linear(4, 3)) as session:
         with pytest.raises(UsageError, match="belongs in the tail of a step"):
             session.evaluate(Points(3), lambda batch: 1.0)
         with pytest.raises(UsageError, match="belongs in the tail of a step"):
             session.feed(loss=1.0)
+
+
+def test_feeding_does_not_hide_a_step_of_the_scripts_own() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    def train() -> None:
+        with small_session(model, optimizer=optimizer, plateau={"loss": plateau}) as session:
+            for step in session.steps(1):
+                for points, labels in step:
+                    step.backward(functional.cross_entropy(model(points), labels))
+                plateau.step(step.loss)
+                session.feed(loss=step.loss)
+
+    with pytest.raises(UsageError, match="called by the script"):
+        train()

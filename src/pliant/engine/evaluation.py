@@ -154,19 +154,19 @@ def _undisturbed(model: torch.nn.Module, buffers: BufferRules) -> Iterator[None]
 
 
 def _read(answer: Any, samples: int) -> Row:
-    weight = float(samples)
-    if isinstance(answer, tuple) and len(answer) == 2:
-        answer, weight = answer[0], float(answer[1])
-    if not (math.isfinite(weight) and weight >= 0.0):
-        raise UsageError(f"the weight of an evaluated micro-batch must be at least 0, got {weight}")
-    named = answer if isinstance(answer, Mapping) else {_ONLY: answer}
+    weighed = isinstance(answer, tuple) and len(answer) == 2
+    mean, counted = answer if weighed else (answer, samples)
+    named = mean if isinstance(mean, Mapping) else {_ONLY: mean}
     try:
+        weight = float(counted)
         values = {str(name): float(value) for name, value in named.items()}
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
             "the function given to session.evaluate must return the micro-batch's mean as a "
             f"number, or a dict of them by name, or such a thing and its weight: {error}"
         ) from error
+    if not (math.isfinite(weight) and weight >= 0.0):
+        raise UsageError(f"the weight of an evaluated micro-batch must be at least 0, got {weight}")
     return Row(weight=weight, values=values)
 
 

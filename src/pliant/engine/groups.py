@@ -321,12 +321,14 @@ class Group:
             look: called while others are waited for; may raise.
 
         Raises:
-            GroupBroken: the store is gone, or a member that has given nothing.
+            GroupBroken: the store is gone, or a member that has given nothing; or the deadline of
+                a collective has passed.
         """
         store, backend = self._store, self._backend
         if store is None or backend is None:
             return [payload]
         keys = [f"{name}/{rank}" for rank in range(self.size)]
+        deadline_at = time.monotonic() + self.collective_s
         try:
             for old in [key for key, posted in self._posted.items() if posted < step]:
                 store.delete_key(old)
@@ -338,6 +340,8 @@ class Group:
                 # the next boundary may die without a Reform.
                 if backend.has_lost_a_peer() and not store.check(keys):
                     raise GroupBroken(self.generation, "a member is gone that others wait for")
+                if time.monotonic() > deadline_at:
+                    raise GroupBroken(self.generation, f"no answer within {self.collective_s:g} s")
                 look()
             return list(store.multi_get(keys))
         except RuntimeError as error:

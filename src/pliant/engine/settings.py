@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core import batching
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError
 from pliant.engine.update import Scheduler
 
 _Part = TypeVar("_Part")
@@ -244,9 +244,3 @@ def _check_module(name: str, module: torch.nn.Module) -> None:
             )
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ConfigError("the model is wrapped in DistributedDataParallel; pass it unwrapped")
-
-
-def check_usage(condition: bool, sentence: str) -> None:
-    """Raise UsageError with this sentence unless the condition holds."""
-    if not condition:
-        raise UsageError(sentence)

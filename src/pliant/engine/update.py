@@ -110,8 +110,9 @@ class Update:
         """Step the named schedulers.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is none of that name, or the script has stepped one itself.
         """
+        self.check_schedulers()
         for name, value in values.items():
             if name not in self._plateau:
                 known = ", ".join(sorted(self._plateau)) or "none"
@@ -154,7 +155,7 @@ class Update:
     def settings_digest(self) -> int:
         """Return 63 bits of all hyper-parameters, which every replica must have alike."""
         values = [
-            [sorted((key, repr(value)) for key, value in group.items() if key != "params")]
+            sorted((key, repr(value)) for key, value in group.items() if key != "params")
             for optimizer in self._optimizers
             for group in optimizer.param_groups
         ]
