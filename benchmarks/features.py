@@ -40,7 +40,17 @@ def options() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=8, help="turns in a block")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds per configuration")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if not named(chosen):
+        parser.error(f"--only names no feature; there are: {'; '.join(workloads())}")
+    return chosen
+
+
+def named(chosen: argparse.Namespace) -> list[str]:
+    """List the features that were asked for."""
+    return [
+        name for name in workloads() if not chosen.only or any(part in name for part in chosen.only)
+    ]
 
 
 def measure(feature: str, size: int, chosen: argparse.Namespace) -> Figure:
@@ -59,11 +69,8 @@ def main() -> None:
     """Measure every feature at every size and write the page."""
     chosen = options()
     before = harness.load()
-    names = [
-        name for name in workloads() if not chosen.only or any(part in name for part in chosen.only)
-    ]
     figures = []
-    for name in names:
+    for name in named(chosen):
         for size in chosen.sizes:
             figures.append(measure(name, size, chosen))
             print(harness.table(figures[-1:]), flush=True)

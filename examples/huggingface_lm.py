@@ -28,7 +28,7 @@ with pliant.Session(
     micro_batch_size=4,
     max_grad_norm=1.0,
 ) as session:
-    for step in session.steps(int(sys.argv[1])):
+    for step in session.steps(int(sys.argv[1]) if sys.argv[1:] else 50):
         for batch in step:
             step.backward(model(input_ids=batch, labels=batch).loss)
         session.log(loss=step.loss)

@@ -28,7 +28,7 @@ with pliant.Session(
     global_batch_size=32,
     micro_batch_size=8,
 ) as session:
-    for step in session.steps(int(sys.argv[1])):
+    for step in session.steps(int(sys.argv[1]) if sys.argv[1:] else 40):
         for x, y in step:
             step.backward(torch.nn.functional.cross_entropy(model(crop(x)), y))
         held_out = TensorDataset(images[:64], labels[:64])
