@@ -20,6 +20,7 @@ def main() -> None:
     """Build the model and the data, train, save."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=500, help="optimizer steps in all")
+    parser.add_argument("--until", help="stop early once this file exists")
     parser.add_argument("--global-batch", type=int, default=16, help="samples per step")
     parser.add_argument("--micro-batch", type=int, default=2, help="samples per forward pass")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
@@ -50,6 +51,8 @@ def main() -> None:
             for tokens, targets in step:  # the micro-batches that this replica owns
                 step.backward(next_byte_loss(model(tokens), targets))
             session.log(loss=step.loss, learning_rate=scheduler.get_last_lr()[0])
+            if args.until and Path(args.until).exists():
+                step.stop()  # all replicas, after the same step
         if args.save:
             session.save(args.save)
         if args.digest and session.leader:

@@ -58,9 +58,13 @@ class Size:
     spacing: int
     """Steps in peace between one change and the next act."""
 
+    ends_after_acts: bool = False
+    """The elastic run stops once every act is over, however many of ``steps`` that took: as short
+    as the machine allows, and never too short for what is to be shown."""
+
 
 FULL = Size(steps=160, spacing=16)
-QUICK = Size(steps=48, spacing=4)
+QUICK = Size(steps=400, spacing=3, ends_after_acts=True)
 
 Deed = Callable[[str, Board], None]
 
@@ -104,9 +108,10 @@ def demo(out: Path, *, quick: bool, as_json: bool) -> int:
     for part in ("elastic", "undisturbed"):
         shutil.rmtree(out / part, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    _say(console, _INTRODUCTION.format(steps=size.steps))
+    length = f"{size.steps} steps"
+    _say(console, _INTRODUCTION.format(length="as briefly as it can" if quick else length))
     _say(console, "1. An elastic run: 2 replicas grow to 4, one is drained, one is killed.")
-    _run(
+    steps = _run(
         out / "elastic",
         script,
         size,
@@ -115,6 +120,7 @@ def demo(out: Path, *, quick: bool, as_json: bool) -> int:
         quiet=as_json,
     )
     _say(console, "\n2. The same job at one replica, undisturbed.")
+    size = Size(steps=steps, spacing=0)
     _run(out / "undisturbed", script, size, ("--min", "1", "--max", "1"), (), quiet=as_json)
     report = make_report(out)
     report["wall_s"] = round(time.monotonic() - began, 1)
@@ -127,7 +133,7 @@ def demo(out: Path, *, quick: bool, as_json: bool) -> int:
 
 
 _INTRODUCTION = (
-    "A byte-level GPT (3.2M parameters) learns Python's own documentation, {steps} steps, twice:\n"
+    "A byte-level GPT (3.2M parameters) learns Python's own documentation, {length}, twice:\n"
     "once while its replicas come, go and die, once in peace. Both must end with the same bits.\n"
 )
 
@@ -183,20 +189,23 @@ def _run(
     acts: Sequence[Act],
     *,
     quiet: bool,
-) -> None:
-    """Run one job to its end, doing each act when its time has come."""
-    job = f"demo-{out.name}-{os.getpid()}"
+) -> int:
+    """Run one job to its end, doing each act when its time has come; return its steps."""
+    job, is_over = f"demo-{out.name}-{os.getpid()}", out / "acts.over"
     command = ["run", "--name", job, "--out", str(out), "--show", "none", *sizes, str(script)]
     command += ["--steps", str(size.steps), "--digest", str(out / "digest.txt")]
+    command += ["--until", str(is_over)] if size.ends_after_acts else []
     process = subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-m", "pliant", *command],
         stdout=subprocess.DEVNULL if quiet else None,
     )
+    watch = Watch(out / "events.jsonl")
     try:
-        watch = Watch(out / "events.jsonl")
         for act in acts:
             _wait_for(partial(_is_time, watch, act, size.spacing), process, act)
             act.deed(job, watch.board)
+        if size.ends_after_acts:
+            is_over.touch()
         code = process.wait(END_S)
     except subprocess.TimeoutExpired:
         raise PermanentError(f"the run did not end within {END_S:g} s; see {out}") from None
@@ -204,6 +213,7 @@ def _run(
         _end(process)
     if code != 0:
         raise PermanentError(f"the run ended with exit code {code}; see {out}")
+    return watch.look().committed
 
 
 def _is_time(watch: Watch, act: Act, spacing: int) -> bool:
