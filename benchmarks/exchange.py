@@ -19,9 +19,12 @@ from torch import distributed as dist
 
 from benchmarks.processes import interleave, report, run_processes
 from pliant.core import batching
-from pliant.engine.exchange import Plan, Reduction
+from pliant.engine import shared
+from pliant.engine.exchange import Reduction
+from pliant.engine.folding import Plan
 from pliant.engine.groups import Group, StoreServer
 from pliant.engine.layout import Layout
+from pliant.engine.windows import Shelf
 
 
 class Model(torch.nn.Module):
@@ -43,32 +46,36 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     size = len(endpoints)
     model = Model()
     layout = Layout.of(model.named_parameters(), extras=64)
-    group = Group.build(
-        generation=1,
-        seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
-        replica=str(rank),
-        host="0",
-        server=server,
-        layout=layout,
-    )
     owned = batching.ownership(arguments.slots, size)
     plan = Plan.of(arguments.slots, owned)
+
+    def build(generation: int, plan: Plan) -> Group:
+        return Group.build(
+            generation=generation,
+            seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
+            replica=str(rank),
+            host="0",
+            server=server,
+            layout=layout,
+            shelf=None if arguments.sockets else Shelf(),
+            room=shared.room(layout, plan, rank),
+        )
+
+    group = build(1, plan)
     exact = Reduction(group, layout, plan)
-    fast = Reduction(group, layout, plan, exact=False)
-    partials = [
-        [torch.ones(bucket.numel, dtype=bucket.dtype) for bucket in layout.buckets]
-        for _ in range(plan.partials[rank])
-    ]
+    fast = Reduction(build(2, plan.one_each()), layout, plan, exact=False)
+    partials = ones(exact, plan.partials[rank])
+    whole = ones(fast, 1)
     copies = [bucket.zeros() for bucket in layout.buckets]
 
     def reduce_exactly() -> None:
         for bucket in layout.buckets:
-            exact.launch(bucket.index, [partial[bucket.index] for partial in partials])
+            exact.launch(bucket.index, partials[bucket.index])
         exact.finish()
 
     def reduce_fast() -> None:
         for bucket in layout.buckets:
-            fast.launch(bucket.index, [partials[0][bucket.index]])
+            fast.launch(bucket.index, whole[bucket.index])
         fast.finish()
 
     def all_reduce() -> None:
@@ -95,6 +102,17 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     os._exit(0)
 
 
+def ones(reduction: Reduction, count: int) -> list[list[torch.Tensor]]:
+    """Return partials by bucket, where the reduction wants them."""
+    found = []
+    for bucket in reduction.layout.buckets:
+        flats = list(reduction.lent[bucket.index]) if reduction.lent else []
+        found.append(flats or [bucket.empty() for _ in range(count)])
+        for flat in found[-1]:
+            flat.fill_(1)
+    return found
+
+
 def prepare_ddp(model: Model, rank: int, endpoints: list[str]) -> Callable[[], None]:
     """Wrap the model in DDP over a group of its own."""
     host, _, port = endpoints[0].rpartition(":")
@@ -116,6 +134,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--sockets", action="store_true", help="without windows")
     arguments = parser.parse_args()
     run_processes(arguments.replicas, measure, arguments)
 

@@ -1,8 +1,9 @@
 """How many gradient copies are alive at a worker's peak; run by ``benchmarks.steady``.
 
 Owns the counting: bytes of tensors that live outside of model, optimizer and data before a step,
-plus what the profiler sees allocated and freed until the optimizer runs.  One sample of one token
-per micro-batch makes activations negligible.
+plus what the profiler sees allocated and freed until the optimizer runs.  Of shared memory that of
+the worker's own window counts, as far as it is in use.  One sample of one token per micro-batch
+makes activations negligible.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def options() -> argparse.Namespace:
 
 def live_bytes(known: Iterable[torch.Tensor]) -> int:
     """Return the bytes of all tensors' storages but the known ones'."""
-    seen = {tensor.untyped_storage().data_ptr() for tensor in known}
-    total = 0
+    seen = {tensor.untyped_storage().data_ptr() for tensor in known} | mapped_windows()
+    total = window_bytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some objects warn when looked at
         for thing in gc.get_objects():
@@ -49,6 +50,21 @@ def live_bytes(known: Iterable[torch.Tensor]) -> int:
                 seen.add(storage.data_ptr())
                 total += storage.nbytes()
     return total
+
+
+def mapped_windows() -> set[int]:
+    """Return where windows begin in memory, the other workers' included."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {int(line.partition("-")[0], 16) for line in lines if "pliant-window" in line}
+
+
+def window_bytes() -> int:
+    """Return how much memory this worker's window has been given so far."""
+    return sum(
+        path.stat().st_blocks * 512
+        for path in Path("/proc/self/fd").iterdir()
+        if path.is_symlink() and "pliant-window" in str(path.readlink())
+    )
 
 
 def peak_bytes(profiler: Any) -> int:

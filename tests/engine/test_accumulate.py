@@ -233,3 +233,23 @@ def test_the_outermost_sum_lies_in_the_buffer_that_is_sent_from_its_first_merge_
 
     expected = (inputs[0] + inputs[1]).expand(2, 3).reshape(-1)
     assert torch.equal(sums.partials(0)[0], expected)
+
+
+def test_lent_buffers_hold_the_sums_as_long_as_they_are_lent() -> None:
+    model = nn.Linear(3, 2)
+    layout = Layout.of(model.named_parameters(), extras=1)
+    sums = GradientSums(dict(model.named_parameters()), layout)
+    lent = [[layout.buckets[0].empty()], []]
+    offers: list[list[list[torch.Tensor]]] = [lent, [], lent, [[], []]]
+    results = []
+
+    for offered in offers:
+        sums.begin(1, lent=offered)
+        sums.open(merges=0, part=0, is_last_of_part=True, is_last=True)
+        sums.capture(lambda: model(torch.ones(1, 3)).sum().backward(), 1.0)
+        sums.close()
+        results.append(sums.partials(0)[0])
+    sums.unhook()
+
+    assert [flat is lent[0][0] for flat in results] == [True, False, True, False]
+    assert all(torch.equal(flat, results[0]) for flat in results)

@@ -19,8 +19,11 @@ from typing import Any
 
 import torch
 
+from pliant.engine.folding import Plan
 from pliant.engine.groups import Abort, Group, StoreServer
 from pliant.engine.layout import Layout
+from pliant.engine.shared import room
+from pliant.engine.windows import Shelf
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
@@ -35,6 +38,7 @@ class Member:
     nudges: Connection
     """What ``Crew.nudge`` sends; a thread of a function may wait for it."""
     endpoints: list[str] = field(default_factory=list)
+    shelf: Shelf = field(default_factory=Shelf)
     kept: dict[str, Any] = field(default_factory=dict)
     """Whatever one function leaves for the next one."""
 
@@ -48,22 +52,27 @@ class Member:
         ranks: list[int] | None = None,
         *,
         layout: Layout | None = None,
+        plan: Plan | None = None,
         host: int | None = None,
         deadline_s: float = 10.0,
         collective_s: float = 30.0,
         abort: Abort | None = None,
     ) -> Group:
+        """Build a group; with ``plan`` its members read each other's windows."""
         ranks = list(range(len(self.endpoints))) if ranks is None else ranks
+        layout = layout or Layout.of([])
         return Group.build(
             generation=generation,
             seats=[(f"r{rank}", self.endpoints[rank]) for rank in ranks],
             replica=f"r{self.rank}",
             host=f"r{ranks[0] if host is None else host}",
             server=self.server,
-            layout=layout or Layout.of([]),
+            layout=layout,
             deadline_s=deadline_s,
             collective_s=collective_s,
             abort=abort,
+            shelf=None if plan is None else self.shelf,
+            room=None if plan is None else room(layout, plan, ranks.index(self.rank)),
         )
 
 

@@ -62,6 +62,8 @@ class Weather:
     max_replicas: int
     num_steps: int
     num_workers: int
+    has_windows: bool
+    """Whether gradients are reduced through windows, as they would be in a larger model."""
     faults: dict[str, str]
     """Planned fault of each replica that has one: ``point:step=action``."""
 
@@ -85,6 +87,7 @@ class Weather:
             max_replicas=min(draw.choice((2, 3, 3, 4, 4, 5)), num_slots),
             num_steps=num_steps,
             num_workers=draw.choice((0, 0, 2)),
+            has_windows=seed % 4 != 2,
             faults=faults,
         )
 
@@ -96,7 +99,8 @@ class Weather:
     def __str__(self) -> str:
         return (
             f"seed {self.seed}: {self.model}, K={self.num_slots}, up to {self.max_replicas} "
-            f"replicas, {self.num_steps} steps, {self.num_workers} loader processes"
+            f"replicas, {self.num_steps} steps, {self.num_workers} loader processes, "
+            f"{'windows' if self.has_windows else 'sockets'}"
         )
 
 
@@ -136,6 +140,7 @@ def storm(directory: Path, weather: Weather) -> Damage:
         faults=weather.plan,
         settings={"heartbeat_s": HEARTBEAT_S},
         restarts=10_000,
+        windows_above=0 if weather.has_windows else 1 << 40,
         **sizes,
     )
     digest = elastic.reference(weather.model, weather.num_steps, **sizes)

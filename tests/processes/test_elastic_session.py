@@ -35,6 +35,7 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")
         job.wait_for_steps(3)
+        assert "pliant-window" in Path(f"/proc/{job.pid_of('r1')}/maps").read_text()
         drain(job, "r1")
         wait_for_members(job, "r2")
         scale(job, 2)
@@ -53,9 +54,31 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
     ]
 
 
-@pytest.mark.parametrize("point", ["micro_batch", "bucket", "reduced", "vote", "commit", "tail"])
-def test_a_kill_at_any_point_of_a_step_loses_nothing(tmp_path: Path, point: str) -> None:
-    outcome = run(tmp_path, "moe", 14, nothing, replicas=3, faults=f"r2@{point}:6=SIGKILL")
+@pytest.mark.parametrize(
+    ("point", "windows_above"),
+    [
+        ("micro_batch", 0),
+        ("bucket", 0),
+        ("bucket", 1 << 40),
+        ("reduced", 0),
+        ("reduced", 1 << 40),
+        ("vote", 0),
+        ("commit", 0),
+        ("tail", 0),
+    ],
+)
+def test_a_kill_at_any_point_of_a_step_loses_nothing(
+    tmp_path: Path, point: str, windows_above: int
+) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        14,
+        nothing,
+        replicas=3,
+        faults=f"r2@{point}:6=SIGKILL",
+        windows_above=windows_above,
+    )
 
     outcome.check(reference("moe", 14))
     assert len(outcome.kinds("reform")) == 1

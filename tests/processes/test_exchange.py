@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -9,10 +10,14 @@ import torch
 from tests.processes.crew import Member, crew
 
 from pliant.core import batching
-from pliant.engine.exchange import Plan, Reduction, fold
+from pliant.engine.exchange import Reduction
+from pliant.engine.folding import Plan, fold
+from pliant.engine.groups import Group
 from pliant.engine.layout import Layout
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+WAYS = ("windows", "sockets")
 
 
 def a_layout() -> Layout:
@@ -23,7 +28,9 @@ def a_layout() -> Layout:
             ("half", torch.empty(257, 7, dtype=torch.bfloat16)),
             ("scalar", torch.empty(())),
             ("double", torch.empty(33, dtype=torch.float64)),
+            ("large double", torch.empty(4_999, dtype=torch.float64)),
             ("complex", torch.empty(19, 3, dtype=torch.complex64)),
+            ("large complex", torch.empty(4_797, dtype=torch.complex64)),
             ("last", torch.empty(9_001)),
         ],
         extras=23,
@@ -53,34 +60,57 @@ def node_sum(layout: Layout, node: batching.Node, step: int) -> list[torch.Tenso
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
-def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, bool]]:
-    """For every K: two steps over one group; compare with the sums of one process."""
+def lend(reduction: Reduction, sums: Sequence[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Put this member's sums by bucket where the reduction wants them, as accumulation does."""
+    partials = []
+    for bucket in reduction.layout.buckets:
+        flats = [part[bucket.index] for part in sums]
+        if reduction.lent and reduction.lent[bucket.index]:
+            for place, flat in zip(reduction.lent[bucket.index], flats, strict=True):
+                place.copy_(flat)
+            flats = list(reduction.lent[bucket.index])
+        partials.append(flats)
+    return partials
+
+
+def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]:
+    """For every K: two steps through windows, then through sockets, each over a new group.
+
+    Compare with the sums of one process.
+    """
     layout = a_layout()
-    group = member.build(1, layout=layout)
-    outcome = []
+    outcome: list[tuple[int, str, bool]] = []
     previous = None
     for num_slots in counts:
-        owned = batching.ownership(num_slots, group.size)
+        owned = batching.ownership(num_slots, len(member.endpoints))
         plan = Plan.of(num_slots, owned)
-        reduction = Reduction(group, layout, plan, previous=previous)
-        previous = reduction
-        for step in range(2):
-            nodes = batching.subtrees(num_slots, owned[group.rank])
-            partials = [node_sum(layout, node, step) for node in nodes]
-            before = [[p.clone() for p in partial] for partial in partials]
-            for bucket in layout.buckets:
-                reduction.launch(bucket.index, [partial[bucket.index] for partial in partials])
-            reduced = reduction.finish()
-            alone = node_sum(layout, batching.root(num_slots), step)
-            equal = all(map(same_bits, reduced, alone))
-            untouched = all(
-                same_bits(a, b)
-                for was, now in zip(before, partials, strict=True)
-                for a, b in zip(was, now, strict=True)
-            )
-            outcome.append((num_slots, equal and untouched))
-    group.retire(grace_s=0.1)
+        nodes = batching.subtrees(num_slots, owned[member.rank])
+        for way in WAYS:
+            generation = len(outcome) + 1
+            group = member.build(generation, layout=layout, plan=plan if way == "windows" else None)
+            reduction = Reduction(group, layout, plan, previous=previous)
+            previous = reduction
+            for step in range(2):
+                partials = lend(reduction, [node_sum(layout, node, step) for node in nodes])
+                before = [[flat.clone() for flat in flats] for flats in partials]
+                for index, flats in enumerate(partials):
+                    reduction.launch(index, flats)
+                reduced = reduction.finish()
+                alone = node_sum(layout, batching.root(num_slots), step)
+                equal = all(map(same_bits, reduced, alone))
+                untouched = all(
+                    same_bits(a, b)
+                    for was, now in zip(before, partials, strict=True)
+                    for a, b in zip(was, now, strict=True)
+                )
+                outcome.append((num_slots, used(group), equal and untouched))
+            group.all_gather(torch.ones(1))  # as a commit: nobody reads any more
+            group.retire(grace_s=0.1)
     return outcome
+
+
+def used(group: Group) -> str:
+    return "sockets" if group.windows is None else "windows"
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -94,14 +124,21 @@ def test_every_ownership_gives_the_bits_of_one_process(num_replicas: int) -> Non
     with crew(num_replicas) as members:
         outcomes = members.everybody(reduce_all, counts)
 
-    assert outcomes == [[(k, True) for k in counts for _ in range(2)]] * num_replicas
+    ways = WAYS if num_replicas > 1 else ("sockets", "sockets")
+    assert (
+        outcomes
+        == [[(k, way, True) for k in counts for way in ways for _ in range(2)]] * num_replicas
+    )
 
 
-def reduce_fast(member: Member) -> bool:
+def reduce_fast(member: Member, way: str) -> bool:
     layout = a_layout()
-    group = member.build(1, layout=layout)
-    size = group.size
-    plan = Plan.of(size, batching.ownership(size, size))
+    size = len(member.endpoints)
+    plan = Plan.of(2 * size, batching.ownership(2 * size, size)).one_each()
+    group = member.build(
+        WAYS.index(way) + 1, layout=layout, plan=plan if way == "windows" else None
+    )
+    assert used(group) == (way if size > 1 else "sockets")
     reduction = Reduction(group, layout, plan, exact=False)
     mine = slot_gradients(layout, group.rank, 0)
     before = [part.clone() for part in mine]
@@ -120,21 +157,23 @@ def reduce_fast(member: Member) -> bool:
 @pytest.mark.parametrize("num_replicas", [1, 2, 3])
 def test_fast_reduction_adds_up_and_leaves_the_partials_alone(num_replicas: int) -> None:
     with crew(num_replicas) as members:
-        assert members.everybody(reduce_fast) == [True] * num_replicas
+        for way in WAYS:
+            assert members.everybody(reduce_fast, way) == [True] * num_replicas
 
 
-def abandon_and_go_on(member: Member) -> str:
+def abandon_and_go_on(member: Member, way: str) -> str:
     """Complete a step, break the next one off, go on over a new group with the old buffers."""
     layout = Layout.of([("weight", torch.empty(1_000_000))])
     plan = Plan.of(2, batching.ownership(2, 2))
-    first = member.build(1, layout=layout)
+    offered = plan if way == "windows" else None
+    first = member.build(1, layout=layout, plan=offered)
     reduction = Reduction(first, layout, plan)
     reduction.launch(0, [torch.full((1_000_000,), 1.0)])
     kept = reduction.finish()[0]
     first.all_gather(torch.ones(1))
     reduction.launch(0, [torch.full((1_000_000,), 5.0)])
     first.abandon("a Reform came")
-    second = member.build(2, layout=layout)
+    second = member.build(2, layout=layout, plan=offered)
     reduction = Reduction(second, layout, plan, previous=reduction)
     if not bool((kept == 2.0).all()):
         return "the kept result was overwritten"
@@ -146,9 +185,10 @@ def abandon_and_go_on(member: Member) -> str:
     return "right"
 
 
-def test_a_broken_off_step_does_not_reach_the_next_generation() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_broken_off_step_does_not_reach_the_next_generation(way: str) -> None:
     with crew(2) as members:
-        assert members.everybody(abandon_and_go_on) == ["right"] * 2
+        assert members.everybody(abandon_and_go_on, way) == ["right"] * 2
 
 
 def test_the_fold_of_one_process_equals_the_tree() -> None:

@@ -7,17 +7,23 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from operator import le
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from tests.processes.crew import Member, crew, on_nudge
+from tests.processes.crew import Crew, Member, crew, on_nudge
 
-from pliant.engine.exchange import Plan, Reduction
-from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch
+from pliant.core import batching
+from pliant.engine.exchange import Reduction
+from pliant.engine.folding import Plan
+from pliant.engine.groups import Abort, Comm, Group, GroupBroken, LayoutMismatch
 from pliant.engine.layout import Layout
 from pliant.engine.undertaker import UNDERTAKER
+from pliant.engine.windows import Room, Window
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
@@ -139,12 +145,12 @@ def test_a_host_killed_while_others_build_costs_only_that_attempt() -> None:
 # Breaking
 
 
-def reduce_for_ever(member: Member) -> tuple[str, float, bool]:
+def reduce_for_ever(member: Member, way: str) -> tuple[str, float, bool]:
     """Reduce large buckets until the group breaks."""
     layout = Layout.of([("weight", torch.empty(2_500_000))])
-    group = member.build(1, layout=layout)
-    size = group.size
+    size = len(member.endpoints)
     plan = Plan.of(size, [range(rank, rank + 1) for rank in range(size)])
+    group = member.build(1, layout=layout, plan=plan if way == "windows" else None)
     reduction = Reduction(group, layout, plan)
     on_nudge(member, lambda: group.abandon("told to"))
 
@@ -160,11 +166,14 @@ def reduce_for_ever(member: Member) -> tuple[str, float, bool]:
     return reason, ended_at, group.buried.wait(2.0)
 
 
+@pytest.mark.parametrize("way", ["windows", "sockets"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_kill_in_the_middle_of_a_bucket_breaks_the_group_of_the_others(size: int) -> None:
+def test_a_kill_in_the_middle_of_a_bucket_breaks_the_group_of_the_others(
+    size: int, way: str
+) -> None:
     with crew(size) as members:
         for rank in range(size):
-            members.start(rank, reduce_for_ever)
+            members.start(rank, reduce_for_ever, way)
         members.hear(0)
         time.sleep(0.02)
 
@@ -178,11 +187,12 @@ def test_a_kill_in_the_middle_of_a_bucket_breaks_the_group_of_the_others(size: i
             assert is_buried
 
 
+@pytest.mark.parametrize("way", ["windows", "sockets"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_an_abort_wakes_who_waits_for_a_stopped_member_at_once(size: int) -> None:
+def test_an_abort_wakes_who_waits_for_a_stopped_member_at_once(size: int, way: str) -> None:
     with crew(size) as members:
         for rank in range(size):
-            members.start(rank, reduce_for_ever)
+            members.start(rank, reduce_for_ever, way)
         members.hear(0)
         members.signal(size - 1, signal.SIGSTOP)
         time.sleep(0.3)
@@ -195,6 +205,137 @@ def test_an_abort_wakes_who_waits_for_a_stopped_member_at_once(size: int) -> Non
             _, ended_at, is_buried = members.result(rank)
             assert ended_at - aborted_at < AT_ONCE_S
             assert is_buried
+
+
+NUMEL = 1_500_000
+
+
+def train(
+    member: Member, generation: int, ranks: list[int], num_steps: int, stop_at: int | None = None
+) -> tuple[int, str]:
+    """Reduce through windows; return how many results were right, and what ended it.
+
+    Every step has other values, and what a member reads a step too early or too late is wrong.
+    At ``stop_at`` rank 2 stops when it is about to copy the others' shards.
+    """
+    layout = Layout.of([("weight", torch.empty(NUMEL))])
+    owned = batching.ownership(12, len(ranks))
+    plan = Plan.of(12, owned)
+    group = member.build(generation, ranks, layout=layout, plan=plan)
+    assert group.windows is not None
+    reduction = Reduction(group, layout, plan, previous=member.kept.get("reduction"))
+    member.kept["reduction"] = reduction
+    nodes = batching.subtrees(12, owned[group.rank])
+    if member.rank < 2:
+        on_nudge(member, lambda: group.abandon("told to"))
+    meet = Comm.meet
+    meetings = 0
+
+    def meet_and_stop(comm: Comm) -> None:
+        nonlocal meetings
+        meet(comm)
+        meetings += 1
+        if member.rank == 2 and stop_at is not None and meetings == 2 * stop_at + 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Comm.meet = meet_and_stop  # type: ignore[assignment,method-assign]
+    step = 0
+    try:
+        for step in range(num_steps):
+            factor = 1000 * generation + step
+            for node, flat in zip(nodes, reduction.lent[0], strict=True):
+                flat.fill_(float((node.hi - node.lo) * factor))
+            reduction.launch(0, reduction.lent[0])
+            (reduced,) = reduction.finish()
+            assert bool((reduced == 12.0 * factor).all()), f"step {step} is wrong"
+            if step == 3:
+                member.tell("in the middle")
+            group.all_gather(torch.ones(1))
+    except GroupBroken as broken:
+        return step, broken.reason
+    finally:
+        Comm.meet = meet  # type: ignore[method-assign]
+    group.retire(grace_s=0.1)
+    return num_steps, "done"
+
+
+def wait_until_stopped(members: Crew, rank: int) -> None:
+    process = psutil.Process(members.processes[rank].pid)
+    deadline_at = time.monotonic() + 10.0
+    while process.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline_at
+        time.sleep(0.01)
+
+
+def test_a_stopped_member_that_wakes_late_takes_no_wrong_result_and_disturbs_nobody() -> None:
+    """The others go on in the same windows; it stops when it reads, or at any other moment."""
+    with crew(3) as members:
+        for trial in range(5):
+            stop_at = 6 if trial < 2 else None
+            for rank in range(3):
+                members.start(rank, train, 2 * trial + 1, [0, 1, 2], 1_000_000, stop_at)
+            for rank in range(3):
+                members.hear(rank)
+            if stop_at is None:
+                time.sleep(0.005 * trial)
+                members.signal(2, signal.SIGSTOP)
+            wait_until_stopped(members, 2)
+            for rank in (0, 1):
+                members.nudge(rank)
+            for rank in (0, 1):
+                assert members.result(rank)[1] != "done"
+            for rank in (0, 1):
+                members.start(rank, train, 2 * trial + 2, [0, 1], 12)
+            for rank in (0, 1):
+                members.hear(rank)
+
+            members.signal(2, signal.SIGCONT)
+
+            num_right, reason = members.result(2)
+            assert num_right >= 3
+            assert reason != "done"
+            for rank in (0, 1):
+                assert members.result(rank) == (12, "done")
+                members.nudge(rank)  # of no effect: frees who listens
+
+
+def reduce_where_one_is_blind(member: Member, blind: int) -> tuple[bool, float]:
+    """Reduce where one member offers no window."""
+    layout = Layout.of([("weight", torch.empty(100_000))])
+    plan = Plan.of(3, [range(rank, rank + 1) for rank in range(3)])
+    group = member.build(1, layout=layout, plan=None if member.rank == blind else plan)
+    reduction = Reduction(group, layout, plan)
+    reduction.launch(0, [torch.full((100_000,), float(member.rank + 1))])
+    (reduced,) = reduction.finish()
+    outcome = group.windows is None, float(reduced.mean())
+    group.all_gather(torch.ones(1))
+    group.retire(grace_s=0.1)
+    return outcome
+
+
+def test_where_one_member_has_no_window_all_use_their_sockets() -> None:
+    with crew(3) as members:
+        assert members.everybody(reduce_where_one_is_blind, 1) == [(True, 6.0)] * 3
+
+
+def hide(member: Member) -> None:
+    """Say where no window is, as in a container with processes of its own."""
+    take = member.shelf.take
+
+    def elsewhere(room: Room) -> Window:
+        window = take(room)
+        window.address = replace(window.address, pid=2**22 + 1)
+        return window
+
+    member.shelf.take = elsewhere  # type: ignore[method-assign]
+
+
+def test_where_one_window_cannot_be_mapped_all_use_their_sockets() -> None:
+    with crew(3) as members:
+        members.start(2, hide)
+        members.result(2)
+
+        assert members.everybody(reduce_where_one_is_blind, -1) == [(True, 6.0)] * 3
 
 
 def wait_too_long(member: Member) -> tuple[str, float]:
@@ -222,13 +363,18 @@ def test_a_collective_has_a_deadline() -> None:
 
 
 def churn(member: Member, first: int, last: int) -> None:
-    """Build, use and give up generations; the odd ones in the middle of a bucket."""
+    """Build, use and give up generations; the odd ones in the middle of a bucket.
+
+    Every fifth has no windows, and every seventh needs larger ones.
+    """
     layout = Layout.of([("weight", torch.empty(200_000))])
     plan = Plan.of(3, [range(rank, rank + 1) for rank in range(3)])
+    large = Plan.of(24, [range(7), range(7, 17), range(17, 24)])
     groups: list[Group] = []
     reduction = None
     for generation in range(first, last):
-        group = member.build(generation, layout=layout)
+        offered = large if generation % 7 == 0 else plan if generation % 5 else None
+        group = member.build(generation, layout=layout, plan=offered)
         group.all_gather(torch.ones(1))  # all have built it: none is abandoned half-built
         reduction = Reduction(group, layout, plan, previous=reduction)
         reduction.launch(0, [torch.ones(200_000)])
@@ -241,32 +387,32 @@ def churn(member: Member, first: int, last: int) -> None:
     assert all(group.buried.wait(10) for group in groups)
 
 
-def leftovers(_: Member, threads: int, descriptors: int) -> tuple[int, int]:
-    """Count what is left; wait a while for it to come down to the given numbers.
+def leftovers(_: Member, *limits: int) -> tuple[int, ...]:
+    """Count threads, descriptors and mapped windows; wait a while until they are no more.
 
     A store notices a moment later that the other members have closed their connections.
     """
     process = psutil.Process(os.getpid())
     deadline_at = time.monotonic() + 10.0
     while True:
-        found = process.num_threads(), process.num_fds()
-        if (found[0] <= threads and found[1] <= descriptors) or time.monotonic() > deadline_at:
+        mapped = Path("/proc/self/maps").read_text().count("pliant-window")
+        found = process.num_threads(), process.num_fds(), mapped
+        if time.monotonic() > deadline_at or all(map(le, found, limits)):
             return found
         time.sleep(0.05)
 
 
-def test_fifty_generations_leave_no_thread_and_no_descriptor() -> None:
+def test_fifty_generations_leave_no_thread_no_descriptor_and_no_window() -> None:
     with crew(3) as members:
         members.everybody(churn, 1, 5)
-        before = members.everybody(leftovers, 0, 0)
+        before = members.everybody(leftovers, 0, 0, 0)
 
         members.everybody(churn, 5, 55)
 
-        for rank, (threads, descriptors) in enumerate(before):
-            members.start(rank, leftovers, threads, descriptors)
-            left_threads, left_descriptors = members.result(rank)
-            assert left_threads <= threads
-            assert left_descriptors <= descriptors
+        for rank, counts in enumerate(before):
+            members.start(rank, leftovers, *counts)
+            left = members.result(rank)
+            assert all(map(le, left, counts)), (left, counts)
 
 
 def give_up_builds(member: Member, first: int, last: int) -> None:
@@ -285,15 +431,14 @@ def give_up_builds(member: Member, first: int, last: int) -> None:
 def test_failed_builds_leave_no_thread_and_no_descriptor() -> None:
     with crew(3) as members:
         members.everybody(churn, 1, 5)
-        before = members.everybody(leftovers, 0, 0)
+        before = members.everybody(leftovers, 0, 0, 0)
 
         members.everybody(give_up_builds, 5, 25)
 
-        for rank, (threads, descriptors) in enumerate(before):
-            members.start(rank, leftovers, threads, descriptors)
-            left_threads, left_descriptors = members.result(rank)
-            assert left_threads <= threads
-            assert left_descriptors <= descriptors
+        for rank, counts in enumerate(before):
+            members.start(rank, leftovers, *counts)
+            left = members.result(rank)
+            assert all(map(le, left, counts)), (left, counts)
 
 
 def test_a_closed_crew_leaves_no_process() -> None:

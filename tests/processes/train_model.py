@@ -23,7 +23,7 @@ import torch
 from tests.engine import models
 
 from pliant import Session
-from pliant.engine import elastic
+from pliant.engine import elastic, shared
 from pliant.engine.bootstrap import worker_context
 from pliant.testing import faults
 
@@ -36,6 +36,7 @@ def main() -> None:
     if me == options.misfit:
         case = models.build("gpt", width=48)
     elastic.LEFT_EARLY_S = 1.0
+    shared.SMALL_BYTES = options.windows_above
 
     who: list[Session] = []
 
@@ -115,6 +116,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
     parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
+    parser.add_argument(
+        "--windows-above", type=int, default=0, help="bytes of a bucket; these models are small"
+    )
     parser.add_argument("--options", default="{}", help="JSON, for the model's case")
     return parser.parse_args()
 

@@ -148,6 +148,8 @@ class GradientSums:
         ]
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
+        self._lent: Sequence[Sequence[torch.Tensor]] = ()
+        """What was lent for the present flat buffers."""
         self._tracked: list[_Column] = []
         self._waiting = [0] * len(self._buckets)
         self._on_ready: BucketReady = _nobody
@@ -165,16 +167,23 @@ class GradientSums:
         """Number of buckets that hold parameters."""
         return len(self._buckets)
 
-    def begin(self, num_partials: int, on_ready: BucketReady | None = None) -> None:
+    def begin(
+        self,
+        num_partials: int,
+        on_ready: BucketReady | None = None,
+        lent: Sequence[Sequence[torch.Tensor]] = (),
+    ) -> None:
         """Start an attempt at a step: forget all sums, follow ``requires_grad`` as it is now.
 
         Args:
             num_partials: partial sums that this replica will hold in the end.
             on_ready: called during the last backward with each bucket whose sums are complete.
+            lent: flat buffers by bucket, in which others can read the sums; where there are none
+                this object has its own.
         """
         self.is_invalid = False
         self._on_ready = on_ready or _nobody
-        self._provide_buffers(num_partials)
+        self._provide_buffers(num_partials, lent)
         self._tracked = []
         self._waiting = [0] * len(self._buckets)
         for column in self._columns:
@@ -262,6 +271,7 @@ class GradientSums:
     def forget_buffers(self) -> None:
         """Never touch the present flat buffers again: an abandoned group may still use them."""
         self._flats = [[] for _ in self._buckets]
+        self._lent = ()
         for column in self._columns:
             column.outs = []
             column.zeroed = []
@@ -272,12 +282,18 @@ class GradientSums:
             handle.remove()
         self._hooked.clear()
 
-    def _provide_buffers(self, num_partials: int) -> None:
-        if all(len(flats) == num_partials for flats in self._flats):
+    def _provide_buffers(self, num_partials: int, lent: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Use what is lent, or as many buffers of this object's own as are needed."""
+        if lent is self._lent and all(len(flats) == num_partials for flats in self._flats):
             return
         for bucket, flats in zip(self._buckets, self._flats, strict=True):
+            if self._lent and self._lent[bucket.index]:
+                flats.clear()
+            if lent and lent[bucket.index]:
+                flats[:] = lent[bucket.index]
             del flats[num_partials:]
             flats.extend(bucket.empty() for _ in range(num_partials - len(flats)))
+        self._lent = lent
         for column in self._columns:
             flats = self._flats[column.bucket]
             column.outs = [column.entry.view(flat) for flat in flats]

@@ -4,7 +4,8 @@ Owns one attempt, from the first knock at the meeting point to a connected group
 at any moment of it.  Must not know who decided on the members, nor what the group is for.
 
     reach the host's store -> compare layouts with rank 0 -> listen, say where
-        -> wait until everybody has said so -> connect, find the connections
+        -> wait until everybody has said so -> map the others' windows
+        -> use windows if everybody could -> connect, find the connections
 
 Nothing is announced before the layouts agree, so a member whose model differs leaves without the
 others noticing; they wait until they are told to give up.
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import queue
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from torch._C._distributed_c10d import Store
 
@@ -26,6 +30,9 @@ from pliant.engine import gloo
 from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch
 from pliant.engine.layout import Layout, first_difference
 from pliant.engine.undertaker import UNDERTAKER
+from pliant.engine.windows import Address, Room, Shelf, View, Window, WindowError, Windows
+
+_log = logging.getLogger(__name__)
 
 MAX_UNBURIED = 8
 """Abandoned groups that may wait for their burial.  With cut sockets it is rarely more than one."""
@@ -54,6 +61,8 @@ class Attempt:
         deadline_s: float,
         collective_s: float,
         abort: Abort,
+        shelf: Shelf | None,
+        room: Room | None,
     ) -> None:
         self._generation = generation
         self._size = len(endpoints)
@@ -65,6 +74,8 @@ class Attempt:
         self._deadline_at = time.monotonic() + deadline_s
         self._collective_s = collective_s
         self._abort = abort
+        self._shelf = shelf
+        self._room = room
         self._lock = threading.Lock()
         self._outcome: queue.SimpleQueue[Group | Exception | None] = queue.SimpleQueue()
         self._given_up = threading.Event()
@@ -121,11 +132,12 @@ class Attempt:
             store.set("layout", json.dumps(self._layout.describe()))
             store.set("digest", self._layout.digest)
         self._compare(store)
+        window = self._window()
+        where = None if window is None else asdict(window.address)
         device = gloo.Device.open(self._address)
-        store.set(f"device/{self._rank}", json.dumps(device.listens_at))
-        devices = [f"device/{rank}" for rank in range(self._size)]
-        self._await(store, devices)
-        peers = [json.loads(value) for value in store.multi_get(devices)]
+        said = self._exchange(store, "device", [device.listens_at, where])
+        peers = [listens_at for listens_at, _ in said]
+        windows = self._look(store, window, [address for _, address in said])
         backend = gloo.GlooBackend(
             store,
             rank=self._rank,
@@ -144,7 +156,45 @@ class Attempt:
             backend=backend,
             store=store,
             collective_s=self._collective_s,
+            windows=windows,
         )
+
+    def _window(self) -> Window | None:
+        """Return this worker's window; None if it wants or gets none."""
+        if self._shelf is None or self._room is None or not self._room.nbytes:
+            return None
+        try:
+            return self._shelf.take(self._room)
+        except OSError as error:
+            _log.debug("generation %d: no window: %s", self._generation, error)
+            return None
+
+    def _look(
+        self, store: Store, own: Window | None, said: Sequence[dict[str, Any] | None]
+    ) -> Windows | None:
+        """Map the windows of the others; use them if every member could map all."""
+        addresses = [Address(**where) for where in said if where is not None]
+        if own is None or self._shelf is None or len(addresses) < self._size:
+            return None  # so all conclude
+        views: list[View | None] = []
+        trouble = ""
+        try:
+            for rank, address in enumerate(addresses):
+                views.append(None if rank == self._rank else self._shelf.look(address))
+        except WindowError as error:
+            trouble = str(error)
+        troubles = [reason for reason in self._exchange(store, "windows", trouble) if reason]
+        if troubles:
+            _log.debug("generation %d reduces through sockets: %s", self._generation, troubles[0])
+            return None
+        return Windows(self._generation, own, views)
+
+    def _exchange(self, store: Store, name: str, value: Any) -> list[Any]:
+        """Say a JSON value under ``name`` and return everybody's, in rank order."""
+        store.set(f"{name}/{self._rank}", json.dumps(value))
+        keys = [f"{name}/{rank}" for rank in range(self._size)]
+        self._await(store, keys)
+        return [json.loads(found) for found in store.multi_get(keys)]
 
     def _make_room(self) -> None:
         while not UNDERTAKER.wait_until_below(MAX_UNBURIED, deadline_s=_KNOCK_S):

@@ -41,7 +41,15 @@ from pliant.engine.evaluation import Team
 from pliant.engine.groups import Group, GroupBroken
 from pliant.engine.identity import describe_layout
 from pliant.engine.keeper import Keeper
-from pliant.engine.membership import Condition, Formed, Shape, Trainee, Verdict, form
+from pliant.engine.membership import (
+    Condition,
+    Formed,
+    Shape,
+    Trainee,
+    Verdict,
+    form,
+    room_for,
+)
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
 
 LEFT_EARLY_S = 30.0
@@ -83,7 +91,9 @@ class Elastic:
         self._shape = shape
         self._trainee = trainee
         self._identity = identity
-        self._keeper = Keeper(context, shape.layout)
+        self._keeper = Keeper(
+            context, shape.layout, lambda order: room_for(order, shape, context.replica)
+        )
         self._formed: Formed | None = None
         self._crossing: Order | None = None
         self._handover: Callable[[], None] | None = None

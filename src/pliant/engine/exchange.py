@@ -4,65 +4,39 @@ Owns how partial sums travel and in which order they are added, for any ownershi
 autograd, what a slot is, when a step commits.
 
 Exact: the additions are those of the fold plan, element by element, whoever does them; so the
-result is the same bits for every ownership and every number of members.
+result is the same bits for every ownership, every number of members and both ways to travel.
+
+    members of one node               read each other's partials in place: ``engine.shared``
+
+or, through sockets, and always for small buckets and the extras:
 
     two members, one partial each     both swap their partials and add
     small buckets                     everybody gets all partials and folds them
     else                              W shards: everybody gets all partials of its own shard, folds
                                       them and broadcasts the result
 
-Fast: one all-reduce of a copy; between two members the swap, which costs less.  A partial is only
-ever read, in both.
+Fast: the same with one partial per member, added in rank order; through sockets one all-reduce of a
+copy; between two members the swap, which costs less.  A partial is only ever read, always.
 
-Measured with ``python -m benchmarks.exchange --replicas W --slots K`` (43 MB, 2 cores shared with
-other work, torch 2.13; CPU time of all members over all-reduce of the same buckets in place, which
-loses the partials): W=2 K=8 1.05; W=3 K=8 1.70; W=3 K=12 2.17; W=4 K=8 1.24; W=4 K=12 1.28; fast at
-W=3, 4 1.2.  Wall time, same order: 0.62-1.06, 1.56, 1.81, 1.12, 1.07, 1.1.
+Measured with ``python -m benchmarks.exchange --replicas W --slots K [--sockets]`` (43 MB, 2 cores
+shared with other work, torch 2.13; CPU time of all members over all-reduce of the same buckets in
+place, which loses the partials):
+
+             W=2 K=8   W=2 K=12   W=3 K=8   W=3 K=12   W=4 K=8   W=4 K=12
+    windows    0.71       0.74      0.81       0.95      0.56       0.65    (fast 0.51 to 0.69)
+    sockets    1.19       1.17      2.00       2.09      1.31       1.32    (fast 1.19 to 1.32)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import torch
 
-from pliant.core import batching
+from pliant.engine.folding import Folder, Plan, as_real, shard_sizes
 from pliant.engine.groups import Comm, Group, Ticket
 from pliant.engine.layout import Layout
-
-SMALL_BYTES = 32 * 1024
-"""Up to here a partial is sent whole to everybody: one exchange instead of two."""
-
-_ALIGN = 16
-"""Shards begin at multiples of this many elements: 64 bytes of float32, a cache line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Who holds which partial sums of a step, and how they are folded to the root."""
-
-    num_slots: int
-    partials: tuple[int, ...]
-    """Number of partial sums (maximal subtrees) of each rank; at least one each."""
-
-    merges: tuple[tuple[int, int], ...]
-    """(left, right): add partial ``right`` to partial ``left``; the last one makes the root at 0.
-
-    Partials are numbered through, in rank order and in slot order.
-    """
-
-    @classmethod
-    def of(cls, num_slots: int, ownership: Sequence[range]) -> Plan:
-        """Derive the plan from ``batching.ownership``."""
-        nodes = batching.partials(num_slots, ownership)
-        flat = [node for owned in nodes for node in owned]
-        return cls(
-            num_slots=num_slots,
-            partials=tuple(map(len, nodes)),
-            merges=tuple(batching.fold_plan(num_slots, flat)),
-        )
+from pliant.engine.shared import SMALL_BYTES, Shared
 
 
 class Reduction:
@@ -86,7 +60,7 @@ class Reduction:
             group: has as many members as ``plan`` has ranks.
             layout: the same on all members.
             plan: likewise.
-            exact: by the fold plan, else by all-reduce.
+            exact: by the fold plan, else one partial per member, in any order.
             previous: the reduction of an earlier generation, whose buffers are taken over as far
                 as nothing can still write into them.  A result of its last step stays valid.
         """
@@ -94,8 +68,17 @@ class Reduction:
             raise ValueError(f"a plan for {len(plan.partials)} ranks, a group of {group.size}")
         self.group = group
         self.layout = layout
-        self._plan = plan
+        self._plan = plan if exact else plan.one_each()
         self._exact = exact
+        self._folder = Folder(self._plan)
+        self._shared = self._divide_windows()
+        self.lent: Sequence[Sequence[torch.Tensor]] = (
+            () if self._shared is None else self._shared.lent
+        )
+        """By bucket, where the partials are best added up: the others read them there.
+
+        Nothing where they may lie anywhere.  All may: what lies elsewhere is copied.
+        """
         self._sets: list[list[torch.Tensor | None]] = [self._no_buffers(), self._no_buffers()]
         self._turn = 0
         self._tickets: dict[int, Ticket[torch.Tensor]] = {}
@@ -116,7 +99,7 @@ class Reduction:
             self._turn ^= 1
             self._tickets = {}
         bucket = self.layout.buckets[bucket_index]
-        expected = self._plan.partials[self.group.rank] if self._exact else 1
+        expected = self._plan.partials[self.group.rank]
         if len(partials) != expected or bucket_index in self._tickets:
             raise ValueError(f"bucket {bucket_index}: {len(partials)} partials of {expected}")
         if any(p.numel() != bucket.numel or p.dtype != bucket.dtype for p in partials):
@@ -129,8 +112,7 @@ class Reduction:
         reduced = buffers[bucket_index]
         if reduced is None:
             reduced = buffers[bucket_index] = bucket.empty()
-        job = _Job(reduced, tuple(partials), self._plan, self._scratch)
-        self._tickets[bucket_index] = self.group.submit(job.exact if self._exact else job.fast)
+        self._tickets[bucket_index] = self.group.submit(self._job(bucket_index, partials, reduced))
 
     def finish(self) -> list[torch.Tensor]:
         """Wait for all buckets; return the reduced flat tensors by bucket index.
@@ -146,6 +128,28 @@ class Reduction:
         reduced = [self._tickets[bucket.index].wait() for bucket in self.layout.buckets]
         self._finished = True
         return reduced
+
+    def _job(
+        self, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
+    ) -> Callable[[Comm], torch.Tensor]:
+        shared = self._shared
+        if shared is None or not shared.covers(bucket_index):
+            job = _Job(reduced, tuple(partials), self._plan, self._folder, self._scratch)
+            return job.exact if self._exact else job.fast
+
+        def read(comm: Comm) -> torch.Tensor:
+            shared.reduce(comm, bucket_index, partials, reduced)
+            return reduced
+
+        return read
+
+    def _divide_windows(self) -> Shared | None:
+        windows = self.group.windows
+        if windows is None or not Shared.fit(windows, self.layout, self._plan):
+            return None
+        shared = Shared(windows, self.layout, self._plan, self.group.rank)
+        shared.enter()
+        return shared
 
     def _no_buffers(self) -> list[torch.Tensor | None]:
         return [None] * len(self.layout.buckets)
@@ -188,12 +192,14 @@ class _Job:
         reduced: torch.Tensor,
         partials: tuple[torch.Tensor, ...],
         plan: Plan,
+        folder: Folder,
         scratch: _Scratch,
     ) -> None:
         self._result = reduced
-        self._reduced = _real(reduced)
-        self._partials = [_real(partial) for partial in partials]
+        self._reduced = as_real(reduced)
+        self._partials = [as_real(partial) for partial in partials]
         self._plan = plan
+        self._folder = folder
         self._scratch = scratch
 
     def fast(self, comm: Comm) -> torch.Tensor:
@@ -235,7 +241,7 @@ class _Job:
                 [counts[comm.rank] * numel] * comm.size,
             )
         )
-        self._fold(torch.split(everything, numel), self._reduced)
+        self._folder.fold(torch.split(everything, numel), self._reduced)
 
     def _by_shards(self, comm: Comm) -> None:
         sizes = shard_sizes(self._reduced.numel(), comm.size)
@@ -243,7 +249,7 @@ class _Job:
         received = self._receive_shards(comm, sizes)
         shards = torch.split(self._reduced, sizes)
         if mine:
-            self._fold(received, shards[comm.rank])
+            self._folder.fold(received, shards[comm.rank])
         comm.run(
             *(
                 comm.backend.broadcast(shard, root)
@@ -280,31 +286,3 @@ class _Job:
             offset += target.numel()
         comm.run(*works)
         return [pieces[rank, turn] for rank, count in enumerate(counts) for turn in range(count)]
-
-    def _fold(self, pieces: Sequence[torch.Tensor], root: torch.Tensor) -> None:
-        """Add the pieces, which lie in scratch memory, by the plan; the last sum is the root."""
-        *inner, (left, right) = self._plan.merges
-        for into, other in inner:
-            pieces[into].add_(pieces[other])
-        torch.add(pieces[left], pieces[right], out=root)
-
-
-def shard_sizes(numel: int, num_shards: int) -> list[int]:
-    """Cut a flat tensor into nearly equal shards at aligned places; the last ones may be empty."""
-    lines = -(-numel // _ALIGN)
-    base, extra = divmod(lines, num_shards)
-    ends = [min(numel, _ALIGN * (base * k + min(k, extra))) for k in range(num_shards + 1)]
-    return [end - start for start, end in pairwise(ends)]
-
-
-def fold(plan: Plan, partials: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Add partials of all ranks by the plan, without a group: what ``Reduction`` must equal."""
-    sums = [partial.clone() for partial in partials]
-    for left, right in plan.merges:
-        sums[left].add_(sums[right])
-    return sums[0]
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """View complex numbers as pairs of real ones: gloo knows no complex, addition is the same."""
-    return torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor

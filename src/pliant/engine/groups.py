@@ -34,6 +34,7 @@ from pliant.core.errors import PliantError
 from pliant.engine.gloo import OperationFailed, StoreServer, first_line
 from pliant.engine.layout import Layout
 from pliant.engine.undertaker import GRACE_S, UNDERTAKER
+from pliant.engine.windows import Room, Shelf, Windows
 
 __all__ = [
     "Abort",
@@ -192,6 +193,7 @@ class Group:
         backend: Backend | None,
         store: Store | None,
         collective_s: float,
+        windows: Windows | None = None,
     ) -> None:
         """Wrap a connected backend; ``Group.build`` and ``Group.alone`` call this."""
         self.generation = generation
@@ -199,6 +201,8 @@ class Group:
         """replica_rank in this generation."""
         self.size = size
         self.collective_s = collective_s
+        self.windows = windows
+        """Of all members; None unless each of them can read those of all others."""
         self.broken: str | None = None
         """Why this group is of no more use; None while it is whole."""
         self.buried = threading.Event()
@@ -232,6 +236,8 @@ class Group:
         deadline_s: float = 30.0,
         collective_s: float = 1800.0,
         abort: Abort | None = None,
+        shelf: Shelf | None = None,
+        room: Room | None = None,
     ) -> Group:
         """Connect to the other members; block until done, aborted, or the deadline.
 
@@ -251,13 +257,15 @@ class Group:
             collective_s: longest wait inside one collective before the group counts as broken.
                 Long, for it includes a slow member's computing: supervision notices a hang.
             abort: set it to give up from another thread.
+            shelf: where this worker keeps its window; without it no member uses windows.
+            room: what it needs in it.
 
         Raises:
             GroupBroken: it could not be built.
             LayoutMismatch: this worker's layout differs from that of rank 0, who does not notice.
         """
         if len(seats) == 1:
-            return Group.alone(generation)
+            return Group.alone(generation, shelf=shelf, room=room)
         from pliant.engine.building import Attempt
 
         attempt = Attempt(
@@ -270,14 +278,26 @@ class Group:
             deadline_s=deadline_s,
             collective_s=collective_s,
             abort=abort or Abort(),
+            shelf=shelf,
+            room=room,
         )
         return attempt.run()
 
     @staticmethod
-    def alone(generation: int) -> Group:
-        """Return the group of a single member: no sockets, no threads."""
+    def alone(generation: int, *, shelf: Shelf | None = None, room: Room | None = None) -> Group:
+        """Return the group of a single member: no sockets, no threads.
+
+        It goes on using a window that is there: new memory would cost page faults.
+        """
+        own = None if shelf is None or room is None else shelf.kept(room)
         return Group(
-            generation=generation, rank=0, size=1, backend=None, store=None, collective_s=1.0
+            generation=generation,
+            rank=0,
+            size=1,
+            backend=None,
+            store=None,
+            collective_s=1.0,
+            windows=None if own is None else Windows(generation, own, [None]),
         )
 
     def submit(self, job: Callable[[Comm], T]) -> Ticket[T]:
@@ -378,7 +398,7 @@ class Group:
         self._jobs.put(None)
         self._comm.wake()
         backend, self._backend = self._backend, None
-        self._store = None
+        self._store = self.windows = None
         if backend is None:
             self.buried.set()
             return
@@ -495,6 +515,15 @@ class Comm:
         splits = [length] * size
         self.run(self.backend.all_to_all(rows, source, splits, splits))
         return rows.view(size, length)
+
+    def meet(self) -> None:
+        """Return when all members have come to this call; the smallest collective there is.
+
+        What a member wrote before it, the others see after it.
+        """
+        here = torch.zeros(self.size, dtype=torch.uint8)
+        ones = [1] * self.size
+        self.run(self.backend.all_to_all(torch.empty_like(here), here, ones, ones))
 
     def wake(self) -> None:
         """Ring the bell, from any thread: the group has ended."""

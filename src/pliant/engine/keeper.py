@@ -13,7 +13,7 @@ not know tensors, steps or state; what a command means is decided in ``core.memb
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
@@ -45,6 +45,7 @@ from pliant.engine import probe
 from pliant.engine.bootstrap import WorkerContext
 from pliant.engine.groups import Abort, Group, GroupBroken, StoreServer
 from pliant.engine.layout import Layout
+from pliant.engine.windows import Room, Shelf
 
 LOOK_S = 1.0
 """Between two looks at the world of a waiting main thread, in seconds; news wake it at once."""
@@ -56,9 +57,14 @@ class Keeper:
     Methods of the main thread raise SystemExit once this replica is dismissed or has left.
     """
 
-    def __init__(self, context: WorkerContext, layout: Layout) -> None:
+    def __init__(
+        self, context: WorkerContext, layout: Layout, room_for: Callable[[Order], Room]
+    ) -> None:
+        """``room_for``: how much memory this replica needs in its window as a member."""
         self._context = context
         self._layout = layout
+        self._room_for = room_for
+        self._shelf = Shelf()
         self._server = StoreServer(context.address)
         self._builds: dict[Generation, Abort] = {}
         self._groups: dict[Generation, Group] = {}
@@ -313,6 +319,8 @@ class Keeper:
                 server=self._server,
                 layout=self._layout,
                 abort=abort,
+                shelf=self._shelf,
+                room=self._room_for(order),
             )
             probe.at("prepared", self.member.committed)
         except Exception as error:  # a thread boundary: silence would cost the others a deadline

@@ -21,11 +21,14 @@ from pliant.core import member as protocol
 from pliant.core.batching import Node
 from pliant.core.member import Member
 from pliant.core.vocabulary import Generation, Order, ReplicaId, Seat
+from pliant.engine import shared
 from pliant.engine.evaluation import Solo, Team
-from pliant.engine.exchange import Plan, Reduction
+from pliant.engine.exchange import Reduction
+from pliant.engine.folding import Plan
 from pliant.engine.groups import Group
 from pliant.engine.layout import Layout
 from pliant.engine.state import Specified
+from pliant.engine.windows import Room
 
 ALONE = ReplicaId("alone")
 
@@ -224,6 +227,14 @@ def form(
         ),
         owned=owners[order.replicas.index(replica)],
     )
+
+
+def room_for(order: Order, shape: Shape, replica: ReplicaId) -> Room:
+    """Return how much memory this replica needs where the others can read it."""
+    plan = Plan.of(shape.num_slots, batching.ownership(shape.num_slots, len(order.members)))
+    if not shape.is_exact:
+        plan = plan.one_each()
+    return shared.room(shape.layout, plan, order.replicas.index(replica))
 
 
 def nodes(formed: Formed, shape: Shape) -> tuple[Node, ...]:

@@ -12,7 +12,7 @@ the commit needs travels in buckets, so that a vote stands for a complete result
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +86,8 @@ class Attempt:
     lineage: int
     generation: int
     launch: Launch
+    lent: Sequence[Sequence[torch.Tensor]] = ()
+    """Flat buffers by bucket in which to add up; see ``GradientSums.begin``."""
 
 
 class Scaler(Protocol):
@@ -150,7 +152,7 @@ class Slots:
         self._ready = [False] * self._sums.num_buckets
         self._launched = 0
         self._buffers.begin()
-        self._sums.begin(len(attempt.nodes), self._on_ready)
+        self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
         self._loader.want(attempt.step, [position.slot for position in self._left])
 

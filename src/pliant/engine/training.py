@@ -199,6 +199,7 @@ class Training:
                 lineage=self.membership.member.lineage,
                 generation=formed.order.generation,
                 launch=formed.reduction.launch,
+                lent=formed.reduction.lent,
             )
         )
         self._attempted = step
