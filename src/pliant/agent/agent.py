@@ -26,22 +26,15 @@ from pliant.agent.uplink import Uplink
 from pliant.agent.worker import Worker
 from pliant.core.vocabulary import (
     Command,
-    Dismiss,
     EndJob,
     EndReplica,
     Exited,
     ExitKind,
-    FallThrough,
     Incarnation,
     NodeId,
     NodeJoined,
-    Prepare,
-    Reform,
-    Release,
     ReplicaId,
     StartReplica,
-    Stop,
-    Switch,
 )
 from pliant.wire.codec import Message
 from pliant.wire.launch import (
@@ -184,13 +177,11 @@ class Agent:
                 self._end(replica)
             case EndJob():
                 self._over.set()
-            case Prepare() | Switch() | Reform() | FallThrough() | Dismiss() | Release() | Stop():
+            case _:
                 for replica in command.to:
                     worker = self._workers.get(replica)
                     if worker is not None:
                         worker.send(command, incarnation)
-            case _:
-                assert_never(command)
 
     def _start(self, replica: ReplicaId) -> None:
         if replica in self._workers or replica in self._exits or replica in self._waiting:
@@ -297,7 +288,8 @@ class Agent:
     # --- what goes up -----------------------------------------------------------------
 
     def _greeting(self) -> list[Message]:
-        return [NodeJoined(node=self._config.node, devices=self._config.devices)]
+        replicas = (*self._workers, *self._waiting)
+        return [NodeJoined(node=self._config.node, devices=self._config.devices, replicas=replicas)]
 
     def _send(self, message: Message) -> None:
         if self._uplink is None:

@@ -171,6 +171,7 @@ class Driver:
         """Note that an agent is connected; again, if its connection had broken."""
         known = joined.node in self._nodes
         self._nodes[joined.node] = _Node(channel)
+        self._homes.update(dict.fromkeys(joined.replicas, joined.node))
         if not known:
             self.put(joined)
 

@@ -69,6 +69,7 @@ from pliant.core.vocabulary import (
     StartReplica,
     Stop,
     StopRequested,
+    SuspendRequested,
     Ticked,
     WorkerEvent,
 )
@@ -216,7 +217,7 @@ def _on_request(turn: _Turn, event: PeopleEvent) -> None:
             _on_drain(turn, replica, notice_s)
         case KillRequested(replica=replica):
             _on_kill(turn, replica)
-        case StopRequested():
+        case StopRequested() | SuspendRequested():
             _on_stop(turn)
         case Offered(replicas=replicas):
             turn.job = replace(turn.job, offered=replicas)

@@ -40,11 +40,15 @@ from pliant.core.vocabulary import (
     Generation,
     Prepared,
     Progressed,
+    PublishAsked,
     Refused,
+    Registered,
     Release,
     ReplicaId,
+    Saved,
     Spare,
     Switched,
+    Unrestorable,
     WorkerEvent,
 )
 
@@ -80,6 +84,8 @@ def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
             ), ()
         case Finished():
             return _on_finished(state, event)
+        case Registered() | Unrestorable() | PublishAsked() | Saved():
+            return _stale(state)
         case _:
             assert_never(event)
 

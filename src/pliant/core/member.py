@@ -31,7 +31,9 @@ from pliant.core.vocabulary import (
     Order,
     Prepared,
     Refused,
+    Registered,
     ReplicaId,
+    Spare,
 )
 
 
@@ -49,7 +51,7 @@ class Abandon:
     generation: Generation
 
 
-Task = Build | Abandon | Prepared | Refused | Broken
+Task = Build | Abandon | Prepared | Refused | Broken | Registered
 """What a transition causes: work for the engine, or an event to send to the coordinator."""
 
 Outcome = tuple["Member", tuple[Task, ...]]
@@ -178,6 +180,45 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
         broken=member.current != NO_GENERATION,
     )
     return member, (*older, Build(order=order))
+
+
+def on_roll_call(
+    member: Member, incarnation: Incarnation, *, spare: Spare | None, finished: bool
+) -> Outcome:
+    """Answer a new coordinator, and obey no older one from here on (R3, R4).
+
+    Args:
+        member: the value as it is when the answer is written: nothing may be lost in between.
+        incarnation: the coordinator's.
+        spare: what this worker said when it last waited in ``steps()``; None: it has not yet.
+        finished: whether it has said Finished.
+    """
+    if _is_old(member, incarnation):
+        return member, ()
+    member = replace(member, incarnation=incarnation)
+    return member, (registration(member, spare=spare, finished=finished),)
+
+
+def registration(member: Member, *, spare: Spare | None, finished: bool) -> Registered:
+    """Return where this member stands.
+
+    An accepted Reform has sealed ``current``: that group is as good as broken.
+    """
+    return Registered(
+        replica=member.replica,
+        asked_by=member.incarnation,
+        lineage=member.lineage,
+        committed=member.committed if member.has_state else 0,
+        calls=member.calls,
+        has_state=member.has_state,
+        current=member.current,
+        prepared=_number(member.prepared),
+        ordered=_number(member.ordered),
+        broken=member.broken or is_sealed(member, member.current),
+        leaving=member.leaving,
+        finished=finished,
+        spare=spare,
+    )
 
 
 def _spare_again(member: Member, sealed: Generation) -> Member:
@@ -384,6 +425,10 @@ def _is_old(member: Member, incarnation: Incarnation) -> bool:
 
 def _prepared(member: Member, generation: Generation) -> tuple[Task, ...]:
     return (Prepared(replica=member.replica, generation=generation),)
+
+
+def _number(order: Order | None) -> Generation:
+    return NO_GENERATION if order is None else order.generation
 
 
 def _abandon(order: Order | None) -> tuple[Task, ...]:

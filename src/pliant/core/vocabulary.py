@@ -35,6 +35,35 @@ NO_INCARNATION = Incarnation(0)
 FIRST_LINEAGE = Lineage(1)
 
 
+# --- what is on storage -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A published checkpoint that a worker has seen on storage."""
+
+    name: str
+    committed: int
+    lineage: Lineage
+    """The history it was taken from."""
+
+    calls: int = 0
+    """Finished ``steps()`` calls of those who took it: where a script must be to load it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """One beginning of a new history from a checkpoint (R20)."""
+
+    checkpoint: str
+
+    committed: int
+    """The step that comes next: where the new history leaves the old one."""
+
+    lineage: Lineage
+    """The new history."""
+
+
 # --- what a generation is -------------------------------------------------------
 
 
@@ -63,9 +92,12 @@ class Order:
     origin: ReplicaId | None = None
     """Whose initial state counts if *no* member holds state.
 
-    Set until a first generation has formed, None ever after: from then on a generation without a
-    holder of state is a lost run, not a fresh one.
+    Set until a first generation of this lineage has formed, None ever after: from then on a
+    generation without a holder of state is a lost run, not a fresh one.
     """
+
+    restore: Restore | None = None
+    """What the origin loads in place of its initial state; set and unset together with it."""
 
     hold: bool = False
     """Form, but do not train: there are fewer members than ``minReplicas``."""
@@ -74,6 +106,14 @@ class Order:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Names of the members in replica_rank order."""
         return tuple(seat.replica for seat in self.members)
+
+
+class StopKind(StrEnum):
+    """What someone who wants a job to stop has in mind."""
+
+    STOP = "stop"
+    SUSPEND = "suspend"
+    """It is to go on later: a checkpoint is written first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +139,18 @@ class Register:
 
     leavers: tuple[ReplicaId, ...] = ()
     """Replicas that ``newest`` leaves behind; no later Reform may contain one."""
+
+    restore: Restore | None = None
+    """The newest restore, kept for ever after."""
+
+    named: int = 0
+    """Replicas ever named: ``r1`` to ``r<named>``.  No later coordinator uses one again."""
+
+    homes: tuple[tuple[ReplicaId, NodeId], ...] = ()
+    """Where the members of ``newest`` run: an agent of that node knows if one has ended."""
+
+    stop: StopKind | None = None
+    """Somebody has asked the members of ``newest`` to stop."""
 
 
 # --- events: what workers tell the core ----------------------------------------
@@ -127,6 +179,82 @@ class Spare:
     """What must be equal for exact results (seed, threads, versions), by name."""
 
     has_state: bool = False
+
+    checkpoints: tuple[Found, ...] = ()
+    """Published checkpoints of the job that this worker can see, newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """Where a worker stands: its answer to RollCall (R4).
+
+    All that a new coordinator knows of it; whatever the worker said earlier is contained in it.
+    """
+
+    replica: ReplicaId
+
+    asked_by: Incarnation
+    """Whose RollCall it answers.  From then on the worker refuses older coordinators."""
+
+    lineage: Lineage
+    committed: int
+    """Committed steps; 0 without state."""
+
+    calls: int
+    has_state: bool
+
+    current: Generation
+    """The generation it is in; 0: none was entered yet."""
+
+    prepared: Generation
+    """The newest Prepare it has accepted and neither entered nor given up; 0: none."""
+
+    ordered: Generation
+    """The same once its Switch has arrived; 0: none."""
+
+    broken: bool
+    """A collective of ``current`` has failed here, or ``current`` was sealed by a Reform."""
+
+    leaving: bool
+    """A leaver that has done the boundary step and waits for Release."""
+
+    finished: bool
+    """The script has done its last step; it waits for Release."""
+
+    spare: Spare | None
+    """What it said of itself when it last waited in ``steps()`` to join."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrestorable:
+    """The origin of ``generation`` could not load the checkpoint that its order names."""
+
+    replica: ReplicaId
+    generation: Generation
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishAsked:
+    """All shares of a checkpoint are on storage: may it be published? (R20)"""
+
+    replica: ReplicaId
+    lineage: Lineage
+    committed: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint was published and is durable."""
+
+    replica: ReplicaId
+    lineage: Lineage
+    committed: int
+    checkpoint: str
+    calls: int = 0
+    """Finished ``steps()`` calls when it was taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +367,9 @@ class NodeJoined:
     node: NodeId
     devices: int
 
+    replicas: tuple[ReplicaId, ...] = ()
+    """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
@@ -287,6 +418,11 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Someone wants the job to stop at the next step boundary, save, and go on another day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """The outside has capacity for ``replicas`` replicas in all, until it says otherwise."""
 
@@ -306,9 +442,24 @@ class Ticked:
     """Only time has passed."""
 
 
-WorkerEvent = Spare | Prepared | Refused | Switched | Broken | Progressed | Busy | Finished
+WorkerEvent = (
+    Spare
+    | Registered
+    | Prepared
+    | Refused
+    | Unrestorable
+    | Switched
+    | Broken
+    | Progressed
+    | Busy
+    | PublishAsked
+    | Saved
+    | Finished
+)
 AgentEvent = NodeJoined | NodeLost | Exited
-PeopleEvent = Scaled | DrainRequested | KillRequested | StopRequested | Offered | Reclaimed
+PeopleEvent = (
+    Scaled | DrainRequested | KillRequested | StopRequested | SuspendRequested | Offered | Reclaimed
+)
 Event = WorkerEvent | AgentEvent | PeopleEvent | Ticked
 
 
@@ -331,6 +482,13 @@ class EndReplica:
 
     replica: ReplicaId
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollCall:
+    """A new coordinator wants to know where you stand: refuse older ones, answer Registered."""
+
+    to: tuple[ReplicaId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,6 +548,17 @@ class Stop:
 
     to: tuple[ReplicaId, ...]
 
+    save: bool = False
+    """Write a checkpoint there before Finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """The checkpoint that you asked about is still this job's: publish it."""
+
+    to: tuple[ReplicaId, ...]
+    checkpoint: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
@@ -402,6 +571,7 @@ class EndJob:
 Command = (
     StartReplica
     | EndReplica
+    | RollCall
     | Prepare
     | Switch
     | Reform
@@ -409,5 +579,6 @@ Command = (
     | Dismiss
     | Release
     | Stop
+    | Publish
     | EndJob
 )

@@ -36,8 +36,11 @@ from pliant.core.vocabulary import (
     Progressed,
     Reform,
     Refused,
+    Registered,
     Release,
     ReplicaId,
+    RollCall,
+    Spare,
     Stop,
     Switch,
 )
@@ -70,6 +73,7 @@ class Keeper:
         self._groups: dict[Generation, Group] = {}
         self._entered: Group | None = None
         self._fall_through = 0
+        self._spare: Spare | None = None
         self._dismissed: str | None = None
         self.released: tuple[ReplicaId, ...] = ()
         """Who was released together with this replica; empty before."""
@@ -90,6 +94,8 @@ class Keeper:
 
     def tell(self, event: Event) -> None:
         """Send an event to the coordinator; never blocks."""
+        if isinstance(event, Spare):
+            self._spare = event
         self._context.link.send(event)
 
     # --- main thread: what holds now ------------------------------------------------------
@@ -254,6 +260,10 @@ class Keeper:
                     self.member, tasks = protocol.on_switch(self.member, order, incarnation)
                 case Reform(order=order):
                     self.member, tasks = protocol.on_reform(self.member, order, incarnation)
+                case RollCall():
+                    self.member, tasks = protocol.on_roll_call(
+                        self.member, incarnation, spare=self._spare, finished=self.is_finishing
+                    )
                 case _:
                     self._take(command)
                     tasks = ()
@@ -285,7 +295,7 @@ class Keeper:
                     self._start_build(order)
                 case Abandon(generation=generation):
                     self._abandon(generation)
-                case Prepared() | Refused() | Broken():
+                case Prepared() | Refused() | Broken() | Registered():
                     self.tell(task)
 
     def _abandon(self, generation: Generation) -> None:

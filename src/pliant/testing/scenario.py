@@ -51,11 +51,13 @@ from pliant.core.vocabulary import (
     Prepare,
     Prepared,
     Progressed,
+    Publish,
     Reclaimed,
     Reform,
     Refused,
     Release,
     ReplicaId,
+    RollCall,
     Scaled,
     Spare,
     StartReplica,
@@ -253,20 +255,20 @@ def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> s
             return f"start {replica} on {node}"
         case EndReplica(replica=replica, reason=reason):
             return f"end {replica}: {reason}"
-        case Prepare(to=to, order=order):
-            return f"prepare {_order(order, to, joiners)}"
-        case Switch(to=to, order=order):
-            return f"switch {_order(order, to, joiners)}"
-        case Reform(to=to, order=order):
-            return f"reform {_order(order, to, joiners)}"
+        case Prepare(to=to, order=order) | Switch(to=to, order=order) | Reform(to=to, order=order):
+            return f"{type(command).__name__.lower()} {_order(order, to, joiners)}"
         case FallThrough(to=to, calls=calls):
             return f"fall-through {','.join(to)} calls={calls}"
         case Dismiss(to=to, reason=reason):
             return f"dismiss {','.join(to)}: {reason}"
         case Release(to=to):
             return f"release {','.join(to)}"
-        case Stop(to=to):
-            return f"stop {','.join(to)}"
+        case Stop(to=to, save=save):
+            return f"stop {','.join(to)}{' save' * save}"
+        case RollCall(to=to):
+            return f"roll-call {','.join(to)}"
+        case Publish(to=to, checkpoint=checkpoint):
+            return f"publish {checkpoint} by {','.join(to)}"
         case EndJob(exit_code=exit_code, reason=reason):
             return f"exit {exit_code}: {reason}"
 

@@ -40,11 +40,14 @@ from pliant.core.vocabulary import (
     Prepare,
     Prepared,
     Progressed,
+    Publish,
     Reform,
     Refused,
     Register,
+    Registered,
     Release,
     ReplicaId,
+    RollCall,
     Spare,
     StartReplica,
     Stop,
@@ -202,7 +205,7 @@ class Universe:
                     if isinstance(command, Dismiss):
                         self._require_expected(world, name, "dismissed")
                     self._check_holder(world, name)
-            case FallThrough() | Stop():
+            case FallThrough() | Stop() | RollCall() | Publish():
                 pass
             case _:
                 assert_never(command)
@@ -723,7 +726,7 @@ class Universe:
                 case Abandon(generation=generation):
                     gone = (*process.abandoned, int(generation))
                     world = self._change(world, name, abandoned=gone)
-                case Prepared() | Refused() | Broken():
+                case Prepared() | Refused() | Broken() | Registered():
                     world = self._tell(world, name, task)
                 case _:
                     assert_never(task)
