@@ -14,7 +14,7 @@ driver translates the world into events, passes ``now_s`` in, and carries the co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
 from pliant.core import attempts, hearing
@@ -23,7 +23,6 @@ from pliant.core.errors import ConfigError
 from pliant.core.job import (
     Declined,
     Job,
-    Loss,
     Ready,
     Replica,
     ReplicaState,
@@ -33,19 +32,29 @@ from pliant.core.job import (
     free_devices,
     is_budget_spent,
     live,
-    moment,
-    put,
     recent_losses,
     view,
 )
-from pliant.core.membership import NEVER, Membership, Moment, Outcome, Phase
+from pliant.core.membership import NEVER, Membership, Phase
 from pliant.core.policy import decide, objection, require_slots
+from pliant.core.turn import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_INPUT,
+    EXIT_STATE_LOST,
+    EXIT_STOPPED,
+    NOW,
+    Turn,
+    age,
+    charge,
+    end_job,
+    let_go,
+    let_leave,
+)
 from pliant.core.vocabulary import (
     Busy,
-    Command,
     Dismiss,
     DrainRequested,
-    EndJob,
     EndReplica,
     Event,
     Exited,
@@ -58,10 +67,8 @@ from pliant.core.vocabulary import (
     NodeLost,
     Offered,
     PeopleEvent,
-    Prepare,
     Progressed,
     Reclaimed,
-    Reform,
     Release,
     ReplicaId,
     Scaled,
@@ -73,11 +80,6 @@ from pliant.core.vocabulary import (
     Ticked,
     WorkerEvent,
 )
-
-NOW = 0.0
-"""A moment that has come: no deadline any more."""
-
-EXIT_FINISHED, EXIT_FAILED, EXIT_INPUT, EXIT_STOPPED, EXIT_STATE_LOST = range(5)
 
 
 def begin(incarnation: Incarnation, *, now_s: float, settings: Settings) -> tuple[Job, Ready]:
@@ -102,7 +104,7 @@ def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[J
         now_s: monotonic seconds; must not run backwards between calls.
         settings: policy and waits; the same in every call.
     """
-    turn = _Turn(job=replace(job, seen_s=now_s), now_s=now_s, settings=settings)
+    turn = Turn(job=replace(job, seen_s=now_s), now_s=now_s, settings=settings)
     if job.stage is not Stage.ENDED:
         if now_s - job.seen_s > settings.timeouts.heartbeat_s / 2:
             membership = attempts.woken(job.membership, turn.moment)
@@ -135,65 +137,10 @@ def next_deadline_s(job: Job) -> float:
     return min(group.next_deadline_s(job.membership), due_s, start_s, retry_s, job.stop_by_s)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Turn:
-    """One call of ``step`` in the making; never outlives it."""
-
-    job: Job
-    now_s: float
-    settings: Settings
-    commands: list[Command] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    declined: Declined | None = None
-    is_worth_a_look: bool = True
-    """False after a mere sign of life: a thousand agents send two thousand a second."""
-
-    @property
-    def moment(self) -> Moment:
-        return moment(self.settings, self.now_s)
-
-    def is_asked(self, name: ReplicaId) -> bool:
-        """Whether the end of this one was asked for, so that it costs nothing of the budget."""
-        return name not in self.job.replicas or self.job.replicas[name].is_asked
-
-    def change(self, name: ReplicaId, replica: Replica) -> None:
-        self.job = put(self.job, name, replica)
-
-    def take(self, outcome: Outcome) -> None:
-        """Accept what the membership decided, and follow up on whom it lets go."""
-        membership, commands = outcome
-        self.job = replace(self.job, membership=membership)
-        for command in commands:
-            self.commands.append(command)
-            match command:
-                case EndReplica(replica=name, reason=reason):
-                    if not self.is_asked(name):
-                        _charge(self, ExitKind.SIGNAL, f"{name} ({reason})")
-                    _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
-                case Dismiss(to=names, reason=reason):
-                    for name in names:
-                        _charge(self, ExitKind.LEFT, f"{name} was refused: {reason}")
-                        _let_go(self, name, reason, due_s=self.now_s + self.settings.exit_s)
-                case Release(to=names):
-                    for name in names:
-                        _let_go(self, name, "released", due_s=self.now_s + self.settings.exit_s)
-                case Prepare(order=order):
-                    self.notes.append(
-                        f"prepare generation {order.generation}: {', '.join(order.replicas)}"
-                    )
-                case Reform(order=order):
-                    self.notes.append(
-                        f"reform as generation {order.generation}: {', '.join(order.replicas)}"
-                        + (f" hold, below min_replicas={self.moment.min_replicas}" * order.hold)
-                    )
-                case _:
-                    pass
-
-
 # --- events --------------------------------------------------------------------------
 
 
-def _apply(turn: _Turn, event: Event) -> None:
+def _apply(turn: Turn, event: Event) -> None:
     match event:
         case NodeJoined(node=node, devices=devices):
             turn.job = replace(turn.job, nodes=turn.job.nodes.put(node, devices))
@@ -209,7 +156,7 @@ def _apply(turn: _Turn, event: Event) -> None:
             _on_request(turn, event)
 
 
-def _on_request(turn: _Turn, event: PeopleEvent) -> None:
+def _on_request(turn: Turn, event: PeopleEvent) -> None:
     match event:
         case Scaled(target=target):
             _on_scaled(turn, target)
@@ -223,12 +170,12 @@ def _on_request(turn: _Turn, event: PeopleEvent) -> None:
             turn.job = replace(turn.job, offered=replicas)
         case Reclaimed(replicas=names, notice_s=notice_s):
             for name in names:
-                _leave(turn, name, notice_s, "reclaimed", is_reclaimed=True)
+                let_leave(turn, name, notice_s, "reclaimed", is_reclaimed=True)
         case _:
             assert_never(event)
 
 
-def _on_worker(turn: _Turn, event: WorkerEvent) -> None:
+def _on_worker(turn: Turn, event: WorkerEvent) -> None:
     before = turn.job.membership
     # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
     replica = turn.job.replicas.get(event.replica)
@@ -257,14 +204,14 @@ def _changed_course(before: Membership, after: Membership) -> bool:
     )
 
 
-def _accept_spare(turn: _Turn, event: Spare, replica: Replica) -> bool:
+def _accept_spare(turn: Turn, event: Spare, replica: Replica) -> bool:
     """Take note of a spare; False if the job or the spare ends because of what it is."""
     reference = turn.job.reference
     if reference is None:
         try:
             require_slots(turn.settings.policy, event.num_slots)
         except ConfigError as error:
-            _end(turn, EXIT_INPUT, str(error))
+            end_job(turn, EXIT_INPUT, str(error))
             return False
         wait_s = turn.now_s + turn.settings.start_wait_s
         turn.job = replace(turn.job, reference=event, start_by_s=wait_s)
@@ -280,7 +227,7 @@ def _accept_spare(turn: _Turn, event: Spare, replica: Replica) -> bool:
     return True
 
 
-def _on_exited(turn: _Turn, event: Exited) -> None:
+def _on_exited(turn: Turn, event: Exited) -> None:
     replica = turn.job.replicas.get(event.replica)
     if replica is None:
         turn.job = replace(turn.job, stale=turn.job.stale + 1)
@@ -300,18 +247,18 @@ def _on_exited(turn: _Turn, event: Exited) -> None:
     if replica.is_lost:
         return
     if event.kind is ExitKind.USAGE and (was_training or job.membership.recorded is None):
-        _end(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
+        end_job(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
         return
     if event.kind is ExitKind.EARLY and job.membership.recorded is None:
-        _end(turn, EXIT_INPUT, event.detail or what)
+        end_job(turn, EXIT_INPUT, event.detail or what)
         return
     if not replica.is_asked:
-        _charge(turn, event.kind, what)
+        charge(turn, event.kind, what)
     turn.notes.append(f"lost {what}")
     _lose(turn, frozenset({event.replica}), event.kind, what)
 
 
-def _on_node_lost(turn: _Turn, node: NodeId) -> None:
+def _on_node_lost(turn: Turn, node: NodeId) -> None:
     names = frozenset(n for n, replica in turn.job.replicas.items() if replica.node == node)
     known = node in turn.job.nodes
     turn.job = replace(
@@ -321,12 +268,12 @@ def _on_node_lost(turn: _Turn, node: NodeId) -> None:
         return
     what = f"node {node} with {', '.join(sorted(names)) or 'no replica'}"
     if names:
-        _charge(turn, ExitKind.SIGNAL, what)
+        charge(turn, ExitKind.SIGNAL, what)
     turn.notes.append(f"lost {what}")
     _lose(turn, names, ExitKind.SIGNAL, what)
 
 
-def _on_scaled(turn: _Turn, target: int) -> None:
+def _on_scaled(turn: Turn, target: int) -> None:
     if _is_too_late(turn):
         return
     why = objection(target, view(turn.job), turn.settings.policy)
@@ -336,7 +283,7 @@ def _on_scaled(turn: _Turn, target: int) -> None:
     turn.job = replace(turn.job, wished=target)
 
 
-def _on_drain(turn: _Turn, name: ReplicaId, notice_s: float) -> None:
+def _on_drain(turn: Turn, name: ReplicaId, notice_s: float) -> None:
     replica = turn.job.replicas.get(name)
     if _is_too_late(turn):
         return
@@ -355,10 +302,10 @@ def _on_drain(turn: _Turn, name: ReplicaId, notice_s: float) -> None:
         turn.declined = Declined(reason=f"{name} is not drained: {why}")
         return
     turn.job = replace(turn.job, wished=wanted - 1)
-    _leave(turn, name, notice_s, "drained")
+    let_leave(turn, name, notice_s, "drained")
 
 
-def _below_minimum(turn: _Turn, name: ReplicaId) -> str | None:
+def _below_minimum(turn: Turn, name: ReplicaId) -> str | None:
     """Say why the members cannot spare this one now, or None."""
     rest = [r for r in _trainers(turn.job) if r != name]
     minimum = turn.settings.policy.min_replicas
@@ -367,7 +314,7 @@ def _below_minimum(turn: _Turn, name: ReplicaId) -> str | None:
     return f"{len(rest)} would be left training, below min_replicas={minimum}"
 
 
-def _on_kill(turn: _Turn, name: ReplicaId) -> None:
+def _on_kill(turn: Turn, name: ReplicaId) -> None:
     replica = turn.job.replicas.get(name)
     if replica is None:
         turn.declined = Declined(reason=f"there is no replica {name} to kill")
@@ -386,13 +333,13 @@ def _on_kill(turn: _Turn, name: ReplicaId) -> None:
     )
 
 
-def _on_stop(turn: _Turn) -> None:
+def _on_stop(turn: Turn) -> None:
     job = turn.job
     if job.stage in (Stage.STOPPING, Stage.FINISHING):
         return
     order = job.membership.recorded
     if order is None or order.hold:
-        _end(turn, EXIT_STOPPED, "stopped on request")
+        end_job(turn, EXIT_STOPPED, "stopped on request")
         return
     turn.job = replace(
         job, stage=Stage.STOPPING, stop_by_s=turn.now_s + turn.settings.timeouts.step_s
@@ -401,7 +348,7 @@ def _on_stop(turn: _Turn) -> None:
     turn.notes.append("stop after the next step, on request")
 
 
-def _on_tick(turn: _Turn) -> None:
+def _on_tick(turn: Turn) -> None:
     job = turn.job
     if job.start_by_s <= turn.now_s:
         job = replace(job, start_by_s=NOW)
@@ -415,14 +362,14 @@ def _on_tick(turn: _Turn) -> None:
         if turn.job.membership == before:
             break
     if turn.job.stop_by_s <= turn.now_s:
-        _end(turn, EXIT_STOPPED, "stopped on request, without reaching a step boundary in time")
+        end_job(turn, EXIT_STOPPED, "stopped on request, without reaching a step boundary in time")
         return
     for name, replica in turn.job.replicas.items():
         if replica.due_s <= turn.now_s:
             _overdue(turn, name, replica)
 
 
-def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
+def _overdue(turn: Turn, name: ReplicaId, replica: Replica) -> None:
     """End a replica that has not started, left or exited in its time."""
     if (
         replica.state is ReplicaState.LEAVING
@@ -434,7 +381,7 @@ def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
         return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {turn.settings.start_s:g} s"
-        _charge(turn, ExitKind.SIGNAL, f"{name} ({reason})")
+        charge(turn, ExitKind.SIGNAL, f"{name} ({reason})")
     elif replica.state is ReplicaState.LEAVING:
         reason = f"{replica.reason}, and its notice is over"
     else:
@@ -455,97 +402,25 @@ def _overdue(turn: _Turn, name: ReplicaId, replica: Replica) -> None:
 # --- losing, leaving, ending ------------------------------------------------------------
 
 
-def _charge(turn: _Turn, kind: ExitKind, sentence: str) -> None:
-    """Count a loss that nobody asked for against the restart budget."""
-    committed = turn.job.membership.committed
-    loss = Loss(at_s=turn.now_s, kind=kind, sentence=sentence, committed=committed)
-    kept = (*turn.job.losses, loss)[-(turn.settings.restart_budget + 1) :]
-    was_spent = is_budget_spent(turn.job, turn.settings, turn.now_s)
-    turn.job = replace(turn.job, losses=kept)
-    if not was_spent and is_budget_spent(turn.job, turn.settings, turn.now_s):
-        turn.notes.append(
-            f"the restart budget of {turn.settings.restart_budget} is spent: nothing is started "
-            f"until a loss is older than {turn.settings.restart_forget_s:g} s and a step was "
-            "committed since"
-        )
-
-
-def _lose(turn: _Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
+def _lose(turn: Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
     turn.take(attempts.lose(turn.job.membership, names, turn.moment))
     if turn.job.membership.phase is Phase.LOST:
         _state_lost(turn, kind, what)
 
 
-def _state_lost(turn: _Turn, kind: ExitKind, what: str) -> None:
+def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
     count = turn.job.membership.committed
     last = f"the last committed step is number {count}" if count else "no step was committed"
     if kind in (ExitKind.SCRIPT, ExitKind.EARLY):
-        _end(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
+        end_job(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
     else:
-        _end(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
-
-
-def _let_go(turn: _Turn, name: ReplicaId, reason: str, *, due_s: float) -> None:
-    """Take note that the membership no longer counts on this replica, which is to exit."""
-    replica = turn.job.replicas.get(name)
-    if replica is None:
-        return
-    turn.change(
-        name,
-        replace(
-            replica,
-            state=ReplicaState.ENDING,
-            is_lost=True,
-            is_asked=True,
-            due_s=due_s,
-            reason=reason,
-        ),
-    )
-
-
-def _leave(
-    turn: _Turn, name: ReplicaId, notice_s: float, reason: str, *, is_reclaimed: bool = False
-) -> None:
-    """Let a replica go: a member at the next boundary, anyone else at once."""
-    replica = turn.job.replicas.get(name)
-    if replica is None:
-        return
-    due_s = turn.now_s + notice_s
-    if replica.state is ReplicaState.ENDING:
-        turn.change(name, replace(replica, is_reclaimed=replica.is_reclaimed or is_reclaimed))
-        return
-    if name in group.members(turn.job.membership):
-        turn.change(
-            name,
-            replace(
-                replica,
-                state=ReplicaState.LEAVING,
-                due_s=min(due_s, replica.due_s),
-                is_asked=True,
-                is_reclaimed=replica.is_reclaimed or is_reclaimed,
-                reason=reason,
-            ),
-        )
-        return
-    turn.change(name, replace(replica, is_reclaimed=is_reclaimed))
-    turn.commands.append(EndReplica(replica=name, reason=reason))
-    _let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
-    turn.take(attempts.lose(turn.job.membership, frozenset({name}), turn.moment))
-
-
-def _end(turn: _Turn, exit_code: int, reason: str) -> None:
-    """End every process and the job; nothing that was decided in this turn matters any more."""
-    names = sorted(turn.job.replicas, key=_age)
-    turn.commands.extend(EndReplica(replica=name, reason="the job ends") for name in names)
-    turn.commands.append(EndJob(exit_code=exit_code, reason=reason))
-    turn.notes.append(reason)
-    turn.job = replace(turn.job, stage=Stage.ENDED, exit_code=exit_code, reason=reason)
+        end_job(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
 
 
 # --- what follows from the state ----------------------------------------------------------
 
 
-def _advance(turn: _Turn) -> None:
+def _advance(turn: Turn) -> None:
     """Bring the job on its way, whatever the event was."""
     _settle(turn)
     if turn.job.stage is not Stage.ENDED and turn.job.membership.phase is Phase.LOST:
@@ -553,7 +428,7 @@ def _advance(turn: _Turn) -> None:
     if turn.job.stage in (Stage.RUNNING, Stage.STOPPING):
         _finish_if_done(turn)
     if turn.job.stage is Stage.FINISHING and not turn.job.replicas:
-        _end(turn, turn.job.exit_code or EXIT_FINISHED, turn.job.reason)
+        end_job(turn, turn.job.exit_code or EXIT_FINISHED, turn.job.reason)
     if turn.job.stage is Stage.STOPPING:
         turn.take(attempts.plan(turn.job.membership, turn.moment, join=(), leave=()))
     if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
@@ -562,7 +437,7 @@ def _advance(turn: _Turn) -> None:
         _plan(turn)
 
 
-def _settle(turn: _Turn) -> None:
+def _settle(turn: Turn) -> None:
     """Call those training that are in, and the job running once a generation was prepared."""
     membership = turn.job.membership
     for name in group.members(membership):
@@ -577,12 +452,12 @@ def _settle(turn: _Turn) -> None:
         turn.job = replace(turn.job, stage=Stage.RUNNING)
 
 
-def _finish_if_done(turn: _Turn) -> None:
+def _finish_if_done(turn: Turn) -> None:
     """Once every member has done its last step, let them all go."""
     if not group.is_finished(turn.job.membership):
         order = turn.job.membership.recorded
         if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
-            _end(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
+            end_job(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
         return
     is_stop = turn.job.stage is Stage.STOPPING
     count = turn.job.membership.committed
@@ -596,9 +471,9 @@ def _finish_if_done(turn: _Turn) -> None:
     )
     turn.notes.append(reason)
     done = turn.job.membership.finished | turn.job.membership.leavers
-    released = tuple(name for name in sorted(turn.job.replicas, key=_age) if name in done)
+    released = tuple(name for name in sorted(turn.job.replicas, key=age) if name in done)
     turn.commands.append(Release(to=released))
-    for name in sorted(turn.job.replicas, key=_age):
+    for name in sorted(turn.job.replicas, key=age):
         if name in done:
             due_s = turn.now_s + turn.settings.finish_s
             replica = turn.job.replicas[name]
@@ -607,10 +482,10 @@ def _finish_if_done(turn: _Turn) -> None:
             )
         elif turn.job.replicas[name].state is not ReplicaState.ENDING:
             turn.commands.append(EndReplica(replica=name, reason=reason))
-            _let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
+            let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
 
 
-def _resize(turn: _Turn) -> None:
+def _resize(turn: Turn) -> None:
     """Ask the policy how many there should be; start or let go the difference."""
     decision = decide(view(turn.job), turn.settings.policy, now_s=turn.now_s)
     old = turn.job.decision
@@ -622,7 +497,7 @@ def _resize(turn: _Turn) -> None:
         turn.job = replace(turn.job, decision=decision)
     names = live(turn.job)
     for name in _surplus(turn.job, len(names) - decision.target_replicas):
-        _leave(turn, name, turn.settings.drain_s, "more than the target")
+        let_leave(turn, name, turn.settings.drain_s, "more than the target")
     if is_budget_spent(turn.job, turn.settings, turn.now_s):
         _give_up_if_needed(turn)
         return
@@ -638,12 +513,12 @@ def _surplus(job: Job, count: int) -> list[ReplicaId]:
     progress = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
 
     def cost(name: ReplicaId) -> tuple[int, int]:
-        return progress.index(job.replicas[name].state), -_age(name)
+        return progress.index(job.replicas[name].state), -age(name)
 
     return sorted(live(job), key=cost)[:count]
 
 
-def _start(turn: _Turn, count: int) -> None:
+def _start(turn: Turn, count: int) -> None:
     free = free_devices(turn.job)
     for _ in range(count):
         if not free:
@@ -660,13 +535,13 @@ def _start(turn: _Turn, count: int) -> None:
         turn.notes.append(f"start {name} on {node}")
 
 
-def _give_up_if_needed(turn: _Turn) -> None:
+def _give_up_if_needed(turn: Turn) -> None:
     """End a job that cannot go on without the replicas that it may no longer start."""
     minimum = turn.settings.policy.min_replicas
     if len(live(turn.job)) >= minimum:
         return
     losses = recent_losses(turn.job, turn.settings, turn.now_s)
-    _end(
+    end_job(
         turn,
         EXIT_FAILED,
         f"the restart budget of {turn.settings.restart_budget} is spent and fewer than "
@@ -674,13 +549,13 @@ def _give_up_if_needed(turn: _Turn) -> None:
     )
 
 
-def _check_capacity(turn: _Turn) -> None:
+def _check_capacity(turn: Turn) -> None:
     devices, minimum = sum(turn.job.nodes.values()), turn.settings.policy.min_replicas
     if devices < minimum:
-        _end(turn, EXIT_INPUT, f"min_replicas={minimum}, but the nodes can run {devices}")
+        end_job(turn, EXIT_INPUT, f"min_replicas={minimum}, but the nodes can run {devices}")
 
 
-def _plan(turn: _Turn) -> None:
+def _plan(turn: Turn) -> None:
     """Tell the membership who may join and who is to leave now."""
     job = turn.job
     spares = [n for n, r in job.replicas.items() if r.state is ReplicaState.SPARE]
@@ -694,7 +569,7 @@ def _plan(turn: _Turn) -> None:
     )
 
 
-def _may_start(turn: _Turn, spares: list[ReplicaId]) -> bool:
+def _may_start(turn: Turn, spares: list[ReplicaId]) -> bool:
     """Whether the first generation need not wait any longer for others."""
     if not spares or len(spares) < turn.settings.policy.min_replicas:
         return False
@@ -702,7 +577,7 @@ def _may_start(turn: _Turn, spares: list[ReplicaId]) -> bool:
     return len(spares) >= target or turn.now_s >= turn.job.start_by_s
 
 
-def _leaving(turn: _Turn, spares: list[ReplicaId]) -> list[ReplicaId]:
+def _leaving(turn: Turn, spares: list[ReplicaId]) -> list[ReplicaId]:
     """Choose who may leave now: never so many that too few are left, unless reclaimed."""
     job = turn.job
     present = group.members(job.membership)
@@ -717,7 +592,7 @@ def _leaving(turn: _Turn, spares: list[ReplicaId]) -> list[ReplicaId]:
 # --- helpers -------------------------------------------------------------------------------
 
 
-def _is_too_late(turn: _Turn) -> bool:
+def _is_too_late(turn: Turn) -> bool:
     """Decline what makes no sense in a job that is on its way out."""
     if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
         return False
@@ -752,7 +627,3 @@ def _ending(event: Exited) -> str:
 
 def _last_loss(job: Job) -> str:
     return job.losses[-1].sentence if job.losses else "every member is gone"
-
-
-def _age(name: ReplicaId) -> int:
-    return int(name[1:])
