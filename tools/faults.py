@@ -252,8 +252,8 @@ FAULTS = [
         rule="R9",
         what="the last member's Finished is not waited for",
         path="attempts.py",
-        old="        return (state, ()) if is_finished(state) else _reform(state, moment)",
-        new="        return (state, ()) if state.finished else _reform(state, moment)",
+        old="gone=state.gone | old)\n        return (state, ()) if is_finished(state) else",
+        new="gone=state.gone | old)\n        return (state, ()) if state.finished else",
     ),
     Fault(
         rule="R10",
@@ -353,15 +353,11 @@ FAULTS = [
         what="an older Reform is accepted after a newer one",
         path="member.py",
         old=(
-            "member.replica not in order.replicas or order.generation <= newest(member):\n"
+            "    if member.leaving or order.generation <= newest(member):\n"
             "        return member, ()\n"
-            "    older = _abandon(member.prepared) +"
+            "    older"
         ),
-        new=(
-            "member.replica not in order.replicas:\n"
-            "        return member, ()\n"
-            "    older = _abandon(member.prepared) +"
-        ),
+        new="    if member.leaving:\n        return member, ()\n    older",
     ),
     Fault(
         rule="R14",

@@ -563,6 +563,7 @@ def _plan(turn: Turn) -> None:
     if is_early and not _may_start(turn, spares):
         spares = []
     leaving = _leaving(turn, spares)
+    spares = spares[: _room(job, leaving)]
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     turn.take(
         attempts.plan(job.membership, turn.moment, join=spares, leave=leaving, leave_by_s=by_s)
@@ -575,6 +576,14 @@ def _may_start(turn: Turn, spares: list[ReplicaId]) -> bool:
         return False
     target = turn.job.decision.target_replicas if turn.job.decision else len(spares)
     return len(spares) >= target or turn.now_s >= turn.job.start_by_s
+
+
+def _room(job: Job, leaving: list[ReplicaId]) -> int:
+    """Return how many may join: one that is killed has its slots until its exit is known."""
+    if job.reference is None:
+        return 0
+    staying = len(group.members(job.membership)) - len(leaving)
+    return max(0, job.reference.num_slots - staying)
 
 
 def _leaving(turn: Turn, spares: list[ReplicaId]) -> list[ReplicaId]:
