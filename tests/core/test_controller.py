@@ -24,7 +24,6 @@ from pliant.core.vocabulary import (
     ExitKind,
     Finished,
     Generation,
-    Incarnation,
     KillRequested,
     NodeId,
     NodeJoined,
@@ -68,7 +67,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 100.0
-        self.job, ready = controller.begin(Incarnation(1), now_s=self.now_s, settings=SETTINGS)
+        self.job, ready = controller.begin(now_s=self.now_s, settings=SETTINGS)
         assert ready.register is not None
         self.register = ready.register
         self.used: list[Generation] = []
@@ -355,7 +354,7 @@ def test_every_phase_says_what_it_listens_to(phase: Phase) -> None:
 
 
 def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:
-    job, _ = controller.begin(Incarnation(1), now_s=0.0, settings=SETTINGS)
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
     job, ready = controller.step(job, StopRequested(), now_s=0.0, settings=SETTINGS)
     assert ready.commands == (EndJob(exit_code=3, reason="stopped on request"),)
 
@@ -370,7 +369,7 @@ def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:
 def test_hundreds_of_replicas_do_not_slow_an_event_down() -> None:
     roomy = Settings(policy=ElasticPolicy(max_replicas=300))
     job: Job
-    job, _ = controller.begin(Incarnation(1), now_s=0.0, settings=roomy)
+    job, _ = controller.begin(now_s=0.0, settings=roomy)
     node = NodeJoined(node=NodeId("n1"), devices=300)
     job, ready = controller.step(job, node, now_s=0.0, settings=roomy)
     names = [c.replica for c in ready.commands if isinstance(c, StartReplica)]

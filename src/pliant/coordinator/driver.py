@@ -208,9 +208,10 @@ class Driver:
     async def _begin(self) -> None:
         """Take over: write the next incarnation before anything is said or heard (R2)."""
         recorded = await asyncio.to_thread(self._register_file.read)
-        incarnation = Incarnation(recorded.incarnation + 1 if recorded else 1)
         now_s = self._clock.now_s()
-        self._state, ready = controller.begin(incarnation, now_s=now_s, settings=self._settings)
+        self._state, ready = controller.begin(
+            now_s=now_s, settings=self._settings, register=recorded
+        )
         self._register = recorded
         await self._carry_out(ready)
 

@@ -97,7 +97,7 @@ def joinable(
 
 
 def _calls(state: Membership) -> int:
-    if state.recorded is not None:
+    if state.recorded is not None or state.restore is not None:
         return state.calls
     return max((spare.calls for spare in state.spares.values()), default=0)
 
@@ -151,9 +151,20 @@ def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order
         generation=Generation(state.issued + 1),
         members=places,
         host=places[0].replica,
-        origin=None if state.formed else places[0].replica,
+        origin=None if state.formed else _origin(state, places),
+        restore=None if state.formed else state.restore,
         hold=len(places) < moment.min_replicas,
     )
+
+
+def _origin(state: Membership, places: tuple[Seat, ...]) -> ReplicaId:
+    """Choose whose state counts: one that has seen what is to be restored, if there is such."""
+    wanted = state.restore.checkpoint if state.restore is not None else None
+    for seat in places:
+        spare = state.spares.get(seat.replica)
+        if spare is not None and any(found.name == wanted for found in spare.checkpoints):
+            return seat.replica
+    return places[0].replica
 
 
 def _ranked(order: Order, leavers: frozenset[ReplicaId]) -> tuple[ReplicaId, ...]:
@@ -203,7 +214,7 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     state = forget(state, lost)
     if old:
         state = replace(state, gone=state.gone | old)
-        return (state, ()) if is_finished(state) else _reform(state, moment)
+        return (state, ()) if is_finished(state) else reform(state, moment)
     if state.attempt is None:
         return replace(state, leavers=state.leavers - lost), ()
     return (at_rest(state) if lost & state.joiners else state), ()
@@ -215,12 +226,18 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     behind = fall_through(state, (joiner,))
     if is_finished(state):
         return state, behind
-    state, commands = _reform(state, moment)
+    state, commands = reform(state, moment)
     told = tuple(
         replace(command, to=(*command.to, joiner)) if isinstance(command, Reform) else command
         for command in commands
     )
     return state, (*behind, *told)
+
+
+def given_up(state: Membership) -> Membership:
+    """Return a membership in which nobody holds state any more: only a restore helps."""
+    gone = frozenset(under_way(state).replicas)
+    return replace(at_rest(state), phase=Phase.LOST, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
 
 
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
@@ -234,7 +251,7 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
     )
 
 
-def _reform(state: Membership, moment: Moment) -> Outcome:
+def reform(state: Membership, moment: Moment) -> Outcome:
     """Issue the next number to whoever is left of the recorded generation, and to no one else."""
     if state.attempt is not None:
         state = at_rest(state)
@@ -242,7 +259,7 @@ def _reform(state: Membership, moment: Moment) -> Outcome:
     places = seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
-        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()
+        return given_up(state), ()
     order = _order(state, places, moment)
     state = replace(
         state,
@@ -315,7 +332,7 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     is_hopeless = state.failures >= MAX_FAILURES
     if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)
-    return _reform(state, moment)
+    return reform(state, moment)
 
 
 def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
@@ -335,7 +352,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     if not waiting:
         return state, ()
     if not hung:
-        return (state, ()) if is_finished(state) else _reform(state, moment)
+        return (state, ()) if is_finished(state) else reform(state, moment)
     reason = (
         f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
         "announce longer pauses with session.busy(max_s)"
@@ -373,7 +390,7 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
         lost = state.awaiting if is_hopeless else state.awaiting & outsiders(state)
     state = replace(state, late=silent - lost)
     reason = f"did not enter generation {under_way(state).generation} in time"
-    return _end(state, lost, reason, moment) if lost else _reform(state, moment)
+    return _end(state, lost, reason, moment) if lost else reform(state, moment)
 
 
 def outsiders(state: Membership) -> frozenset[ReplicaId]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core import attempts, hearing
+from pliant.core import attempts, hearing, restart, restoring, rollcall
 from pliant.core import membership as group
 from pliant.core.errors import ConfigError
 from pliant.core.job import (
@@ -33,6 +33,7 @@ from pliant.core.job import (
     is_budget_spent,
     live,
     recent_losses,
+    record,
     view,
 )
 from pliant.core.membership import NEVER, Membership, Phase
@@ -60,7 +61,7 @@ from pliant.core.vocabulary import (
     Exited,
     ExitKind,
     Finished,
-    Incarnation,
+    Found,
     KillRequested,
     NodeId,
     NodeJoined,
@@ -68,28 +69,39 @@ from pliant.core.vocabulary import (
     Offered,
     PeopleEvent,
     Progressed,
+    Publish,
+    PublishAsked,
     Reclaimed,
+    Register,
+    Registered,
     Release,
     ReplicaId,
+    Saved,
     Scaled,
     Spare,
     StartReplica,
     Stop,
+    StopKind,
     StopRequested,
     SuspendRequested,
     Ticked,
+    Unrestorable,
     WorkerEvent,
 )
 
 
-def begin(incarnation: Incarnation, *, now_s: float, settings: Settings) -> tuple[Job, Ready]:
-    """Return a job without nodes, and the register that must be written before anything else."""
-    job = Job(
-        membership=Membership(incarnation=incarnation),
-        start_by_s=now_s + settings.start_s,
-        seen_s=now_s,
-    )
-    return job, Ready(incarnation=incarnation, register=group.register(job.membership))
+def begin(
+    *, now_s: float, settings: Settings, register: Register | None = None
+) -> tuple[Job, Ready]:
+    """Return a job without nodes, and the register that must be written before anything else.
+
+    Args:
+        now_s: monotonic seconds.
+        settings: policy and waits.
+        register: what is recorded; None if this is the job's first coordinator.
+    """
+    job = rollcall.remembered(register, now_s=now_s, settings=settings)
+    return job, Ready(incarnation=job.membership.incarnation, register=record(job))
 
 
 def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[Job, Ready]:
@@ -108,16 +120,17 @@ def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[J
     if job.stage is not Stage.ENDED:
         if now_s - job.seen_s > settings.timeouts.heartbeat_s / 2:
             membership = attempts.woken(job.membership, turn.moment)
-            turn.job = replace(turn.job, membership=membership)
+            register_by_s = max(job.register_by_s, now_s + settings.timeouts.heartbeat_s / 4)
+            turn.job = replace(turn.job, membership=membership, register_by_s=register_by_s)
         _apply(turn, event)
         if turn.is_worth_a_look:
             _advance(turn)
-    elif isinstance(event, Scaled | DrainRequested | KillRequested | StopRequested):
+    elif isinstance(event, PeopleEvent) and not isinstance(event, Offered | Reclaimed):
         turn.declined = Declined(reason=f"the job has ended: {job.reason}")
-    register = group.register(turn.job.membership)
+    register = record(turn.job)
     return turn.job, Ready(
         incarnation=job.membership.incarnation,
-        register=register if register != group.register(job.membership) else None,
+        register=register if register != record(job) else None,
         commands=tuple(turn.commands),
         decision=turn.job.decision if turn.job.decision != job.decision else None,
         declined=turn.declined,
@@ -129,6 +142,8 @@ def next_deadline_s(job: Job) -> float:
     """Return when a ``Ticked`` will next change something, if nothing else happens."""
     if job.stage is Stage.ENDED:
         return NEVER
+    if job.stage is Stage.RECOVERING:
+        return job.register_by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
     if job.stage is Stage.FINISHING:
         return due_s
@@ -141,9 +156,14 @@ def next_deadline_s(job: Job) -> float:
 
 
 def _apply(turn: Turn, event: Event) -> None:
+    if turn.job.stage is Stage.RECOVERING:
+        for kept in rollcall.hear(turn, event):
+            _apply(turn, kept)
+        turn.is_worth_a_look = turn.job.stage is not Stage.RECOVERING
+        return
     match event:
-        case NodeJoined(node=node, devices=devices):
-            turn.job = replace(turn.job, nodes=turn.job.nodes.put(node, devices))
+        case NodeJoined():
+            rollcall.meet_node(turn, event)
         case NodeLost(node=node):
             _on_node_lost(turn, node)
         case Exited():
@@ -164,8 +184,10 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
             _on_drain(turn, replica, notice_s)
         case KillRequested(replica=replica):
             _on_kill(turn, replica)
-        case StopRequested() | SuspendRequested():
-            _on_stop(turn)
+        case StopRequested():
+            _on_stop(turn, StopKind.STOP)
+        case SuspendRequested():
+            _on_stop(turn, StopKind.SUSPEND)
         case Offered(replicas=replicas):
             turn.job = replace(turn.job, offered=replicas)
         case Reclaimed(replicas=names, notice_s=notice_s):
@@ -177,6 +199,8 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
 
 def _on_worker(turn: Turn, event: WorkerEvent) -> None:
     before = turn.job.membership
+    if isinstance(event, PublishAsked):
+        _on_publish_asked(turn, event)
     # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
     replica = turn.job.replicas.get(event.replica)
     if replica is None or replica.is_lost:
@@ -187,8 +211,17 @@ def _on_worker(turn: Turn, event: WorkerEvent) -> None:
     if isinstance(event, Spare) and not _accept_spare(turn, event, replica):
         return
     turn.take(hearing.hear(before, event, turn.moment))
+    match event:
+        case Registered():
+            _on_registered(turn, event)
+        case Unrestorable():
+            _on_unrestorable(turn, event)
+        case Saved(lineage=lineage) if lineage == before.lineage:
+            turn.job = restoring.saved(turn.job, event)
+        case _:
+            pass
     after = turn.job.membership
-    if not isinstance(event, Spare | Finished):
+    if not isinstance(event, Spare | Finished | Registered):
         turn.is_worth_a_look = _changed_course(before, after)
 
 
@@ -224,7 +257,65 @@ def _accept_spare(turn: Turn, event: Spare, replica: Replica) -> bool:
         return False
     if replica.state is ReplicaState.STARTING:
         turn.change(event.replica, replace(replica, state=ReplicaState.SPARE, due_s=NEVER))
+    if event.checkpoints:
+        turn.job = replace(turn.job, has_checkpoints=True)
+    if turn.job.stage is Stage.STARTING:
+        wait_s = turn.now_s + turn.settings.start_wait_s
+        turn.job = replace(turn.job, start_by_s=min(turn.job.start_by_s, wait_s))
     return True
+
+
+def _on_registered(turn: Turn, event: Registered) -> None:
+    """Place a worker that came too late for the roll: it may join if it never trained."""
+    replica = turn.job.replicas[event.replica]
+    is_known = event.replica in group.members(turn.job.membership)
+    if (
+        event.asked_by != turn.job.membership.incarnation
+        or replica.state is not ReplicaState.STARTING
+        or is_known
+    ):
+        turn.job = replace(turn.job, stale=turn.job.stale + 1)
+    elif restart.is_past(event):
+        rollcall.place_one(turn, event, is_member=False, is_leaver=False)
+        turn.take(attempts.lose(turn.job.membership, frozenset({event.replica}), turn.moment))
+    elif event.spare is not None:
+        _on_worker(turn, replace(event.spare, replica=event.replica))
+
+
+def _on_publish_asked(turn: Turn, event: PublishAsked) -> None:
+    """Allow what was written in the current history, whoever of it asks (R20).
+
+    Also to one that is lost: that all shares are there shows that all members had committed.
+    """
+    known = event.replica in turn.job.replicas
+    if known and event.lineage == turn.job.membership.lineage:
+        turn.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
+    else:
+        turn.job = replace(turn.job, stale=turn.job.stale + 1)
+
+
+def _on_unrestorable(turn: Turn, event: Unrestorable) -> None:
+    """Take the next checkpoint, in a history of its own, or end the job if there is none."""
+    membership = turn.job.membership
+    order = membership.recorded
+    if (
+        order is None
+        or order.restore is None
+        or (event.generation, event.replica) != (order.generation, order.origin)
+        or event.checkpoint != order.restore.checkpoint
+    ):
+        turn.job = replace(turn.job, stale=turn.job.stale + 1)
+        return
+    turn.job = replace(turn.job, damaged=turn.job.damaged | {event.checkpoint})
+    turn.notes.append(f"{event.checkpoint} cannot be restored: {event.reason}")
+    found = restoring.newest(turn.job)
+    if found is None:
+        end_job(turn, EXIT_STATE_LOST, restoring.nothing_left(turn.job))
+    elif found.calls == membership.calls:
+        _note_restore(turn, found)
+        turn.take(restoring.retried(membership, found, turn.moment))
+    else:
+        _start_over(turn, f"{found.name} is of another call of steps()")
 
 
 def _on_exited(turn: Turn, event: Exited) -> None:
@@ -333,19 +424,25 @@ def _on_kill(turn: Turn, name: ReplicaId) -> None:
     )
 
 
-def _on_stop(turn: Turn) -> None:
+def _on_stop(turn: Turn, kind: StopKind) -> None:
     job = turn.job
-    if job.stage in (Stage.STOPPING, Stage.FINISHING):
+    if job.stage is Stage.FINISHING or job.stop in (kind, StopKind.SUSPEND):
         return
+    present = group.members(job.membership)
     order = job.membership.recorded
-    if order is None or order.hold:
-        end_job(turn, EXIT_STOPPED, "stopped on request")
+    turn.job = job = replace(job, stop=kind)
+    if order is None or order.hold or not present:
+        end_job(turn, EXIT_STOPPED, f"{_stopped(job)} on request")
         return
-    turn.job = replace(
-        job, stage=Stage.STOPPING, stop_by_s=turn.now_s + turn.settings.timeouts.step_s
-    )
-    turn.commands.append(Stop(to=group.members(job.membership)))
-    turn.notes.append("stop after the next step, on request")
+    if job.stage is not Stage.STOPPING:
+        stop_by_s = turn.now_s + turn.settings.timeouts.step_s
+        turn.job = replace(job, stage=Stage.STOPPING, stop_by_s=stop_by_s)
+    turn.commands.append(Stop(to=present, save=kind is StopKind.SUSPEND))
+    turn.notes.append(f"{kind} after the next step, on request")
+
+
+def _stopped(job: Job) -> str:
+    return "suspended" if job.stop is StopKind.SUSPEND else "stopped"
 
 
 def _on_tick(turn: Turn) -> None:
@@ -362,7 +459,8 @@ def _on_tick(turn: Turn) -> None:
         if turn.job.membership == before:
             break
     if turn.job.stop_by_s <= turn.now_s:
-        end_job(turn, EXIT_STOPPED, "stopped on request, without reaching a step boundary in time")
+        late = "on request, without reaching a step boundary in time"
+        end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {late}")
         return
     for name, replica in turn.job.replicas.items():
         if replica.due_s <= turn.now_s:
@@ -404,17 +502,43 @@ def _overdue(turn: Turn, name: ReplicaId, replica: Replica) -> None:
 
 def _lose(turn: Turn, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
     turn.take(attempts.lose(turn.job.membership, names, turn.moment))
-    if turn.job.membership.phase is Phase.LOST:
+    if turn.job.membership.phase is Phase.LOST and turn.job.stage is not Stage.STARTING:
         _state_lost(turn, kind, what)
 
 
 def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
+    """Begin again from a checkpoint where that is possible, else end the job."""
     count = turn.job.membership.committed
     last = f"the last committed step is number {count}" if count else "no step was committed"
+    if restoring.is_possible(turn.job):
+        if turn.job.stage is Stage.STOPPING:
+            before = "on request; its last replica was lost before the step boundary"
+            end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {before}: {what}")
+        else:
+            _start_over(turn, f"the last holder of the state was lost: {what}; {last}")
+        return
     if kind in (ExitKind.SCRIPT, ExitKind.EARLY):
         end_job(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
     else:
         end_job(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
+
+
+def _start_over(turn: Turn, why: str) -> None:
+    """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
+    turn.notes.append(f"{why}; a checkpoint will be restored")
+    turn.job = replace(
+        turn.job,
+        stage=Stage.STARTING,
+        start_by_s=turn.now_s + turn.settings.start_wait_s,
+        membership=attempts.given_up(turn.job.membership),
+    )
+    kept = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.ENDING)
+    members = group.under_way(turn.job.membership).replicas
+    for name, replica in turn.job.replicas.items():
+        if replica.state not in kept or (
+            name in members and replica.state is not ReplicaState.ENDING
+        ):
+            let_leave(turn, name, turn.settings.exit_s, "the job goes back to a checkpoint")
 
 
 # --- what follows from the state ----------------------------------------------------------
@@ -423,7 +547,8 @@ def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
 def _advance(turn: Turn) -> None:
     """Bring the job on its way, whatever the event was."""
     _settle(turn)
-    if turn.job.stage is not Stage.ENDED and turn.job.membership.phase is Phase.LOST:
+    is_training = turn.job.stage in (Stage.RUNNING, Stage.STOPPING)
+    if is_training and turn.job.membership.phase is Phase.LOST:
         _state_lost(turn, ExitKind.SIGNAL, _last_loss(turn.job))
     if turn.job.stage in (Stage.RUNNING, Stage.STOPPING):
         _finish_if_done(turn)
@@ -448,7 +573,8 @@ def _settle(turn: Turn) -> None:
             and name not in membership.joiners
         ):
             turn.change(name, replace(replica, state=ReplicaState.TRAINING))
-    if turn.job.stage is Stage.STARTING and membership.recorded is not None:
+    has_begun = membership.recorded is not None and membership.phase is not Phase.LOST
+    if turn.job.stage is Stage.STARTING and has_begun:
         turn.job = replace(turn.job, stage=Stage.RUNNING)
 
 
@@ -457,11 +583,13 @@ def _finish_if_done(turn: Turn) -> None:
     if not group.is_finished(turn.job.membership):
         order = turn.job.membership.recorded
         if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
-            end_job(turn, EXIT_STOPPED, "stopped on request, while waiting for a replacement")
+            held = "on request, while waiting for a replacement"
+            end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {held}")
         return
     is_stop = turn.job.stage is Stage.STOPPING
     count = turn.job.membership.committed
-    reason = f"stopped on request after {count} steps" if is_stop else f"finished {count} steps"
+    stopped = f"{_stopped(turn.job)} on request after {count} steps"
+    reason = stopped if is_stop else f"finished {count} steps"
     turn.job = replace(
         turn.job,
         stage=Stage.FINISHING,
@@ -557,17 +685,59 @@ def _check_capacity(turn: Turn) -> None:
 
 def _plan(turn: Turn) -> None:
     """Tell the membership who may join and who is to leave now."""
+    spares = _starters(turn) if turn.job.stage is Stage.STARTING else _spares(turn.job)
+    if turn.job.stage is Stage.ENDED:
+        return
     job = turn.job
-    spares = [n for n, r in job.replicas.items() if r.state is ReplicaState.SPARE]
-    is_early = job.stage is Stage.STARTING and job.membership.attempt is None
-    if is_early and not _may_start(turn, spares):
-        spares = []
     leaving = _leaving(turn, spares)
     spares = spares[: _room(job, leaving)]
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     turn.take(
         attempts.plan(job.membership, turn.moment, join=spares, leave=leaving, leave_by_s=by_s)
     )
+
+
+def _spares(job: Job) -> list[ReplicaId]:
+    return [n for n, r in job.replicas.items() if r.state is ReplicaState.SPARE]
+
+
+def _starters(turn: Turn) -> list[ReplicaId]:
+    """Choose with whom the first generation begins, once it may, and from what (R20)."""
+    is_pending = restoring.is_pending(turn.job)
+    if turn.job.membership.attempt is not None and not is_pending:
+        return _spares(turn.job)
+    if not _may_start(turn, _spares(turn.job)):
+        return []
+    if is_pending:
+        _restore(turn)
+    membership = turn.job.membership
+    if membership.restore is None or turn.job.stage is Stage.ENDED:
+        return _spares(turn.job)
+    for name, spare in membership.spares.items():
+        if spare.calls > membership.calls:
+            why = "its script is past the call of steps() in which the checkpoint was taken"
+            let_leave(turn, name, turn.settings.exit_s, why)
+    ready = attempts.joinable(turn.job.membership, _spares(turn.job), is_hurried=False)
+    return ready if _may_start(turn, ready) else []
+
+
+def _restore(turn: Turn) -> None:
+    """Open a new history from the newest checkpoint; end the job if there is none."""
+    found = restoring.newest(turn.job)
+    if found is None:
+        end_job(turn, EXIT_STATE_LOST, restoring.nothing_left(turn.job))
+        return
+    membership = restoring.restored(turn.job.membership, found)
+    _note_restore(turn, found)
+    turn.job = replace(turn.job, membership=membership)
+    behind = attempts.fall_through(membership, membership.spares)
+    turn.commands.extend(behind)
+    if behind:
+        turn.job = replace(turn.job, start_by_s=turn.now_s + turn.settings.start_wait_s)
+
+
+def _note_restore(turn: Turn, found: Found) -> None:
+    turn.notes.append(f"restore {found.name}: go on from {found.committed} committed steps")
 
 
 def _may_start(turn: Turn, spares: list[ReplicaId]) -> bool:

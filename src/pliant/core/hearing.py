@@ -18,6 +18,7 @@ from pliant.core.attempts import (
     switch,
 )
 from pliant.core.membership import (
+    ALWAYS_HEARD,
     HEARD,
     NEVER,
     NOBODY,
@@ -61,7 +62,7 @@ def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
     """
     if not isinstance(event, Refused):  # which a survivor may send about a joiner
         state = _alive(state, event.replica, moment)
-    if type(event) not in HEARD[state.phase]:
+    if type(event) not in HEARD[state.phase] | ALWAYS_HEARD:
         return _stale(state)
     match event:
         case Spare():
@@ -85,7 +86,7 @@ def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
         case Finished():
             return _on_finished(state, event)
         case Registered() | Unrestorable() | PublishAsked() | Saved():
-            return _stale(state)
+            return state, ()  # a sign of life; what else it means is for the controller
         case _:
             assert_never(event)
 
@@ -113,6 +114,8 @@ def _on_spare(state: Membership, event: Spare) -> Outcome:
             state = replace(state, spares=state.spares.put(event.replica, event))
         return _stale(state)
     state = replace(state, spares=state.spares.put(event.replica, event))
+    if state.phase is Phase.LOST:  # where it is to go depends on what will be restored
+        return state, ()
     return state, fall_through(state, (event.replica,))
 
 

@@ -6,29 +6,38 @@ restart budget is left.  Decides nothing; ``controller`` does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pliant.core import membership as group
 from pliant.core.errors import ConfigError
 from pliant.core.membership import NEVER, Membership, Moment, Timeouts
 from pliant.core.policy import Decision, ElasticPolicy, View
 from pliant.core.table import Table
 from pliant.core.vocabulary import (
     Command,
+    Event,
     ExitKind,
+    Found,
     Incarnation,
     NodeId,
     Register,
+    Registered,
     ReplicaId,
     Spare,
+    StopKind,
 )
 
 
 class Stage(StrEnum):
     """Where a job is in its life."""
 
+    RECOVERING = "recovering"
+    """This coordinator is not the first: it waits until the members have said where they stand."""
+
     STARTING = "starting"
-    """Until a first generation is prepared: waits for the replicas to start with."""
+    """Until a first generation of a lineage is prepared: waits for the replicas to start with."""
 
     RUNNING = "running"
 
@@ -139,6 +148,8 @@ class Loss:
 
 NO_NODES: Table[NodeId, int] = Table()
 NO_REPLICAS: Table[ReplicaId, Replica] = Table()
+NO_HOMES: Table[ReplicaId, NodeId] = Table()
+NO_REGISTRATIONS: Table[ReplicaId, Registered] = Table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +179,32 @@ class Job:
     start_by_s: float = NEVER
     """When the first generation goes without those that are not spare yet."""
 
+    stop: StopKind | None = None
+    """What someone who asked to stop had in mind."""
+
     stop_by_s: float = NEVER
     """When a stop no longer waits for a step boundary."""
+
+    homes: Table[ReplicaId, NodeId] = NO_HOMES
+    """RECOVERING: where the members ran, as the register tells."""
+
+    registered: Table[ReplicaId, Registered] = NO_REGISTRATIONS
+    """RECOVERING: who has said where it stands."""
+
+    kept: tuple[Event, ...] = ()
+    """RECOVERING: what came since, in order."""
+
+    register_by_s: float = NEVER
+    """RECOVERING: when members that have not said where they stand are lost."""
+
+    saved: tuple[Found, ...] = ()
+    """The newest checkpoints that became durable in this process's time, oldest first."""
+
+    damaged: frozenset[str] = frozenset()
+    """Checkpoints that could not be loaded."""
+
+    has_checkpoints: bool = False
+    """Somebody has seen or written one."""
 
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""
@@ -216,6 +251,25 @@ class Ready:
 
     notes: tuple[str, ...] = ()
     """One sentence for each thing that was decided."""
+
+
+def record(job: Job) -> Register:
+    """Return what must be durable before the commands of this state are sent (R1, R2)."""
+    register = group.register(job.membership)
+    names = group.members(job.membership)
+    homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
+    return replace(register, named=job.named, homes=tuple(homes), stop=job.stop)
+
+
+def _home(job: Job, name: ReplicaId) -> NodeId | None:
+    replica = job.replicas.get(name)
+    return job.homes.get(name) if replica is None else replica.node
+
+
+def reference_of(registrations: Iterable[Registered]) -> Spare | None:
+    """Return what later spares must agree with: what one that trains said of itself."""
+    spares = [(not event.has_state, event.spare) for event in registrations if event.spare]
+    return min(spares, key=lambda pair: pair[0], default=(False, None))[1]
 
 
 def moment(settings: Settings, now_s: float) -> Moment:

@@ -364,17 +364,18 @@ def resolved(member: Member, resolution: Resolution, replica_rank: int) -> Membe
     """Take this member's part of a resolution; call under the lock, before acting on it.
 
     One that commits does so under the generation of its vote; one that redoes the step forgets
-    its vote; one that receives holds no state until ``received``.
+    its vote; one that receives holds no state until ``received``.  The origin of a restore receives
+    from storage.
     """
     if replica_rank in resolution.commits:
         return _commit_vote(member)
-    if replica_rank in resolution.survivors:
+    if replica_rank in resolution.survivors and resolution.restore is None:
         return replace(member, vote=None, has_state=True)
     return replace(member, vote=None, has_state=False)
 
 
 def received(member: Member, resolution: Resolution) -> Member:
-    """Hold the state: the digest of the last chunk matched (R8)."""
+    """Hold the state: the digest of the last chunk, or of what was loaded, matched (R8, R20)."""
     return replace(
         member,
         lineage=resolution.lineage,

@@ -16,6 +16,9 @@ processes, sockets, torch or the wall clock.
                        +-----plan------- STEADY <-------+   +--nobody left: LOST        |
                        +-------------------------------------plan----------------------+
 
+From LOST a restore leads back to EMPTY, in a new lineage (``restoring``).  A new coordinator starts
+from what the register tells (``restart``).
+
 A Broken waits ``grace_s`` for the exit report that mostly explains it, then everybody reforms.
 Silence past a deadline is a loss, so there is one failure path instead of two.  News of an older
 attempt is stale: dropped, counted, never an error.
@@ -41,12 +44,17 @@ from pliant.core.vocabulary import (
     Order,
     Prepared,
     Progressed,
+    PublishAsked,
     Refused,
     Register,
+    Registered,
     ReplicaId,
+    Restore,
+    Saved,
     Seat,
     Spare,
     Switched,
+    Unrestorable,
     WorkerEvent,
 )
 
@@ -58,7 +66,7 @@ class Phase(StrEnum):
     """Where the membership is in a change."""
 
     EMPTY = "empty"
-    """No Switch was ever sent, so that nobody can hold state yet."""
+    """No Switch was ever sent in this lineage, so that nobody can hold state of it yet."""
 
     STEADY = "steady"
     PREPARING = "preparing"
@@ -66,7 +74,7 @@ class Phase(StrEnum):
     REFORMING = "reforming"
 
     LOST = "lost"
-    """Nobody is left of a generation that had state.  Terminal here: only a restore helps."""
+    """Nobody is left of a generation that had state: only a restore helps, in a new lineage."""
 
 
 HEARD: dict[Phase, frozenset[type[WorkerEvent]]] = {
@@ -75,9 +83,15 @@ HEARD: dict[Phase, frozenset[type[WorkerEvent]]] = {
     Phase.PREPARING: frozenset({Spare, Progressed, Busy, Broken, Finished, Prepared, Refused}),
     Phase.SWITCHING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
     Phase.REFORMING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
-    Phase.LOST: frozenset({Progressed, Busy}),
+    Phase.LOST: frozenset({Spare, Progressed, Busy}),
 }
 """What each phase listens to; anything else is stale there.  A picture and a test read this."""
+
+
+ALWAYS_HEARD: frozenset[type[WorkerEvent]] = frozenset(
+    {Registered, Unrestorable, PublishAsked, Saved}
+)
+"""What the controller acts on, whatever the phase; here no more than signs of life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +114,10 @@ class Timeouts:
     hang_s: float = 1800.0
     """Without a committed step for so long, a member that others wait for and that waits for nobody
     is hung.  As long as torch lets a collective of gloo wait; Busy allows for more."""
+
+    register_s: float = 20.0
+    """From the start of a new coordinator until the members of the newest generation have said
+    where they stand.  Agents look for a lost coordinator for 10 s; theirs is the longest way."""
 
     grace_s: float = 0.1
     """From a Broken until everybody reforms: time for the exit report of whoever died."""
@@ -158,6 +176,9 @@ class Membership:
 
     incarnation: Incarnation
     lineage: Lineage = FIRST_LINEAGE
+    restore: Restore | None = None
+    """The newest restore: what this lineage began from, if it is not the first."""
+
     phase: Phase = Phase.EMPTY
 
     issued: Generation = NO_GENERATION
@@ -269,6 +290,7 @@ def register(state: Membership) -> Register:
         newest=state.recorded,
         joiners=tuple(sorted(state.joiners)) if recorded else (),
         leavers=tuple(sorted(state.leavers)) if recorded else (),
+        restore=state.restore,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pliant.core.errors import NoStateError
-from pliant.core.vocabulary import NO_GENERATION, Generation, Lineage
+from pliant.core.vocabulary import NO_GENERATION, Generation, Lineage, Restore
 
 NO_STEP = -1
 """In a header: holds no complete result of a step that it has not committed."""
@@ -98,20 +98,26 @@ class Resolution:
     fresh: bool = False
     """Nobody held state: the one survivor is the origin with its initial state, at step 0."""
 
+    restore: Restore | None = None
+    """Nobody held state: the one survivor is the origin, which first loads this checkpoint."""
 
-def resolve(headers: Sequence[Header], origin_rank: int | None = None) -> Resolution:
+
+def resolve(
+    headers: Sequence[Header], origin_rank: int | None = None, restore: Restore | None = None
+) -> Resolution:
     """Decide from the headers of all members, in replica_rank order, how a generation begins.
 
     Args:
         headers: one per member; members without state take no part in the decision.
         origin_rank: whose initial state counts if nobody holds any; None when the run has begun.
+        restore: what the origin loads in place of its initial state.
 
     Raises:
         NoStateError: nobody holds state and there is no origin.
     """
     holders = [rank for rank, header in enumerate(headers) if header.has_state]
     if not holders:
-        return _first_state(headers, origin_rank)
+        return _first_state(headers, origin_rank, restore)
     lineage = max(headers[rank].lineage for rank in holders)
     holders = [rank for rank in holders if headers[rank].lineage == lineage]
     committed = max(headers[rank].committed for rank in holders)
@@ -138,18 +144,21 @@ def resolve(headers: Sequence[Header], origin_rank: int | None = None) -> Resolu
     )
 
 
-def _first_state(headers: Sequence[Header], origin_rank: int | None) -> Resolution:
+def _first_state(
+    headers: Sequence[Header], origin_rank: int | None, restore: Restore | None
+) -> Resolution:
     if origin_rank is None:
         raise NoStateError(f"none of {len(headers)} members holds the state of the run")
     return Resolution(
         survivors=(origin_rank,),
         commits=(),
-        committed=0,
+        committed=restore.committed if restore else 0,
         made_by=NO_GENERATION,
-        lineage=headers[origin_rank].lineage,
+        lineage=restore.lineage if restore else headers[origin_rank].lineage,
         calls=headers[origin_rank].calls,
         joiners=tuple(rank for rank in range(len(headers)) if rank != origin_rank),
-        fresh=True,
+        fresh=restore is None,
+        restore=restore,
     )
 
 

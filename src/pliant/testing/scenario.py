@@ -12,9 +12,15 @@ asked for commands can be played.  A file reads like this::
     at 2 exit r1 signal SIGKILL     # a comment
       ...
     until 12 r2                     # ticks every second, and r2 gives signs of life
+    at 13 restart                   # another coordinator takes over, with what the register tells
+    at 13 node n1 devices=4 runs=r2
+      roll-call r2
+    at 14 old broken 1 r2           # the one before it is still there, and hears this
+      conflict: another coordinator has taken over
 
-In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  ``pytest --rewrite``
-refreshes the answers; a person reads the difference.
+In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
+written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
+difference.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from pliant.core.controller import begin, step
 from pliant.core.errors import ConfigError
-from pliant.core.job import Job, Ready, Settings
+from pliant.core.job import Job, Ready, Settings, record
 from pliant.core.membership import Timeouts
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
@@ -40,9 +46,11 @@ from pliant.core.vocabulary import (
     ExitKind,
     FallThrough,
     Finished,
+    Found,
     Generation,
     Incarnation,
     KillRequested,
+    Lineage,
     NodeId,
     NodeJoined,
     NodeLost,
@@ -52,20 +60,26 @@ from pliant.core.vocabulary import (
     Prepared,
     Progressed,
     Publish,
+    PublishAsked,
     Reclaimed,
     Reform,
     Refused,
+    Register,
+    Registered,
     Release,
     ReplicaId,
     RollCall,
+    Saved,
     Scaled,
     Spare,
     StartReplica,
     Stop,
     StopRequested,
+    SuspendRequested,
     Switch,
     Switched,
     Ticked,
+    Unrestorable,
 )
 
 
@@ -98,16 +112,49 @@ def play(text: str) -> str:
 
 
 @dataclass(slots=True)
+class _Coordinator:
+    """One life of a coordinator, as a driver knows it."""
+
+    job: Job
+    register: Register
+    """What it wrote last, and must still find there when it writes again."""
+
+
+@dataclass(slots=True)
 class _Player:
     settings: Settings = field(default_factory=Settings)
-    job: Job | None = None
-
     now_s: float = 0.0
+    register: Register | None = None
+    coordinators: list[_Coordinator] = field(default_factory=list)
 
     def feed(self, now_s: float, words: list[str]) -> list[str]:
         """Let this happen at this time."""
         self.now_s = now_s
-        return [answer for event in parse(words) for answer in self._step(event)]
+        if words == ["restart"]:
+            self._begin()
+            return []
+        if not self.coordinators:
+            self._begin()
+        place = -1
+        while words[0] == "old":
+            place, words = place - 1, words[1:]
+        return [answer for event in self._parse(words) for answer in self._step(event, place)]
+
+    def _parse(self, words: list[str]) -> list[Event]:
+        """Read events; a registration answers the newest coordinator unless it says otherwise."""
+        events = parse(words)
+        newest = self.coordinators[-1].register.incarnation
+        return [
+            replace(event, asked_by=newest)
+            if isinstance(event, Registered) and not event.asked_by
+            else event
+            for event in events
+        ]
+
+    def _begin(self) -> None:
+        job, _ = begin(now_s=self.now_s, settings=self.settings, register=self.register)
+        self.register = record(job)
+        self.coordinators.append(_Coordinator(job, self.register))
 
     def wait(self, now_s: float, alive: list[ReplicaId]) -> list[str]:
         """Let time pass as a driver does, a tick every second, with signs of life of these."""
@@ -120,12 +167,16 @@ class _Player:
             answers += self._step(Ticked())
         return answers
 
-    def _step(self, event: Event) -> list[str]:
-        if self.job is None:
-            self.job, _ = begin(Incarnation(1), now_s=self.now_s, settings=self.settings)
-        before = self.job
-        self.job, ready = step(before, event, now_s=self.now_s, settings=self.settings)
-        stale = self.job.stale + self.job.membership.stale
+    def _step(self, event: Event, place: int = -1) -> list[str]:
+        coordinator = self.coordinators[place]
+        before = coordinator.job
+        coordinator.job, ready = step(before, event, now_s=self.now_s, settings=self.settings)
+        asks = ready.register is not None or any(isinstance(c, Publish) for c in ready.commands)
+        if asks and coordinator.register != self.register:
+            return ["conflict: another coordinator has taken over"]
+        if ready.register is not None:
+            self.register = coordinator.register = ready.register
+        stale = coordinator.job.stale + coordinator.job.membership.stale
         is_stale = stale > before.stale + before.membership.stale
         return render(ready) + ["stale"] * is_stale
 
@@ -143,10 +194,16 @@ def parse(words: list[str]) -> list[Event]:
             return _worker_events(verb, names, options)
         case "spare":
             return [_spare(name, options) for name in names]
+        case "registered":
+            return [_registered(name, options) for name in names]
+        case "unrestorable" | "publish-asked" | "saved":
+            return [_about_checkpoint(verb, names[0], options)]
         case "busy":
             return [Busy(replica=name, max_s=float(options["max_s"])) for name in names]
         case "node":
-            return [NodeJoined(node=NodeId(rest[0]), devices=int(options["devices"]))]
+            runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
+            devices = int(options["devices"])
+            return [NodeJoined(node=NodeId(rest[0]), devices=devices, replicas=runs)]
         case "node-lost":
             return [NodeLost(node=NodeId(rest[0]))]
         case "exit":
@@ -169,6 +226,8 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
             return KillRequested(replica=names[0])
         case "stop":
             return StopRequested()
+        case "suspend":
+            return SuspendRequested()
         case "offer":
             return Offered(replicas=int(rest[0]))
         case "reclaim":
@@ -224,6 +283,49 @@ def _spare(name: ReplicaId, options: dict[str, str]) -> Spare:
         layout=options.get("layout", "same"),
         endpoint=f"{name}:1",
         identity=(("seed", options.get("seed", "1")),),
+        checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),
+    )
+
+
+def _found(text: str) -> Found:
+    """Read ``name@committed/lineage`` or ``name@committed/lineage/calls``."""
+    name, _, rest = text.partition("@")
+    committed, lineage, calls = (*map(int, rest.split("/")), 0)[:3]
+    return Found(name=name, committed=committed, lineage=Lineage(lineage), calls=calls)
+
+
+def _registered(name: ReplicaId, options: dict[str, str]) -> Registered:
+    """Read where a worker stands: with state, in ``current``, unless something else is said."""
+    has_state = options.get("state") != "no"
+    return Registered(
+        replica=name,
+        asked_by=Incarnation(int(options.get("asked_by", "0"))),
+        lineage=Lineage(int(options.get("lineage", "1"))),
+        committed=int(options.get("committed", "0")),
+        calls=int(options.get("calls", "0")),
+        has_state=has_state,
+        current=Generation(int(options.get("current", "0"))),
+        prepared=Generation(int(options.get("prepared", "0"))),
+        ordered=Generation(int(options.get("ordered", "0"))),
+        broken=options.get("broken") == "yes",
+        leaving=options.get("leaving") == "yes",
+        finished=options.get("finished") == "yes",
+        spare=_spare(name, options),
+    )
+
+
+def _about_checkpoint(verb: str, name: ReplicaId, options: dict[str, str]) -> Event:
+    if verb == "unrestorable":
+        return Unrestorable(
+            replica=name,
+            generation=Generation(int(options["generation"])),
+            checkpoint=options["checkpoint"],
+            reason=options.get("reason", "damaged"),
+        )
+    found = _found(options["checkpoint"])
+    what = PublishAsked if verb == "publish-asked" else Saved
+    return what(
+        replica=name, lineage=found.lineage, committed=found.committed, checkpoint=found.name
     )
 
 
@@ -277,4 +379,8 @@ def _order(order: Order, to: tuple[ReplicaId, ...], joiners: frozenset[str]) -> 
     seats = [f"{name}{'*' * (name in joiners)}" for name in order.replicas]
     seats += [f"-{name}" for name in to if name not in order.replicas]
     origin = f" origin={order.origin}" if order.origin else ""
-    return f"{order.generation} {','.join(seats)}{origin}{' hold' * order.hold}"
+    restore = ""
+    if order.restore is not None:
+        what = order.restore
+        restore = f" restore={what.checkpoint}@{what.committed}/{what.lineage}"
+    return f"{order.generation} {','.join(seats)}{origin}{restore}{' hold' * order.hold}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.core.explorer.search import Report, explore, settle
-from tests.core.explorer.world import INCARNATION, NO_FAULTS, Faults, Universe, World
+from tests.core.explorer.world import NO_FAULTS, Faults, Universe, World
 
 from pliant.core import controller
 from pliant.core.job import Job, Settings
@@ -80,7 +80,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
         is_eager=case.is_eager,
         is_prompt=case.is_prompt,
     )
-    job, ready = controller.begin(INCARNATION, now_s=0.0, settings=settings)
+    job, ready = controller.begin(now_s=0.0, settings=settings)
     assert ready.register is not None
     world = World(coordinator=universe.states.put(job), processes=(), faults=NO_FAULTS, wishes=())
     world = universe.hear(world, NodeJoined(node=NODE, devices=case.devices))
