@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from pliant.coordinator.driver import PAUSE_S, Clock, Driver
 from pliant.coordinator.register import ConflictError, RegisterFile
+from pliant.core.errors import PermanentError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
@@ -22,11 +24,16 @@ from pliant.core.vocabulary import (
     ExitKind,
     Generation,
     Incarnation,
+    Lineage,
     NodeId,
     NodeJoined,
     Prepare,
     Prepared,
+    Publish,
+    PublishAsked,
+    Register,
     ReplicaId,
+    RollCall,
     Scaled,
     Spare,
     StartReplica,
@@ -170,6 +177,98 @@ def test_a_coordinator_that_was_overtaken_ends_without_sending(tmp_path: Path) -
 
     assert isinstance(error, ConflictError)
     assert world.agent.commands(Prepare) == []
+
+
+def test_nothing_is_published_once_another_has_taken_over(tmp_path: Path) -> None:
+    asked = PublishAsked(
+        replica=ReplicaId("r1"), lineage=Lineage(1), committed=8, checkpoint="step-8"
+    )
+
+    async def main() -> tuple[World, BaseException | None]:
+        world = World(tmp_path)
+        driving = asyncio.create_task(world.driver.run())
+        await _prepared(world)
+        world.driver.hear(asked, NODE)
+        await world.until(lambda: world.agent.commands(Publish))
+        recorded = world.register.read()
+        assert recorded is not None
+        world.register.write(replace(recorded, incarnation=Incarnation(2)), expected=recorded)
+        world.driver.hear(asked, NODE)
+        await asyncio.wait({driving}, timeout=DEADLINE_S)
+        world.log.close()
+        return world, driving.exception()
+
+    world, error = asyncio.run(main())
+
+    assert isinstance(error, ConflictError)
+    assert world.agent.commands(Publish) == [Publish(to=(ReplicaId("r1"),), checkpoint="step-8")]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """The disk fails before the register is replaced, or after: only the first is a loss."""
+    monkeypatch.setattr("pliant.coordinator.driver.WRITE_AGAIN_S", (0.01, 0.01, 0.01))
+    real, calls = RegisterFile.write, []
+
+    def write(file: RegisterFile, register: Register, *, expected: Register | None) -> None:
+        calls.append(register)
+        if len(calls) == 2:
+            if is_written:
+                real(file, register, expected=expected)
+            raise OSError(5, "Input/output error")
+        real(file, register, expected=expected)
+
+    monkeypatch.setattr(RegisterFile, "write", write)
+
+    world = play(tmp_path, _prepared)
+
+    assert calls[1] == calls[2]
+    assert world.register.read() == calls[-1]
+
+
+def test_a_register_that_cannot_be_written_ends_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.coordinator.driver.WRITE_AGAIN_S", (0.01, 0.01))
+
+    def write(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RegisterFile, "write", write)
+
+    async def main() -> None:
+        world = World(tmp_path)
+        try:
+            await asyncio.wait_for(world.driver.run(), DEADLINE_S)
+        finally:
+            world.log.close()
+
+    with pytest.raises(PermanentError, match=r"cannot be written: .*No space left"):
+        asyncio.run(main())
+
+
+def test_a_new_coordinator_asks_the_workers_that_an_agent_runs(tmp_path: Path) -> None:
+    async def until_switched(world: World) -> None:
+        await _prepared(world)
+        for name in ("r1", "r2"):
+            prepared = Prepared(replica=ReplicaId(name), generation=Generation(1))
+            world.driver.hear(prepared, NODE)
+        await world.until(lambda: world.agent.commands(Switch))
+
+    async def taken_over(world: World) -> None:
+        world.joined = replace(world.joined, replicas=(ReplicaId("r1"), ReplicaId("r2")))
+        world.driver.attach(world.joined, world.agent)
+        await world.until(lambda: world.agent.commands(RollCall))
+        world.driver.attach(world.joined, world.agent)  # what was sent may be lost
+        await world.until(lambda: len(world.agent.commands(RollCall)) == 2)
+
+    play(tmp_path, until_switched)
+    world = play(tmp_path, taken_over)
+
+    assert world.agent.commands(StartReplica) == []
+    assert {incarnation for _, incarnation, _ in world.agent.sent} == {2}
 
 
 def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:

@@ -82,3 +82,13 @@ def test_a_register_that_was_removed_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConflictError, match=r"register\.json was removed while the job ran"):
         register.write(SECOND, expected=FIRST)
+
+
+def test_what_another_coordinator_has_written_is_not_confirmed(tmp_path: Path) -> None:
+    old, new = (RegisterFile(tmp_path / "register.json") for _ in range(2))
+    old.write(FIRST, expected=None)
+    old.confirm(FIRST)
+    new.write(replace(FIRST, incarnation=Incarnation(2)), expected=FIRST)
+
+    with pytest.raises(ConflictError, match="incarnation 2"):
+        old.confirm(FIRST)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pliant.coordinator.register import RegisterFile
 from pliant.core import controller
+from pliant.core.errors import PermanentError
 from pliant.core.job import Job, Ready, Settings
 from pliant.core.vocabulary import (
     NO_GENERATION,
@@ -37,6 +38,7 @@ from pliant.core.vocabulary import (
     NodeJoined,
     NodeLost,
     Progressed,
+    Publish,
     Register,
     ReplicaId,
     StartReplica,
@@ -67,6 +69,10 @@ silent: the time of the gap is not counted, in seconds."""
 
 KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
+
+WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
+"""Pauses after a write of the register that failed; together less than a heartbeat's patience, in
+seconds."""
 
 NODE_GRACE_S = 10.0
 """How long a node may be without a connection before it counts as lost, in seconds."""
@@ -168,11 +174,14 @@ class Driver:
             self._note(message)
 
     def attach(self, joined: NodeJoined, channel: NodeChannel) -> None:
-        """Note that an agent is connected; again, if its connection had broken."""
+        """Note that an agent is connected; again, if its connection had broken.
+
+        One that runs workers is told to the core each time: what was sent to it may be lost.
+        """
         known = joined.node in self._nodes
         self._nodes[joined.node] = _Node(channel)
         self._homes.update(dict.fromkeys(joined.replicas, joined.node))
-        if not known:
+        if joined.replicas or not known:
             self.put(joined)
 
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
@@ -250,12 +259,33 @@ class Driver:
     async def _carry_out(self, ready: Ready) -> None:
         """Write the register, and only once that is confirmed carry out the commands."""
         if ready.register is not None and ready.register != self._register:
-            await asyncio.to_thread(
-                self._register_file.write, ready.register, expected=self._register
-            )
-            self._register = ready.register
+            await self._write_register(ready.register)
         for command in ready.commands:
+            if isinstance(command, Publish) and self._register is not None:
+                await asyncio.to_thread(self._register_file.confirm, self._register)
             self._execute(command, ready.incarnation)
+
+    async def _write_register(self, register: Register) -> None:
+        """Write, and where it is not known whether that worked, look and write again (R2).
+
+        Raises:
+            ConflictError: another coordinator has taken over.
+            PermanentError: storage does not take it.
+        """
+        expected, failure = self._register, OSError()
+        for wait_s in WRITE_AGAIN_S:
+            try:
+                await asyncio.to_thread(self._register_file.write, register, expected=expected)
+            except OSError as error:
+                failure = error
+                _log.warning("the register could not be written: %s", error)
+                await asyncio.sleep(wait_s)
+                if await asyncio.to_thread(self._register_file.read) == register:
+                    expected = register  # it was written, but perhaps not yet durably
+            else:
+                self._register = register
+                return
+        raise PermanentError(f"the register cannot be written: {failure}") from failure
 
     def _execute(self, command: Command, incarnation: Incarnation) -> None:
         self.log.write_value(command)

@@ -54,14 +54,7 @@ class RegisterFile:
             ConflictError: something else is recorded.
         """
         with self._locked():
-            found = self.read()
-            if found != expected:
-                raise ConflictError(
-                    f"{self._path} was changed by another coordinator:"
-                    f" incarnation {found.incarnation}"
-                    if found
-                    else f"{self._path} was removed while the job ran"
-                )
+            self._require(expected)
             fresh = self._path.with_suffix(".new")
             with fresh.open("wb") as file:
                 file.write(_ADAPTER.dump_json(register))
@@ -69,6 +62,24 @@ class RegisterFile:
                 os.fsync(file.fileno())
             fresh.replace(self._path)
             self._sync_directory()
+
+    def confirm(self, expected: Register) -> None:
+        """Make sure that ``expected`` is still what is recorded: nobody has taken over (R20).
+
+        Raises:
+            ConflictError: something else is recorded.
+        """
+        with self._locked():
+            self._require(expected)
+
+    def _require(self, expected: Register | None) -> None:
+        found = self.read()
+        if found != expected:
+            raise ConflictError(
+                f"{self._path} was changed by another coordinator: incarnation {found.incarnation}"
+                if found
+                else f"{self._path} was removed while the job ran"
+            )
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
