@@ -47,7 +47,27 @@ DEFAULT = {
         devices=2, min_replicas=2, steps=1, faults=Faults(kills=1), is_prompt=True
     ),
     "a stop": Case(devices=2, wishes=(StopRequested(),), may_stop=True),
-}
+    "a restore of a checkpoint that may be damaged": Case(
+        members=0, devices=2, steps=3, storage=((1, 1), (2, 1)),
+        faults=Faults(damages=1, kills=1), is_prompt=True,
+    ),
+    "a checkpoint and two kills": Case(
+        members=1, devices=1, saves=1, faults=Faults(kills=2)
+    ),
+    "a coordinator that dies": Case(devices=2, steps=1, faults=Faults(restarts=2)),
+    "a coordinator that dies while a replica joins": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(restarts=1), is_prompt=True
+    ),
+    "a coordinator that dies in the middle of what it says": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(crashes=1), is_prompt=True
+    ),
+    "two coordinators": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(overlaps=1), is_prompt=True
+    ),
+    "a kill, and a coordinator that dies holding": Case(
+        members=1, devices=1, saves=1, faults=Faults(kills=1, restarts=1), is_prompt=True
+    ),
+}  # fmt: skip
 
 SOAK = {
     "three members and two kills": Case(
@@ -84,6 +104,50 @@ SOAK = {
     ),
     "a hang and a kill": Case(devices=2, steps=1, faults=Faults(hangs=1, kills=1)),
     "a leaver and a hang": Case(devices=2, wishes=(DRAIN,), faults=Faults(hangs=1)),
+    "a kill and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(kills=1, restarts=1)
+    ),
+    "a kill and a coordinator that dies in the middle": Case(
+        devices=2, steps=1, faults=Faults(kills=1, crashes=1)
+    ),
+    "a kill and two coordinators": Case(devices=2, steps=1, faults=Faults(kills=1, overlaps=1)),
+    "a join, a kill and a coordinator that dies in the middle": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(kills=1, crashes=1)
+    ),
+    "a join, a message that arrives twice and a coordinator that dies in the middle": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(crashes=1, repeats=1)
+    ),
+    "a leaver and a coordinator that dies in the middle": Case(
+        devices=2, steps=1, wishes=(DRAIN,), faults=Faults(crashes=1)
+    ),
+    "a leaver, a kill and a coordinator that dies": Case(
+        devices=2, steps=1, wishes=(DRAIN,), faults=Faults(kills=1, restarts=1)
+    ),
+    "a checkpoint, two kills and two coordinators": Case(
+        devices=2, saves=1, faults=Faults(kills=2, overlaps=1), is_prompt=True
+    ),
+    "a checkpoint, two kills and a coordinator that dies in the middle": Case(
+        devices=2, saves=1, faults=Faults(kills=2, crashes=1), is_prompt=True
+    ),
+    "two checkpoints, three kills and a damage": Case(
+        members=1, devices=1, saves=2, faults=Faults(kills=3, damages=1)
+    ),
+    "a hold and a coordinator that dies": Case(
+        devices=2, min_replicas=2, steps=1, faults=Faults(kills=1, restarts=1), is_prompt=True
+    ),
+    "three members, a kill and a coordinator that dies": Case(
+        members=3, devices=3, steps=1, faults=Faults(kills=1, restarts=1), is_prompt=True
+    ),
+    "a stop and a coordinator that dies": Case(
+        devices=2, wishes=(StopRequested(),), may_stop=True, faults=Faults(restarts=1)
+    ),
+    "a hang and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(hangs=1, restarts=1)
+    ),
+    "a restore, a kill and a coordinator that dies": Case(
+        members=0, devices=2, steps=3, storage=((1, 1), (2, 1)),
+        faults=Faults(damages=1, kills=1, restarts=1), is_prompt=True,
+    ),
     "everything once": Case(
         members=1, devices=2, steps=1, wishes=(GROW,),
         faults=Faults(kills=1, breaks=1, ticks=1, repeats=1), is_prompt=True,
@@ -124,7 +188,7 @@ def test_a_counterexample_is_told_step_by_step() -> None:
 
     assert report.violation == "VIOLATION: r2 started while all 1 devices run a process"
     assert report.trace.splitlines() == [
-        "from 1 replicas, Faults(kills=0, hangs=0, breaks=0, ticks=0, repeats=0):",
+        "from 1 replicas, faults: none",
         "  someone asks: Scaled(2)",
         "      -> StartReplica(r2 n1)",
         "  r2 started while all 1 devices run a process",

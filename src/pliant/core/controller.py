@@ -290,6 +290,7 @@ def _on_publish_asked(turn: Turn, event: PublishAsked) -> None:
     known = event.replica in turn.job.replicas
     if known and event.lineage == turn.job.membership.lineage:
         turn.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
+        turn.job = replace(turn.job, has_checkpoints=True)  # even if its Saved is never heard
     else:
         turn.job = replace(turn.job, stale=turn.job.stale + 1)
 
@@ -510,7 +511,7 @@ def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
     """Begin again from a checkpoint where that is possible, else end the job."""
     count = turn.job.membership.committed
     last = f"the last committed step is number {count}" if count else "no step was committed"
-    if restoring.is_possible(turn.job):
+    if turn.job.has_checkpoints:
         if turn.job.stage is Stage.STOPPING:
             before = "on request; its last replica was lost before the step boundary"
             end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {before}: {what}")

@@ -204,7 +204,7 @@ class Job:
     """Checkpoints that could not be loaded."""
 
     has_checkpoints: bool = False
-    """Somebody has seen or written one."""
+    """Somebody has seen one, or was told to publish one: what is left, new replicas will say."""
 
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""
@@ -258,7 +258,14 @@ def record(job: Job) -> Register:
     register = group.register(job.membership)
     names = group.members(job.membership)
     homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
-    return replace(register, named=job.named, homes=tuple(homes), stop=job.stop)
+    return replace(
+        register,
+        named=job.named,
+        wished=job.wished,
+        has_checkpoints=job.has_checkpoints,
+        homes=tuple(homes),
+        stop=job.stop,
+    )
 
 
 def _home(job: Job, name: ReplicaId) -> NodeId | None:

@@ -79,7 +79,7 @@ def reunited(
 ) -> Outcome:
     """Go on with the members that registered; all others are lost."""
     order = under_way(state)
-    here = frozenset(members(state)) & registered.keys()
+    here = frozenset(name for name in members(state) if name in registered)
     entered = frozenset(n for n in here if _is_in(registered[n], order.generation))
     state = replace(
         state,
@@ -88,7 +88,7 @@ def reunited(
         # Some generation before this one has formed; which does not matter any more.
         formed=NO_GENERATION if order.origin else Generation(order.generation - 1),
         joiners=frozenset(n for n in state.joiners & here if not registered[n].has_state),
-        leavers=state.leavers & registered.keys(),
+        leavers=frozenset(name for name in state.leavers if name in registered),
         finished=frozenset(n for n in here if registered[n].finished),
         committed=max((registered[n].committed for n in here), default=0),
         calls=max((registered[n].calls for n in here), default=0),

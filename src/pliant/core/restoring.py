@@ -26,14 +26,6 @@ def newest(job: Job) -> Found | None:
     return max(_candidates(job), key=_age, default=None)
 
 
-def is_possible(job: Job) -> bool:
-    """Whether a run whose state is gone has something to go on from.
-
-    A checkpoint that was seen by a replica that is gone counts: new ones will say what is left.
-    """
-    return job.has_checkpoints and (not job.damaged or newest(job) is not None)
-
-
 def is_pending(job: Job) -> bool:
     """Whether the first generation must not begin before it is known what it begins from."""
     return job.membership.phase is Phase.LOST or (

@@ -3,12 +3,14 @@
 Owns the stage RECOVERING: whom to ask, what to keep, when everybody was heard, and what becomes of
 each process then.  What follows for the generation is in ``restart``.
 
-A worker answers RollCall with Registered, which contains all that it said before; what it says
-afterwards is kept and taken up once the roll is complete.  Heartbeats are not worth keeping.
+A worker answers RollCall with Registered, which contains all that it said before, except what it
+Saved; what it says afterwards is kept and taken up once the roll is complete.  Heartbeats are not
+worth keeping.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core import membership as group
@@ -34,6 +36,7 @@ from pliant.core.vocabulary import (
     Registered,
     ReplicaId,
     RollCall,
+    Saved,
     Scaled,
     Stop,
     StopKind,
@@ -51,7 +54,12 @@ def remembered(register: Register | None, *, now_s: float, settings: Settings) -
     job = Job(membership=membership, start_by_s=now_s + settings.start_s, seen_s=now_s)
     if register is None:
         return job
-    job = replace(job, named=register.named)
+    job = replace(
+        job,
+        named=register.named,
+        wished=register.wished,
+        has_checkpoints=register.has_checkpoints,
+    )
     if not group.members(membership):
         return job
     return replace(
@@ -102,7 +110,7 @@ def hear(turn: Turn, event: Event) -> tuple[Event, ...]:
             turn.job = replace(turn.job, kept=(*turn.job.kept, event))
         case Ticked() | Progressed():
             pass
-        case _ if event.replica in turn.job.registered:
+        case _ if isinstance(event, Saved) or event.replica in turn.job.registered:
             turn.job = replace(turn.job, kept=(*turn.job.kept, event))
         case _:
             turn.job = replace(turn.job, stale=turn.job.stale + 1)
@@ -154,7 +162,7 @@ def _conclude(turn: Turn) -> tuple[Event, ...]:
         kept=(),
         register_by_s=NEVER,
         reference=reference_of(job.registered.values()),
-        has_checkpoints=_has_checkpoints(job),
+        has_checkpoints=job.has_checkpoints or _have_seen(job.registered.values()),
     )
     if group.members(job.membership):
         turn.take(restart.reunited(job.membership, job.registered, turn.moment))
@@ -226,6 +234,5 @@ def _stop_again(turn: Turn) -> None:
     turn.commands.append(Stop(to=to, save=job.stop is StopKind.SUSPEND))
 
 
-def _has_checkpoints(job: Job) -> bool:
-    spares = [event.spare for event in job.registered.values() if event.spare is not None]
-    return any(spare.checkpoints for spare in spares)
+def _have_seen(registrations: Iterable[Registered]) -> bool:
+    return any(event.spare and event.spare.checkpoints for event in registrations)

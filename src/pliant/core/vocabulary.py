@@ -146,6 +146,12 @@ class Register:
     named: int = 0
     """Replicas ever named: ``r1`` to ``r<named>``.  No later coordinator uses one again."""
 
+    wished: int | None = None
+    """The size that someone asked for last."""
+
+    has_checkpoints: bool = False
+    """Somebody has seen a checkpoint of this job, or was allowed to publish one."""
+
     homes: tuple[tuple[ReplicaId, NodeId], ...] = ()
     """Where the members of ``newest`` run: an agent of that node knows if one has ended."""
 

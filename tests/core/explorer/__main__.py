@@ -20,6 +20,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--join", type=int, default=0, help="scale up by so many")
     parser.add_argument("--drain", nargs="*", default=[], help="replicas to drain, such as r1")
+    parser.add_argument("--saves", type=int, default=0, help="checkpoints that may be written")
+    parser.add_argument("--storage", nargs="*", default=[], help="those there are, such as 1/1")
     for fault in Faults._fields:
         parser.add_argument(f"--{fault}", type=int, default=0)
     parser.add_argument("--max-states", type=int, default=10**9)
@@ -38,6 +40,8 @@ def main() -> int:
             max_replicas=options.devices,
             steps=options.steps,
             wishes=tuple(wishes),
+            saves=options.saves,
+            storage=tuple(_pair(text) for text in options.storage),
             faults=Faults(**{fault: getattr(options, fault) for fault in Faults._fields}),
             is_eager=not options.all_orders,
             is_prompt=options.prompt,
@@ -46,6 +50,12 @@ def main() -> int:
     )
     sys.stdout.write(f"{report}\n")
     return 1 if report.violation else 0
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Read ``committed/lineage``."""
+    committed, _, lineage = text.partition("/")
+    return int(committed), int(lineage)
 
 
 if __name__ == "__main__":

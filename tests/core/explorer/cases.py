@@ -11,7 +11,7 @@ from pliant.core import controller
 from pliant.core.job import Job, Settings
 from pliant.core.membership import Timeouts
 from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import Command, Event, NodeId, NodeJoined, Register
+from pliant.core.vocabulary import Command, Event, Found, Lineage, NodeId, NodeJoined, Register
 
 NODE = NodeId("n1")
 
@@ -34,6 +34,10 @@ class Case:
     """What people ask for, in this order, each at any time."""
 
     faults: Faults = NO_FAULTS
+    storage: tuple[tuple[int, int], ...] = ()
+    """Checkpoints that are there before the job: committed steps and lineage."""
+
+    saves: int = 0
     may_stop: bool = False
     is_eager: bool = True
     is_prompt: bool = False
@@ -68,8 +72,15 @@ def prepare(case: Case) -> tuple[Universe, World]:
     def next_deadline(job: Job, now_s: float) -> float:
         return min(controller.next_deadline_s(job), now_s + 1000.0)
 
+    def begin(register: Register | None, now_s: float) -> tuple[Job, Register]:
+        job, ready = controller.begin(now_s=now_s, settings=settings, register=register)
+        assert ready.register is not None
+        return job, ready.register
+
     universe = Universe(
         decide=decide,
+        begin=begin,
+        node=NODE,
         next_deadline=next_deadline,
         steps=case.steps,
         call_ends=case.call_ends,
@@ -80,14 +91,23 @@ def prepare(case: Case) -> tuple[Universe, World]:
         is_eager=case.is_eager,
         is_prompt=case.is_prompt,
     )
-    job, ready = controller.begin(now_s=0.0, settings=settings)
-    assert ready.register is not None
-    world = World(coordinator=universe.states.put(job), processes=(), faults=NO_FAULTS, wishes=())
+    job, register = begin(None, 0.0)
+    world = World(
+        coordinator=universe.states.put(job),
+        processes=(),
+        faults=NO_FAULTS,
+        wishes=(),
+        register=universe.registers.put(register),
+        storage=tuple(
+            Found(name=f"{committed}/{lineage}", committed=committed, lineage=Lineage(lineage))
+            for committed, lineage in case.storage
+        ),
+    )
     world = universe.hear(world, NodeJoined(node=NODE, devices=case.devices))
     if case.members:
         world = settle(universe, world)
     wishes = tuple(universe.events.put(wish) for wish in case.wishes)
-    return universe, world._replace(faults=case.faults, wishes=wishes)
+    return universe, world._replace(faults=case.faults, wishes=wishes, saves=case.saves)
 
 
 def _without_counters(job: Job) -> Job:

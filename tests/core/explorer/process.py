@@ -47,8 +47,8 @@ class Process(NamedTuple):
     member: int
     """Number of its core.member value."""
     phase: str = "starting"
-    """starting, spare, computing (tail included), voted, header, transfer, held, broken, leaver,
-    finished, dead."""
+    """starting, spare, computing (tail included), voted, header, transfer, loading, held, broken,
+    leaver, finished, dead."""
 
     home: int = -1
     """Number of the order it trains in; -1 for none."""
@@ -76,6 +76,12 @@ class Process(NamedTuple):
     """The agent was told to end it and has not yet."""
 
     hung: bool = False
+    spare: int = -1
+    """Number of the Spare it said last."""
+
+    saving: bool = False
+    """Has asked whether a checkpoint may be published, and waits for the answer."""
+
     fall_through: int = 0
     """Number of ``steps()`` calls it was told to pass through."""
 

@@ -119,7 +119,8 @@ def _story(
     while (before := parents[path[-1]]) is not None:
         path.append(before)
     path.reverse()
-    lines = [f"from {len(start.processes)} replicas, {start.faults}:"]
+    spare = [f"{name}={n}" for name, n in start.faults._asdict().items() if n]
+    lines = [f"from {len(start.processes)} replicas, faults: {' '.join(spare) or 'none'}"]
     for world, after in itertools.pairwise(path):
         lines += _told(universe, world, after)
     lines += _breaking_step(universe, last)

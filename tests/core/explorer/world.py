@@ -5,7 +5,11 @@ that can happen next; each action yields the next world.  What must never happen
 it would happen, and raises ``Violation``.
 
 The result of a step is modelled as the generation that computed it, as fast reduction makes it
-differ between generations: two makers of one step are two results.
+differ between generations: two makers of one step, in one lineage, are two results.
+
+A coordinator may die between any two of its lines: before it hears something, or after it has
+written the register and sent some of its commands; the others may then still arrive.  It may also
+stay alive, and be heard by the agent, while the next one has begun.
 """
 
 from __future__ import annotations
@@ -34,13 +38,18 @@ from pliant.core.vocabulary import (
     ExitKind,
     FallThrough,
     Finished,
+    Found,
     Generation,
     Incarnation,
+    Lineage,
+    NodeId,
+    NodeJoined,
     Order,
     Prepare,
     Prepared,
     Progressed,
     Publish,
+    PublishAsked,
     Reform,
     Refused,
     Register,
@@ -48,20 +57,21 @@ from pliant.core.vocabulary import (
     Release,
     ReplicaId,
     RollCall,
+    Saved,
     Spare,
     StartReplica,
     Stop,
     Switch,
     Switched,
     Ticked,
+    Unrestorable,
 )
 
-INCARNATION = Incarnation(1)
 Action = tuple[tuple[object, ...], Callable[[], "World"]]
 """What happens, as words and values for ``told``, and what computes the world after it."""
 
 INTERRUPTIBLE = frozenset(
-    {"spare", "computing", "voted", "header", "transfer", "held", "broken", "finished"}
+    {"spare", "computing", "voted", "header", "transfer", "loading", "held", "broken", "finished"}
 )
 """Phases in which a Reform that is built is entered."""
 PARTING = frozenset({"leaver", "finished", "broken", "spare"})
@@ -86,8 +96,34 @@ class Faults(NamedTuple):
     repeats: int = 0
     """Messages that arrive twice."""
 
+    restarts: int = 0
+    """Coordinators that die between two events; another takes over."""
+
+    crashes: int = 0
+    """Coordinators that die after writing the register; what was not sent may arrive late."""
+
+    overlaps: int = 0
+    """Coordinators that take over while the one before them goes on."""
+
+    damages: int = 0
+    """Checkpoints that turn out not to be whole."""
+
 
 NO_FAULTS = Faults()
+
+
+class History(NamedTuple):
+    """What was committed in one lineage."""
+
+    lineage: int
+    start: int
+    makers: tuple[int, ...] = ()
+    """Which generation made step ``start``, and those after it."""
+
+    @property
+    def end(self) -> int:
+        """Committed steps, those before it included."""
+        return self.start + len(self.makers)
 
 
 class World(NamedTuple):
@@ -100,11 +136,27 @@ class World(NamedTuple):
     """Events from people that are still to come, in this order."""
 
     now: int = 0
-    history: tuple[int, ...] = ()
-    """Ghost: which generation made each committed step, whoever committed it."""
+    history: tuple[History, ...] = ()
+    """Ghost: which generation made each committed step of each lineage, whoever committed it."""
 
-    register: tuple[int, int] = (0, 0)
-    """Highest number and newest generation written so far."""
+    register: int = -1
+    """Number of the register that storage holds."""
+
+    old: int = -1
+    """Number of the state of a coordinator that does not know yet that another has begun, and to
+    which the agent still speaks; -1: none."""
+
+    unsent: tuple[int, ...] = ()
+    """What a dead coordinator had written and not sent; it may arrive now, in order, or never."""
+
+    storage: tuple[Found, ...] = ()
+    """Published checkpoints."""
+
+    damaged: frozenset[str] = frozenset()
+    """Those of them that cannot be loaded."""
+
+    saves: int = 0
+    """Checkpoints that may still be written."""
 
     used: tuple[ReplicaId, ...] = ()
     """Names given to replicas so far."""
@@ -113,7 +165,7 @@ class World(NamedTuple):
     """Replicas that may be ended: drained, left behind, hung, or of a job that is over."""
 
     left_behind: frozenset[ReplicaId] = frozenset()
-    """Leavers of a generation whose Switch was sent: no Reform may contain them (R12)."""
+    """Leavers of a generation that was recorded: no Reform may contain them (R12)."""
 
     late: bool = False
     """A deadline passed although messages were on their way: the slow may be dropped."""
@@ -128,12 +180,16 @@ class Universe:
     decide: Callable[[Any, Event, float], tuple[Any, Register | None, tuple[Command, ...]]]
     """One step of the coordinator's core: state, event, now_s."""
 
+    begin: Callable[[Register | None, float], tuple[Any, Register]]
+    """The first moves of a coordinator: what storage holds, now_s."""
+
     next_deadline: Callable[[Any, float], float]
     """When, after now, silence next means something."""
 
     steps: int = 2
     call_ends: tuple[int, ...] = ()
     num_slots: int = 4
+    node: NodeId = NodeId("n1")  # noqa: RUF009 - a string
     devices: int = 3
     min_replicas: int = 1
     max_replicas: int = 3
@@ -151,7 +207,8 @@ class Universe:
     orders: Pool[Order] = field(default_factory=Pool)
     resolutions: Pool[Resolution] = field(default_factory=Pool)
     events: Pool[Event] = field(default_factory=Pool)
-    commands: Pool[Command] = field(default_factory=Pool)
+    commands: Pool[tuple[Command, Incarnation]] = field(default_factory=Pool)
+    registers: Pool[Register] = field(default_factory=Pool)
     said: list[Command] = field(default_factory=list)
     """What the coordinator commanded since someone last cleared this; for telling traces."""
 
@@ -164,37 +221,94 @@ class Universe:
 
     def hear(self, world: World, event: Event) -> World:
         """Let the coordinator take one event; write its register, then send its commands."""
-        key = (world.coordinator, self.events.put(event), world.now)
+        if world.old >= 0:
+            return self._heard_by_old(world, event)
+        world, commands = self._decide(world, event)
+        return self._send_all(world, commands)
+
+    def _send_all(self, world: World, commands: tuple[Command, ...]) -> World:
+        if any(isinstance(command, EndJob) for command in commands):
+            world = world._replace(expected=world.expected | set(world.used))
+        incarnation = self._recorded(world).incarnation
+        for command in commands:
+            world = self._send(world, command, incarnation)
+        return world
+
+    def _decide(self, world: World, event: Event) -> tuple[World, tuple[Command, ...]]:
+        """Let the coordinator take one event and write its register."""
+        state, register, commands = self._answer(world.coordinator, event, world.now)
+        world = world._replace(coordinator=state)
+        return (world if register is None else self._write(world, register)), commands
+
+    def _answer(
+        self, state: int, event: Event, now: int
+    ) -> tuple[int, Register | None, tuple[Command, ...]]:
+        key = (state, self.events.put(event), now)
         if key not in self._decided:
-            state, register, commands = self.decide(
-                self.states[world.coordinator], event, float(world.now)
-            )
-            self._decided[key] = (self.states.put(state), register, commands)
-        coordinator, register, commands = self._decided[key]
-        world = world._replace(coordinator=coordinator)
-        if register is not None:
-            world = self._write(world, register)
+            after, register, commands = self.decide(self.states[state], event, float(now))
+            self._decided[key] = (self.states.put(after), register, commands)
+        found: tuple[int, Register | None, tuple[Command, ...]] = self._decided[key]
+        return found
+
+    def _heard_by_old(self, world: World, event: Event) -> World:
+        """Let the coordinator act that does not know of the next one; a write is a conflict."""
+        state, register, commands = self._answer(world.old, event, world.now)
+        if register is not None or any(isinstance(c, Publish) for c in commands):
+            return self._met(world._replace(old=-1))
+        incarnation = Incarnation(self._recorded(world).incarnation - 1)
+        world = world._replace(old=state)
         if any(isinstance(command, EndJob) for command in commands):
             world = world._replace(expected=world.expected | set(world.used))
         for command in commands:
-            world = self._send(world, command)
+            world = self._send(world, command, incarnation)
         return world
 
-    def _write(self, world: World, register: Register) -> World:
-        newest = register.newest.generation if register.newest is not None else 0
-        written = (int(register.number), int(newest))
-        if written[0] < world.register[0] or written[1] < world.register[1]:
-            raise Violation(f"the register went back from {world.register} to {written}")
-        return world._replace(register=written)
+    def take_over(self, world: World, *, is_old_alive: bool = False) -> World:
+        """Let another coordinator begin; the agent comes to it, at once or later."""
+        job, register = self.begin(self._recorded(world), float(world.now))
+        old = world.coordinator if is_old_alive else -1
+        world = world._replace(coordinator=self.states.put(job), old=old)
+        world = self._write(world, register)
+        return world if is_old_alive else self._met(world)
 
-    def _send(self, world: World, command: Command) -> World:
+    def _met(self, world: World) -> World:
+        """Bring the agent to the newest coordinator, with what it runs."""
+        running = tuple(process.name for process in world.processes if process.alive)
+        joined = NodeJoined(node=self.node, devices=self.devices, replicas=running)
+        return self.hear(world, joined)
+
+    def _recorded(self, world: World) -> Register:
+        return self.registers[world.register]
+
+    def _write(self, world: World, register: Register) -> World:
+        if world.register >= 0:
+            self._check_register(self._recorded(world), register)
+        return world._replace(
+            register=self.registers.put(register),
+            left_behind=world.left_behind.union(register.leavers),
+        )
+
+    def _check_register(self, before: Register, after: Register) -> None:
+        """Numbers only grow, also over restarts."""
+        for name in ("incarnation", "number", "lineage", "named"):
+            if getattr(after, name) < getattr(before, name):
+                raise Violation(f"the register's {name} went back: {before}, {after}")
+        if before.newest is None:
+            return
+        if after.newest is None and after.lineage == before.lineage:
+            raise Violation(f"the register forgot its newest generation: {before}")
+        if after.newest is not None and after.newest.generation < before.newest.generation:
+            raise Violation(f"the register's newest generation went back: {before}, {after}")
+        if before.restore is not None and after.restore is None:
+            raise Violation(f"the register forgot its restore: {before}")
+
+    def _send(self, world: World, command: Command, incarnation: Incarnation) -> World:
         self.said.append(command)
         match command:
             case StartReplica(replica=name):
                 return self._start(world, name)
-            case EndReplica(replica=name):
-                self._require_expected(world, name, "ended")
-                return self._change(world, name, doomed=True)
+            case EndReplica():
+                return self._doom(world, command, incarnation)
             case EndJob(exit_code=code):
                 return self._end_job(world, code)
             case Prepare(order=order) | Switch(order=order) | Reform(order=order):
@@ -205,16 +319,24 @@ class Universe:
                     if isinstance(command, Dismiss):
                         self._require_expected(world, name, "dismissed")
                     self._check_holder(world, name)
-            case FallThrough() | Stop() | RollCall() | Publish():
+            case Publish():
+                self._check_publish(world, command)
+            case FallThrough() | Stop() | RollCall():
                 pass
             case _:
                 assert_never(command)
-        number = self.commands.put(command)
+        number = self.commands.put((command, incarnation))
         for name in command.to:
             process = _find(world, name)
             if process is not None and process.alive:
                 world = self._change(world, name, inbox=(*process.inbox, number))
         return world
+
+    def _doom(self, world: World, command: EndReplica, incarnation: Incarnation) -> World:
+        # A drain is forgotten with its coordinator: then it is the newest that goes.
+        if command.reason != "more than the target" or incarnation == 1:
+            self._require_expected(world, command.replica, "ended")
+        return self._change(world, command.replica, doomed=True)
 
     def _start(self, world: World, name: ReplicaId) -> World:
         if name in world.used:
@@ -227,16 +349,20 @@ class Universe:
 
     def _end_job(self, world: World, code: int) -> World:
         holders = self._holders(world)
-        if code == 0 and len(world.history) < self.steps and not self.may_stop:
-            raise Violation(f"the job ends well after {len(world.history)} steps")
+        if code == 0 and self._count(world) < self.steps and not self.may_stop:
+            raise Violation(f"the job ends well after {self._count(world)} steps")
         if code == 4 and holders and not world.late:
             raise Violation(f"the job ends for want of state, which {holders} hold")
+        whole = [found.name for found in world.storage if found.name not in world.damaged]
+        if code == 4 and whole:
+            raise Violation(f"the job ends for want of state, which is in {whole}")
         if code not in (0, 4) and not (code == 3 and self.may_stop):
             raise Violation(f"the job ends with code {code}")
         return world._replace(ended=code)
 
     def _holders(self, world: World) -> list[ReplicaId]:
-        """Return who holds the state and may still be in a generation."""
+        """Return who holds the state of the newest lineage and may still be in a generation."""
+        lineage = self._recorded(world).lineage
         return [
             process.name
             for process in world.processes
@@ -244,11 +370,22 @@ class Universe:
             and not process.hung
             and process.name not in world.left_behind
             and self.members[process.member].has_state
+            and self.members[process.member].lineage == lineage
         ]
 
+    def _check_publish(self, world: World, command: Publish) -> None:
+        lineage = self._recorded(world).lineage
+        if not command.checkpoint.endswith(f"/{lineage}"):
+            raise Violation(f"{command.checkpoint} is published in lineage {lineage}")
+
     def _check_order(self, world: World, command: Prepare | Switch | Reform, order: Order) -> None:
-        number, newest = world.register
-        if order.generation > number:
+        register = self._recorded(world)
+        newest = register.newest.generation if register.newest else 0
+        if order.restore is not None and order.restore != register.restore:
+            raise Violation(f"{order.restore} is used before it is in the register")
+        if (order.restore is None) != (order.origin is None or register.restore is None):
+            raise Violation(f"generation {order.generation} has an origin without its restore")
+        if order.generation > register.number:
             raise Violation(f"generation {order.generation} is used before it is in the register")
         if isinstance(command, Reform) and world.left_behind & set(order.replicas):
             raise Violation(f"Reform {order.generation} contains a leaver")
@@ -266,14 +403,19 @@ class Universe:
         process = _find(world, name)
         if process is None or not process.alive or process.hung or world.late:
             return
-        is_over = len(world.history) >= self.steps or process.stop_seen
+        mine = self.members[process.member]
+        if mine.has_state and mine.lineage < self._recorded(world).lineage:
+            return
+        is_over = self._count(world) >= self.steps or process.stop_seen
         if name not in world.expected and not is_over:
             raise Violation(f"the healthy replica {name} is {verb}")
 
     def _check_holder(self, world: World, name: ReplicaId) -> None:
         process = _find(world, name)
         mine = self.members[process.member] if process is not None else None
-        if mine is None or not mine.has_state or len(world.history) >= self.steps:
+        if mine is None or not mine.has_state or self._count(world) >= self.steps:
+            return
+        if mine.lineage < self._recorded(world).lineage:
             return
         if any(other.stop_seen for other in world.processes):
             return
@@ -300,6 +442,14 @@ class Universe:
         for process in able:
             if process.phase == "computing" and self.members[process.member].reform is None:
                 yield self._next(world, process, self.members[process.member])
+        yield from self._checkpointing(world, able)
+        if world.old >= 0:
+            yield (
+                ("the agent comes to the new coordinator",),
+                partial(self._met, world._replace(old=-1)),
+            )
+        if world.unsent:
+            yield from self._arriving(world)
         if world.wishes:
             event = self.events[world.wishes[0]]
             rest = world._replace(wishes=world.wishes[1:])
@@ -346,12 +496,16 @@ class Universe:
         if process.doomed and process.alive:
             yield ("the agent ends", name), partial(self._die, world, process, ExitKind.SIGNAL)
         if process.inbox and process.alive and not process.hung:
-            command = self.commands[process.inbox[0]]
-            yield (name, "gets", command), partial(self._obey, world, process, command)
+            command, incarnation = self.commands[process.inbox[0]]
+            yield (
+                (name, "gets", command),
+                partial(self._obey, world, process, command, incarnation),
+            )
 
     def tick(self, world: World) -> World:
         """Let time pass until silence next means something; the living are heard from."""
-        deadline = self.next_deadline(self.states[world.coordinator], float(world.now))
+        speaking = world.old if world.old >= 0 else world.coordinator
+        deadline = self.next_deadline(self.states[speaking], float(world.now))
         world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
         for process in world.processes:
             if process.alive and not process.hung and process.phase != "starting":
@@ -400,9 +554,144 @@ class Universe:
                     if sent := getattr(process, box):
                         twice = {box: (sent[0], *sent)}
                         yield (name, box, "repeats"), partial(self._change, spent, name, **twice)
+        yield from self._lose_coordinator(world)
         if faults.ticks:
             spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
             yield ("a deadline passes",), partial(self.tick, spent)
+
+    def _lose_coordinator(self, world: World) -> Iterator[Action]:
+        faults = world.faults
+        if world.old >= 0:
+            return
+        if faults.restarts:
+            spent = world._replace(faults=faults._replace(restarts=faults.restarts - 1))
+            yield ("the coordinator dies; another takes over",), partial(self.take_over, spent)
+        if faults.overlaps:
+            spent = world._replace(faults=faults._replace(overlaps=faults.overlaps - 1))
+            label = ("another coordinator takes over; the old one lives",)
+            yield label, partial(self.take_over, spent, is_old_alive=True)
+        if faults.crashes:
+            spent = world._replace(faults=faults._replace(crashes=faults.crashes - 1))
+            for process in world.processes:
+                if heard := self._next_heard(spent, process):
+                    yield from self._crashing(*heard)
+
+    def _next_heard(self, world: World, process: Process) -> tuple[World, Event] | None:
+        if process.outbox:
+            rest = self._change(world, process.name, outbox=process.outbox[1:])
+            return rest, self.events[process.outbox[0]]
+        if process.exit is not None:
+            event = Exited(replica=process.name, kind=process.exit, detail=_detail(process))
+            return self._change(world, process.name, exit=None), event
+        return None
+
+    def _crashing(self, world: World, event: Event) -> Iterator[Action]:
+        """Die after writing the register and sending the first so many commands."""
+        written, commands = self._decide(world, event)
+        for count in range(len(commands)):
+            label = ("coordinator hears", event, "and dies after", count, "commands")
+            yield label, partial(self._crash, written, commands, count)
+
+    def _crash(self, world: World, commands: tuple[Command, ...], count: int) -> World:
+        incarnation = self._recorded(world).incarnation
+        if any(isinstance(command, EndJob) for command in commands):
+            world = world._replace(expected=world.expected | set(world.used))
+        for command in commands[:count]:
+            world = self._send(world, command, incarnation)
+        late = [c for c in commands[count:] if isinstance(c, Prepare | Switch | Reform)]
+        unsent = tuple(self.commands.put((command, incarnation)) for command in late)
+        return self.take_over(world._replace(unsent=unsent))
+
+    def _arriving(self, world: World) -> Iterator[Action]:
+        """The last orders of a dead coordinator arrive: they were recorded, so they may."""
+        command, incarnation = self.commands[world.unsent[0]]
+        rest = world._replace(unsent=world.unsent[1:])
+        assert not isinstance(command, StartReplica | EndReplica | EndJob)
+        for name in command.to:
+            rest = self._delivered(rest, name, self.commands.put((command, incarnation)))
+        yield ("late:", command), lambda: rest
+
+    def _delivered(self, world: World, name: ReplicaId, number: int) -> World:
+        process = _find(world, name)
+        if process is None or not process.alive:
+            return world
+        return self._change(world, name, inbox=(*process.inbox, number))
+
+    # -- checkpoints ---------------------------------------------------------------------
+
+    def _checkpointing(self, world: World, able: list[Process]) -> Iterator[Action]:
+        for process in able:
+            mine = self.members[process.member]
+            if process.phase == "loading" and not protocol.is_sealed(
+                mine, self.orders[process.going].generation
+            ):
+                label = (process.name, "loads in", self.orders[process.going].generation)
+                yield label, partial(self._load, world, process)
+                if world.faults.damages:
+                    yield (process.name, "finds it damaged"), partial(self._damage, world, process)
+            if world.saves and process.phase == "computing" and self._all_have(world, process):
+                spent = world._replace(saves=world.saves - 1)
+                yield (
+                    (process.name, "has saved", mine.committed),
+                    partial(self._ask_to_publish, spent, process, mine),
+                )
+
+    def _all_have(self, world: World, process: Process) -> bool:
+        """Whether it leads its generation, and all members have committed what it has."""
+        mine = self.members[process.member]
+        order = self.orders[process.home]
+        if order.replicas[0] != process.name or process.saving or not mine.committed:
+            return False
+        peers = [_find(world, name) for name in order.replicas]
+        counts = [self.members[p.member].committed for p in peers if p is not None and p.alive]
+        return len(counts) == len(order.replicas) and min(counts) >= mine.committed
+
+    def _ask_to_publish(self, world: World, process: Process, mine: Member) -> World:
+        name = f"{mine.committed}/{mine.lineage}"
+        event = PublishAsked(
+            replica=process.name, lineage=mine.lineage, committed=mine.committed, checkpoint=name
+        )
+        return self._tell(self._change(world, process.name, saving=True), process.name, event)
+
+    def _publish(self, world: World, process: Process, name: str) -> World:
+        committed, _, lineage = name.partition("/")
+        found = Found(name=name, committed=int(committed), lineage=Lineage(int(lineage)))
+        if found not in world.storage:
+            world = world._replace(storage=(*world.storage, found))
+        event = Saved(
+            replica=process.name,
+            lineage=found.lineage,
+            committed=found.committed,
+            checkpoint=name,
+        )
+        return self._tell(self._change(world, process.name, saving=False), process.name, event)
+
+    def _load(self, world: World, process: Process) -> World:
+        resolution = self.resolutions[process.resolution]
+        order = self.orders[process.going]
+        assert resolution.restore is not None
+        name = resolution.restore.checkpoint
+        if name in world.damaged:
+            event = Unrestorable(
+                replica=process.name, generation=order.generation, checkpoint=name, reason="damaged"
+            )
+            gone = (*process.abandoned, int(order.generation))
+            world = self._change(world, process.name, phase="broken", abandoned=gone)
+            return self._tell(world, process.name, event)
+        if name not in {found.name for found in world.storage}:
+            raise Violation(f"{name} is restored and was never published")
+        moved = self._plain(process, protocol.received, resolution)
+        world = self._change(world, process.name, member=moved)
+        post: Post = (order.generation, "send", 0, None)
+        world = self._post(world, _get(world, process.name), post)
+        return self._entered(world, process.name, process.going)
+
+    def _damage(self, world: World, process: Process) -> World:
+        restore = self.resolutions[process.resolution].restore
+        assert restore is not None
+        faults = world.faults._replace(damages=world.faults.damages - 1)
+        damaged = world.damaged | {restore.checkpoint}
+        return self._load(world._replace(faults=faults, damaged=damaged), process)
 
     # -- one worker ------------------------------------------------------------------------
 
@@ -422,7 +711,7 @@ class Universe:
             assert order is not None
             label = (name, "enters", order.generation)
             yield label, partial(self._enter, world, process, mine, order)
-        elif mine.reform is not None and process.phase not in ("header", "transfer"):
+        elif mine.reform is not None and process.phase not in ("header", "transfer", "loading"):
             return
         elif self._is_left_out(process, mine):
             yield (name, "is left out"), partial(self._change, world, name, phase="starting")
@@ -435,7 +724,9 @@ class Universe:
 
     def _is_left_out(self, process: Process, mine: Member) -> bool:
         """Whether a joiner is in a collective that a Reform without it has ended."""
-        if process.phase not in ("header", "transfer") or mine.has_state or mine.reform is not None:
+        if process.phase not in ("header", "transfer", "loading"):
+            return False
+        if mine.has_state or mine.reform is not None:
             return False
         return protocol.is_sealed(mine, self.orders[process.going].generation)
 
@@ -460,8 +751,10 @@ class Universe:
             num_slots=self.num_slots,
             layout="l",
             endpoint=f"{name}:1",
+            checkpoints=world.storage,
         )
-        return self._tell(self._change(world, name, phase="spare"), name, event)
+        changed = self._change(world, name, phase="spare", spare=self.events.put(event))
+        return self._tell(changed, name, event)
 
     def _building(self, world: World, process: Process, mine: Member) -> Iterator[Action]:
         """The builder thread: groups come up once every member has begun."""
@@ -611,7 +904,7 @@ class Universe:
     ) -> World:
         origin = None if order.origin is None else order.replicas.index(order.origin)
         try:
-            resolution = resolve(headers, origin)
+            resolution = resolve(headers, origin, order.restore)
         except NoStateError as error:
             holders = self._holders(world)
             if holders:
@@ -628,11 +921,10 @@ class Universe:
         if resolution.joiners and len(calls) > 1:
             process = process._replace(member=moved)
             return self._keep_apart(world, process, order, resolution, max(calls))
-        if rank not in resolution.survivors:
+        if rank not in resolution.survivors or resolution.restore is not None:
             number = self.resolutions.put(resolution)
-            return self._change(
-                world, process.name, member=moved, phase="transfer", resolution=number
-            )
+            phase = "loading" if rank in resolution.survivors else "transfer"
+            return self._change(world, process.name, member=moved, phase=phase, resolution=number)
         if (mine.committed, mine.made_by) != (resolution.committed, resolution.made_by):
             raise Violation(f"{process.name} survives with {mine.committed} made by {mine.made_by}")
         changed = self._change(world, process.name, member=moved)
@@ -661,8 +953,12 @@ class Universe:
         before = self.members[process.member].current
         moved = self._plain(process, protocol.entered, order)
         mine = self.members[moved]
-        if mine.committed and world.history[mine.committed - 1] != mine.made_by:
-            raise Violation(f"{name} enters with a step {mine.committed - 1} of {mine.made_by}")
+        past = self._history(world, mine.lineage)
+        if mine.committed > past.start:
+            if past.makers[mine.committed - 1 - past.start] != mine.made_by:
+                raise Violation(f"{name} enters with a step {mine.committed - 1} of {mine.made_by}")
+        elif mine.committed < past.start:
+            raise Violation(f"{name} enters lineage {mine.lineage} with {mine.committed} steps")
         gone = (*process.abandoned, int(before)) if before else process.abandoned
         changed = self._change(
             world,
@@ -692,18 +988,36 @@ class Universe:
             return changed
         return self._change(changed, process.name, phase="starting")  # asks again
 
-    def _obey(self, world: World, process: Process, command: Command) -> World:
+    def _registered(self, process: Process, incarnation: Incarnation) -> tuple[int, Any]:
+        said = self.events[process.spare] if process.spare >= 0 else None
+        moved, tasks = protocol.on_roll_call(
+            self.members[process.member],
+            incarnation,
+            spare=said if isinstance(said, Spare) else None,
+            finished=process.phase == "finished",
+        )
+        return self.members.put(moved), tasks
+
+    def _obey(
+        self, world: World, process: Process, command: Command, incarnation: Incarnation
+    ) -> World:
         """The link thread: one command of the coordinator."""
         name = process.name
         world = self._change(world, name, inbox=process.inbox[1:])
         process = _get(world, name)
         match command:
             case Prepare(order=order):
-                moved, tasks = self._move(process, protocol.on_prepare, order, INCARNATION)
+                moved, tasks = self._move(process, protocol.on_prepare, order, incarnation)
             case Switch(order=order):
-                moved, tasks = self._move(process, protocol.on_switch, order, INCARNATION)
+                moved, tasks = self._move(process, protocol.on_switch, order, incarnation)
             case Reform(order=order):
-                moved, tasks = self._move(process, protocol.on_reform, order, INCARNATION)
+                moved, tasks = self._move(process, protocol.on_reform, order, incarnation)
+            case RollCall():
+                moved, tasks = self._registered(process, incarnation)
+            case _ if incarnation < self.members[process.member].incarnation:
+                return world
+            case Publish(checkpoint=checkpoint):
+                return self._publish(world, process, checkpoint)
             case Dismiss():
                 return self._die(world, process, ExitKind.LEFT)
             case Release():
@@ -751,22 +1065,40 @@ class Universe:
     def _record(self, world: World, mine: Member) -> World:
         """Note who made the step just committed; a second maker is a second result."""
         step, maker = mine.committed - 1, int(mine.made_by)
-        if step < len(world.history):
-            if world.history[step] != maker:
+        past = self._history(world, mine.lineage)
+        if past.start <= step < past.end:
+            if past.makers[step - past.start] != maker:
                 raise Violation(
                     f"{mine.replica} commits step {step} made by {maker}; "
-                    f"it was committed as made by {world.history[step]}"
+                    f"it was committed as made by {past.makers[step - past.start]}"
                 )
             return world
-        if step > len(world.history):
-            raise Violation(f"{mine.replica} commits step {step} after {len(world.history)} steps")
-        return world._replace(history=(*world.history, maker))
+        if step != past.end:
+            raise Violation(f"{mine.replica} commits step {step} after {past.end} steps")
+        others = tuple(h for h in world.history if h.lineage != mine.lineage)
+        longer = past._replace(makers=(*past.makers, maker))
+        return world._replace(history=tuple(sorted((*others, longer))))
+
+    def _history(self, world: World, lineage: int) -> History:
+        """Return what was committed in a lineage so far."""
+        for past in world.history:
+            if past.lineage == lineage:
+                return past
+        restore = self._recorded(world).restore
+        if restore is not None and restore.lineage == lineage:
+            return History(lineage, restore.committed)
+        return History(lineage, 0)
+
+    def _count(self, world: World) -> int:
+        """Return how many steps the newest lineage has committed, those before it included."""
+        return self._history(world, self._recorded(world).lineage).end
 
     def _check_counts(self, world: World, entered: Member) -> World:
         counts = [entered.committed]
         for process in world.processes:
             mine = self.members[process.member]
-            if process.alive and mine.has_state and mine.current == entered.current:
+            is_same = (mine.current, mine.lineage) == (entered.current, entered.lineage)
+            if process.alive and mine.has_state and is_same:
                 counts.append(mine.committed)
         if max(counts) - min(counts) > 1:
             raise Violation(f"members of {entered.current} have committed {sorted(counts)} steps")
@@ -831,6 +1163,10 @@ class Universe:
     def tidy(self, world: World) -> World:
         """Forget what no future step can depend on, so that equal futures are equal worlds."""
         needed = frozenset().union(*(self._needed(p) for p in world.processes if p.alive))
+        late = (self.commands[number][0] for number in world.unsent)
+        needed |= {
+            int(c.order.generation) for c in late if isinstance(c, Prepare | Switch | Reform)
+        }
         kept = []
         for process in world.processes:
             posts, abandoned = process.posts, process.abandoned
@@ -850,7 +1186,7 @@ class Universe:
             mine = self.members[process.member]
             orders = [self.orders[n] for n in (process.home, process.going) if n >= 0]
             orders += [o for o in (mine.prepared, mine.ordered, mine.reform) if o is not None]
-            sent = (self.commands[number] for number in process.inbox)
+            sent = (self.commands[number][0] for number in process.inbox)
             orders += [c.order for c in sent if isinstance(c, Prepare | Switch | Reform)]
             found = self._needs[key] = frozenset(int(order.generation) for order in orders)
         return found
@@ -877,12 +1213,14 @@ def brief(value: Any) -> str:
     """One event or command on part of a line."""
     name = type(value).__name__
     if isinstance(value, Prepare | Switch | Reform):
-        held = " hold" if value.order.hold else ""
+        restore = value.order.restore
+        held = f" restore {restore.checkpoint}/{restore.lineage}" if restore else ""
+        held += " hold" if value.order.hold else ""
         return f"{name}({value.order.generation}: {' '.join(value.order.replicas)}{held})"
     words = [
         str(part if not isinstance(part, tuple) else " ".join(map(str, part)))
         for slot in type(value).__dataclass_fields__
-        if slot not in ("layout", "endpoint", "identity", "has_state", "reason")
+        if slot not in ("layout", "endpoint", "identity", "has_state", "reason", "spare")
         for part in [getattr(value, slot)]
     ]
     return f"{name}({' '.join(word for word in words if word)})"
