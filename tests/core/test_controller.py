@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
@@ -23,8 +25,10 @@ from pliant.core.vocabulary import (
     Exited,
     ExitKind,
     Finished,
+    Found,
     Generation,
     KillRequested,
+    Lineage,
     NodeId,
     NodeJoined,
     NodeLost,
@@ -32,18 +36,25 @@ from pliant.core.vocabulary import (
     Prepare,
     Prepared,
     Progressed,
+    Publish,
+    PublishAsked,
     Reclaimed,
     Reform,
     Refused,
+    Register,
+    Registered,
     Release,
     ReplicaId,
+    Saved,
     Scaled,
     Spare,
     StartReplica,
     StopRequested,
+    SuspendRequested,
     Switch,
     Switched,
     Ticked,
+    Unrestorable,
 )
 
 MIN, MAX, SLOTS = 2, 4, 3
@@ -57,8 +68,23 @@ SETTINGS = Settings(
 NODES = {NodeId("n1"): 2, NodeId("n2"): 3}
 
 
-def spare(name: ReplicaId, *, calls: int = 0, layout: str = "same") -> Spare:
-    return Spare(replica=name, calls=calls, num_slots=SLOTS, layout=layout, endpoint=f"{name}:1")
+FOUND = (
+    Found(name="8/1", committed=8, lineage=Lineage(1)),
+    Found(name="4/1", committed=4, lineage=Lineage(1)),
+)
+
+
+def spare(
+    name: ReplicaId, *, calls: int = 0, layout: str = "same", sees: tuple[Found, ...] = ()
+) -> Spare:
+    return Spare(
+        replica=name,
+        calls=calls,
+        num_slots=SLOTS,
+        layout=layout,
+        endpoint=f"{name}:1",
+        checkpoints=sees,
+    )
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -76,6 +102,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.exited: set[ReplicaId] = set()
         self.switched: set[tuple[ReplicaId, Generation]] = set()
         self.open_switch: Order | None = None
+        self.nodes = dict(NODES)
         self.past: list[Event] = []
         for node, devices in NODES.items():
             self.feed(NodeJoined(node=node, devices=devices))
@@ -96,12 +123,24 @@ class AnyOrder(RuleBasedStateMachine):
             self.open_switch = None
         if isinstance(event, Switched):
             self.switched.add((event.replica, event.generation))
+        if isinstance(event, Registered):
+            self.switched.add((event.replica, event.current))
         if ready.register is not None:
-            assert ready.register.number >= self.register.number
+            self.check_growth(ready.register)
             self.check_successor(ready)
             self.register = ready.register
         for command in ready.commands:
             self.check(command)
+
+    def check_growth(self, new: Register) -> None:
+        old = self.register
+        assert new.incarnation >= old.incarnation
+        assert new.number >= old.number
+        assert new.lineage >= old.lineage
+        assert new.named >= old.named
+        if new.restore != old.restore:
+            assert new.restore is not None
+            assert old.lineage < new.restore.lineage == new.lineage, "its own lineage (R20)"
 
     def check_successor(self, ready: Ready) -> None:
         """A Reform is drawn from the recorded generation, and never contains a leaver (R12)."""
@@ -127,6 +166,10 @@ class AnyOrder(RuleBasedStateMachine):
             case Switch(order=order):
                 assert self.register.newest == order, "written before it is sent (R2)"
                 self.open_switch = order
+            case Reform(order=order, to=to) if not set(to) & set(order.replicas):
+                assert self.register.newest == order, "who was left out may hear it once more"
+            case Publish(checkpoint=name):
+                assert name.endswith(f"/{self.register.lineage}"), "of the current lineage (R20)"
             case Reform(order=order):
                 assert self.register.newest == order
                 assert order.generation not in self.used
@@ -144,6 +187,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert order.hold == (size < MIN)
         assert order.host in order.replicas
         assert order.origin is None or order.origin in order.replicas
+        assert order.restore == (self.register.restore if order.origin else None)
         assert len(set(order.replicas)) == size
 
     # -- workers ------------------------------------------------------------------------
@@ -155,9 +199,95 @@ class AnyOrder(RuleBasedStateMachine):
         newest = int(self.job.membership.issued)
         return Generation(max(0, newest - data.draw(st.integers(0, 2), label="behind")))
 
-    @rule(data=st.data(), calls=st.integers(0, 1))
-    def becomes_spare(self, data: st.DataObject, calls: int) -> None:
-        self.feed(spare(self.anyone(data), calls=calls))
+    @rule(data=st.data(), calls=st.integers(0, 1), seen=st.sampled_from([0, 0, 1, 2]))
+    def becomes_spare(self, data: st.DataObject, calls: int, seen: int) -> None:
+        self.feed(spare(self.anyone(data), calls=calls, sees=FOUND[:seen]))
+
+    @rule(data=st.data(), is_it=st.booleans())
+    def cannot_restore(self, data: st.DataObject, is_it: bool) -> None:
+        order = self.job.membership.recorded
+        if order is None or order.restore is None or not is_it:
+            name, generation, found = self.anyone(data), self.some_generation(data), "8/1"
+        else:
+            name, generation = order.origin or order.host, order.generation
+            found = order.restore.checkpoint
+        self.feed(
+            Unrestorable(replica=name, generation=generation, checkpoint=found, reason="digest")
+        )
+
+    @rule(data=st.data(), behind=st.integers(0, 1), is_done=st.booleans())
+    def saves(self, data: st.DataObject, behind: int, is_done: bool) -> None:
+        lineage = Lineage(self.register.lineage - behind)
+        what = Saved if is_done else PublishAsked
+        self.feed(
+            what(
+                replica=self.anyone(data),
+                lineage=lineage,
+                committed=9,
+                checkpoint=f"9/{lineage}",
+            )
+        )
+
+    # -- another coordinator ---------------------------------------------------------------
+
+    @precondition(lambda self: self.job.stage is not Stage.ENDED)
+    @rule(sure=st.integers(0, 4))
+    def another_coordinator_takes_over(self, sure: int) -> None:
+        if sure:
+            return
+        before = self.register
+        self.job, ready = controller.begin(
+            now_s=self.now_s, settings=SETTINGS, register=self.register
+        )
+        assert ready.register is not None
+        assert ready.register.incarnation == before.incarnation + 1
+        assert (
+            ready.register
+            == replace(before, incarnation=ready.register.incarnation, homes=ready.register.homes)
+            or before.stop
+        )
+        self.register = ready.register
+        self.open_switch = None
+        for node, devices in self.nodes.items():
+            runs = tuple(name for name, home in self.running.items() if home == node)
+            self.feed(NodeJoined(node=node, devices=devices, replicas=runs))
+
+    @rule(data=st.data(), has_state=st.booleans(), broken=st.booleans(), finished=st.booleans())
+    def registers(self, data: st.DataObject, has_state: bool, broken: bool, finished: bool) -> None:
+        self.feed(
+            replace(
+                self.registered(self.anyone(data)),
+                current=self.some_generation(data),
+                has_state=has_state,
+                broken=broken,
+                finished=finished and has_state,
+            )
+        )
+
+    @precondition(lambda self: self.job.stage is Stage.RECOVERING)
+    @rule()
+    def everyone_registers(self) -> None:
+        for name in list(self.running):
+            self.feed(self.registered(name))
+
+    def registered(self, name: ReplicaId) -> Registered:
+        order = self.register.newest
+        is_in = order is not None and name in order.replicas
+        return Registered(
+            replica=name,
+            asked_by=self.register.incarnation,
+            lineage=self.register.lineage,
+            committed=3 if is_in else 0,
+            calls=0,
+            has_state=is_in,
+            current=order.generation if order is not None and is_in else Generation(0),
+            prepared=Generation(0),
+            ordered=Generation(0),
+            broken=False,
+            leaving=False,
+            finished=False,
+            spare=spare(name),
+        )
 
     @rule(data=st.data())
     def prepared(self, data: st.DataObject) -> None:
@@ -213,7 +343,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_old_message_comes_again(self, data: st.DataObject) -> None:
         event = data.draw(st.sampled_from(self.past[-20:]), label="which")
-        if not isinstance(event, NodeJoined | NodeLost | StopRequested):
+        if not isinstance(event, NodeJoined | NodeLost | StopRequested | SuspendRequested):
             self.feed(event)
 
     # -- progress rules: random events alone almost never get this far -------------------
@@ -271,6 +401,8 @@ class AnyOrder(RuleBasedStateMachine):
     def stop(self, sure: int) -> None:
         if sure == 0:
             self.feed(StopRequested())
+        if sure == 1:
+            self.feed(SuspendRequested())
 
     @rule(sure=st.integers(0, 9))
     def node_is_lost(self, sure: int) -> None:
@@ -278,6 +410,7 @@ class AnyOrder(RuleBasedStateMachine):
             for name in [n for n, node in self.running.items() if node == "n2"]:
                 del self.running[name]
                 self.exited.add(name)
+            self.nodes.pop(NodeId("n2"), None)
             self.feed(NodeLost(node=NodeId("n2")))
 
     @rule(seconds=st.floats(0, 30))
@@ -297,7 +430,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_lost_are_forgotten(self) -> None:
-        if self.job.stage in (Stage.FINISHING, Stage.ENDED):
+        if self.job.stage in (Stage.FINISHING, Stage.ENDED, Stage.RECOVERING):
             return
         state = self.job.membership
         gone = self.exited - set(self.job.replicas)
@@ -314,6 +447,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_there_may_be(self) -> None:
+        if self.job.stage is Stage.RECOVERING:
+            return
         assert len(live(self.job)) <= (5 if self.job.reference is None else SLOTS)
 
     @invariant()

@@ -17,6 +17,7 @@ from pliant.core.vocabulary import (
     Order,
     Prepared,
     Refused,
+    Registered,
     ReplicaId,
     Seat,
 )
@@ -286,3 +287,53 @@ def test_a_generation_that_was_sealed_meanwhile_is_not_entered() -> None:
 
     with pytest.raises(TransitionError):
         protocol.entered(member, order(2, A, B))
+
+
+# --- another coordinator ------------------------------------------------------------------
+
+
+def stands(member: Member, incarnation: Incarnation = TWO) -> Registered:
+    _, tasks = protocol.on_roll_call(member, incarnation, spare=None, finished=False)
+    (registered,) = tasks
+    assert isinstance(registered, Registered)
+    return registered
+
+
+def test_who_has_answered_a_roll_call_refuses_the_coordinator_before_it() -> None:
+    """Trace 4: what it has told the new one must stay true."""
+    member, tasks = protocol.on_roll_call(in_generation(1), TWO, spare=None, finished=False)
+    assert len(tasks) == 1
+
+    assert protocol.on_prepare(member, order(2, A, B), ONE) == (member, ())
+    assert protocol.on_reform(member, order(2, A, B), ONE) == (member, ())
+    assert protocol.on_roll_call(member, ONE, spare=None, finished=False) == (member, ())
+
+
+def test_a_registration_says_in_which_generations_a_member_stands() -> None:
+    member = switching(in_generation(1), order(2, A, B))
+
+    said = stands(member)
+
+    assert (said.asked_by, said.current, said.prepared, said.ordered) == (2, 1, 2, 2)
+    assert (said.committed, said.has_state, said.broken) == (7, True, False)
+
+
+def test_a_registration_does_not_forget_a_broken_group() -> None:
+    """Trace 13: its Broken went to a coordinator that has died."""
+    member, _ = protocol.on_broken(in_generation(1), Generation(1), "reset")
+
+    assert stands(member).broken
+
+
+def test_a_group_that_an_accepted_reform_has_sealed_counts_as_broken() -> None:
+    member, _ = protocol.on_reform(in_generation(1), order(2, A, B), ONE)
+
+    assert stands(member).broken
+
+
+def test_a_joiner_registers_without_a_committed_count() -> None:
+    joiner = Member(replica=C, committed=7, prepared=order(2, A, C))
+
+    said = stands(joiner)
+
+    assert (said.committed, said.has_state, said.prepared, said.ordered) == (0, False, 2, 0)

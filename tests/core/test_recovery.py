@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 
+from pliant.core import member as protocol
 from pliant.core.errors import NoStateError
+from pliant.core.member import Member
 from pliant.core.recovery import Header, resolve
-from pliant.core.vocabulary import Generation, Lineage
+from pliant.core.vocabulary import Generation, Lineage, ReplicaId, Restore
 
 
 def at(
@@ -104,6 +106,28 @@ def test_the_origin_does_not_matter_once_anyone_holds_state() -> None:
 
     assert not resolution.fresh
     assert (resolution.survivors, resolution.joiners) == ((1,), (0,))
+
+
+RESTORE = Restore(checkpoint="step-8", committed=8, lineage=Lineage(2))
+
+
+def test_nobody_holds_the_state_of_a_restore_before_it_is_loaded() -> None:
+    resolution = resolve([EMPTY, EMPTY], origin_rank=1, restore=RESTORE)
+    assert (resolution.survivors, resolution.joiners) == ((1,), (0,))
+    assert not resolution.fresh
+
+    origin = protocol.resolved(Member(replica=ReplicaId("b")), resolution, 1)
+    assert not origin.has_state
+    origin = protocol.received(origin, resolution)
+
+    assert (origin.has_state, origin.committed, origin.lineage) == (True, 8, 2)
+
+
+def test_nothing_is_restored_where_somebody_holds_the_state() -> None:
+    resolution = resolve([EMPTY, at(9, 3, lineage=2)], origin_rank=0, restore=RESTORE)
+
+    assert resolution.restore is None
+    assert (resolution.survivors, resolution.committed) == ((1,), 9)
 
 
 def test_without_state_and_origin_the_run_is_lost() -> None:
