@@ -29,15 +29,15 @@ FAULTS = [
         rule="R1",
         what="the register is never written",
         path="controller.py",
-        old="register=register if register != group.register(job.membership) else None,",
+        old="register=register if register != record(job) else None,",
         new="register=None,",
     ),
     Fault(
         rule="R1",
         what="a coordinator begins without a write",
         path="controller.py",
-        old=("return job, Ready(incarnation=incarnation, register=group.register(job.membership))"),
-        new="return job, Ready(incarnation=incarnation)",
+        old="incarnation=job.membership.incarnation, register=record(job))",
+        new="incarnation=job.membership.incarnation)",
     ),
     Fault(
         rule="R2",
@@ -438,8 +438,8 @@ FAULTS = [
         rule="R15",
         what="a fresh start although the run has begun",
         path="attempts.py",
-        old="        origin=None if state.formed else places[0].replica,",
-        new="        origin=places[0].replica,",
+        old="        origin=None if state.formed else _origin(state, places),",
+        new="        origin=_origin(state, places),",
     ),
     Fault(
         rule="R18",
@@ -466,12 +466,12 @@ FAULTS = [
         rule="5.6",
         what="state cannot be lost before the first Switched",
         path="attempts.py",
-        old="        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()",
+        old="        return given_up(state), ()",
         new=(
             "        if not state.formed:\n"
             "            return replace(at_rest(state), phase=Phase.EMPTY, "
             "recorded=None), ()\n"
-            "        return replace(at_rest(state), phase=Phase.LOST, hung_at_s=NEVER), ()"
+            "        return given_up(state), ()"
         ),
     ),
     Fault(

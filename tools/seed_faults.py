@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
+from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 
 CORE = Path("src") / "pliant" / "core"
 SUITE = [
@@ -62,7 +63,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     arguments = parser.parse_args()
-    faults = [f for f in FAULTS if not arguments.rules or f.rule in arguments.rules]
+    known = [*FAULTS, *RESTART_FAULTS]
+    faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
     if arguments.list:
         print("\n".join(f"{fault.rule:5} {fault.what}" for fault in faults))
         return 0
