@@ -138,6 +138,9 @@ SOAK = {
     "three members, a kill and a coordinator that dies": Case(
         members=3, devices=3, steps=1, faults=Faults(kills=1, restarts=1), is_prompt=True
     ),
+    "a join, a next call and a coordinator that dies": Case(
+        members=1, devices=2, steps=2, call_ends=(1,), wishes=(GROW,), faults=Faults(restarts=1)
+    ),
     "a stop and a coordinator that dies": Case(
         devices=2, wishes=(StopRequested(),), may_stop=True, faults=Faults(restarts=1)
     ),

@@ -158,7 +158,8 @@ def next_deadline_s(job: Job) -> float:
 def _apply(turn: Turn, event: Event) -> None:
     if turn.job.stage is Stage.RECOVERING:
         for kept in rollcall.hear(turn, event):
-            _apply(turn, kept)
+            if turn.job.exit_code is None:
+                _apply(turn, kept)
         turn.is_worth_a_look = turn.job.stage is not Stage.RECOVERING
         return
     match event:
@@ -199,13 +200,13 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
 
 def _on_worker(turn: Turn, event: WorkerEvent) -> None:
     before = turn.job.membership
-    if isinstance(event, PublishAsked):
-        _on_publish_asked(turn, event)
     # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
     replica = turn.job.replicas.get(event.replica)
+    if isinstance(event, PublishAsked):
+        _on_publish_asked(turn, event)
     if replica is None or replica.is_lost:
         turn.is_worth_a_look = False
-        if not isinstance(event, Progressed | Busy):
+        if not isinstance(event, Progressed | Busy | PublishAsked):
             turn.job = replace(turn.job, stale=turn.job.stale + 1)
         return
     if isinstance(event, Spare) and not _accept_spare(turn, event, replica):

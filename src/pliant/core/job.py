@@ -275,8 +275,7 @@ def _home(job: Job, name: ReplicaId) -> NodeId | None:
 
 def reference_of(registrations: Iterable[Registered]) -> Spare | None:
     """Return what later spares must agree with: what one that trains said of itself."""
-    spares = [(not event.has_state, event.spare) for event in registrations if event.spare]
-    return min(spares, key=lambda pair: pair[0], default=(False, None))[1]
+    return next((event.spare for event in registrations if event.has_state and event.spare), None)
 
 
 def moment(settings: Settings, now_s: float) -> Moment:

@@ -8,7 +8,7 @@ kept until everybody was heard, or is known to be gone, or is silent at the dead
     some gone, behind or broken                   Reform with those that registered
     nobody left                                   only a restore helps
 
-Decides nothing about processes: ``controller`` ends those that this module calls unwanted.
+Decides nothing about processes: ``rollcall`` ends those that this module calls past.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def reunited(
 def without_members(
     state: Membership, registered: Mapping[ReplicaId, Registered], moment: Moment
 ) -> Membership:
-    """Return a membership whose state is gone, with the spares that wait."""
+    """Return a membership whose state is gone."""
     state = replace(state, phase=Phase.LOST, joiners=NOBODY, leavers=NOBODY)
     for name in sorted(registered):
         if not is_past(registered[name]):
@@ -127,12 +127,12 @@ def _is_in(event: Registered, generation: Generation) -> bool:
 
 
 def _welcomed(state: Membership, event: Registered, moment: Moment) -> Membership:
-    """Expect signs of life of this one, and let it join if it waits for that."""
+    """Expect signs of life of this one; of a member without state also know what it said."""
     name = event.replica
     silent_at_s = moment.now_s + moment.timeouts.heartbeat_s
     pulse = Pulse(silent_at_s=silent_at_s, committed=event.committed)
     state = replace(state, pulses=state.pulses.put(name, pulse))
-    if event.spare is None or is_past(event):
+    if event.spare is None or event.has_state or name not in members(state):
         return state
     return replace(state, spares=state.spares.put(name, replace(event.spare, replica=name)))
 
@@ -155,7 +155,7 @@ def _left_out(state: Membership, registered: Mapping[ReplicaId, Registered]) -> 
         name
         for name in sorted(registered)
         if name not in members(state)
-        and name in state.spares
+        and not is_past(registered[name])
         and (registered[name].prepared or registered[name].current)
     )
     return (Reform(to=names, order=under_way(state)),) if names and state.recorded else ()

@@ -81,7 +81,9 @@ def meet_node(turn: Turn, event: NodeJoined) -> None:
         _forget(turn, frozenset(here) - set(event.replicas))
     asked = []
     for name in event.replicas:
-        if name not in job.replicas:
+        if name not in job.replicas and job.stage is Stage.FINISHING:
+            turn.commands.append(EndReplica(replica=name, reason=job.reason))
+        elif name not in job.replicas:
             due_s = turn.now_s + turn.settings.start_s
             turn.change(name, Replica(node=event.node, due_s=due_s))
             asked.append(name)
@@ -92,7 +94,7 @@ def meet_node(turn: Turn, event: NodeJoined) -> None:
 
 
 def hear(turn: Turn, event: Event) -> tuple[Event, ...]:
-    """Take one event; once the roll is complete, go on and return what was kept."""
+    """Take one event; once the roll is complete, return what spares said and what was kept."""
     match event:
         case NodeJoined():
             meet_node(turn, event)
@@ -144,7 +146,11 @@ def _forget(turn: Turn, names: frozenset[ReplicaId]) -> None:
 
 
 def _conclude(turn: Turn) -> tuple[Event, ...]:
-    """Go on if everybody was heard who can be; return what was kept meanwhile."""
+    """Go on if everybody was heard who can be; return what is to be heard again then.
+
+    What a spare has said of itself is examined like any spare's: the coordinator before may have
+    died before it did.
+    """
     job = turn.job
     silent = restart.awaited(job.membership, job.registered)
     if silent and turn.now_s < job.register_by_s:
@@ -177,7 +183,14 @@ def _conclude(turn: Turn) -> tuple[Event, ...]:
             membership=membership,
             start_by_s=turn.now_s + turn.settings.start_s,
         )
-    return job.kept
+    waiting = tuple(
+        replace(event.spare, replica=name)
+        for name, event in job.registered.items()
+        if event.spare is not None
+        and not restart.is_past(event)
+        and name not in group.members(job.membership)
+    )
+    return (*waiting, *job.kept)
 
 
 def _give_up(turn: Turn, name: ReplicaId) -> None:
@@ -218,8 +231,6 @@ def place_one(turn: Turn, event: Registered, *, is_member: bool, is_leaver: bool
     elif restart.is_past(event):
         turn.commands.append(EndReplica(replica=name, reason=UNWANTED))
         let_go(turn, name, UNWANTED, due_s=turn.now_s + turn.settings.exit_s)
-    elif event.spare is not None:
-        turn.change(name, replace(replica, state=ReplicaState.SPARE, due_s=NEVER))
 
 
 def _stop_again(turn: Turn) -> None:
