@@ -29,7 +29,7 @@ FAULTS = [
         rule="R1",
         what="the register is never written",
         path="controller.py",
-        old="register=register if register != record(job) else None,",
+        old="register=record_to_write(job, turn.job),",
         new="register=None,",
     ),
     Fault(

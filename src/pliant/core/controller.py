@@ -34,6 +34,7 @@ from pliant.core.job import (
     live,
     recent_losses,
     record,
+    record_to_write,
     view,
 )
 from pliant.core.membership import NEVER, Membership, Phase
@@ -127,10 +128,9 @@ def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[J
             _advance(turn)
     elif isinstance(event, PeopleEvent) and not isinstance(event, Offered | Reclaimed):
         turn.declined = Declined(reason=f"the job has ended: {job.reason}")
-    register = record(turn.job)
     return turn.job, Ready(
         incarnation=job.membership.incarnation,
-        register=register if register != record(job) else None,
+        register=record_to_write(job, turn.job),
         commands=tuple(turn.commands),
         decision=turn.job.decision if turn.job.decision != job.decision else None,
         declined=turn.declined,

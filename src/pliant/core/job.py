@@ -268,6 +268,19 @@ def record(job: Job) -> Register:
     )
 
 
+def record_to_write(before: Job, after: Job) -> Register | None:
+    """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
+    old, new = before.membership, after.membership
+    parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
+    jobs = ("replicas", "homes", "named", "wished", "has_checkpoints", "stop")
+    if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
+        getattr(before, name) is getattr(after, name) for name in jobs
+    ):
+        return None
+    register = record(after)
+    return register if register != record(before) else None
+
+
 def _home(job: Job, name: ReplicaId) -> NodeId | None:
     replica = job.replicas.get(name)
     return job.homes.get(name) if replica is None else replica.node

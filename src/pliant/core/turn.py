@@ -89,7 +89,7 @@ class Turn:
                     self.notes.append(
                         f"prepare generation {order.generation}: {', '.join(order.replicas)}"
                     )
-                case Reform(order=order):
+                case Reform(order=order, to=to) if set(to) & set(order.replicas):
                     self.notes.append(
                         f"reform as generation {order.generation}: {', '.join(order.replicas)}"
                         + (f" hold, below min_replicas={self.moment.min_replicas}" * order.hold)
