@@ -71,7 +71,7 @@ def remembered(register: Register | None) -> Membership:
 
 def awaited(state: Membership, registered: Mapping[ReplicaId, Registered]) -> frozenset[ReplicaId]:
     """Return the members that may still say where they stand."""
-    return frozenset(members(state)) - registered.keys()
+    return frozenset(name for name in members(state) if name not in registered)
 
 
 def reunited(

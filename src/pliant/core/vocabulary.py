@@ -233,7 +233,11 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrestorable:
-    """The origin of ``generation`` could not load the checkpoint that its order names."""
+    """The origin of ``generation`` could not load the checkpoint that its order names.
+
+    Said once it is sure, as nobody tries that checkpoint again while this coordinator lives.  The
+    origin holds no state then and waits for a Reform.
+    """
 
     replica: ReplicaId
     generation: Generation
@@ -243,7 +247,11 @@ class Unrestorable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAsked:
-    """All shares of a checkpoint are on storage: may it be published? (R20)"""
+    """All shares of a checkpoint are on storage: may it be published? (R20)
+
+    May be asked again.  There is no answer but Publish: none comes in a lineage that is over, and
+    none may come while one coordinator follows another.
+    """
 
     replica: ReplicaId
     lineage: Lineage
@@ -253,7 +261,7 @@ class PublishAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint was published and is durable."""
+    """A checkpoint was published and is durable: it may be restored should all state be lost."""
 
     replica: ReplicaId
     lineage: Lineage
