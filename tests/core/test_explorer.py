@@ -54,16 +54,14 @@ DEFAULT = {
     "a checkpoint and two kills": Case(
         members=1, devices=1, saves=1, faults=Faults(kills=2)
     ),
-    "a coordinator that dies": Case(devices=2, steps=1, faults=Faults(restarts=2)),
+    "a coordinator that dies": Case(devices=2, steps=1, faults=Faults(restarts=1)),
     "a coordinator that dies while a replica joins": Case(
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(restarts=1), is_prompt=True
     ),
     "a coordinator that dies in the middle of what it says": Case(
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(crashes=1), is_prompt=True
     ),
-    "two coordinators": Case(
-        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(overlaps=1), is_prompt=True
-    ),
+    "two coordinators": Case(devices=2, steps=1, faults=Faults(overlaps=1)),
     "a kill, and a coordinator that dies holding": Case(
         members=1, devices=1, saves=1, faults=Faults(kills=1, restarts=1), is_prompt=True
     ),
@@ -104,6 +102,12 @@ SOAK = {
     ),
     "a hang and a kill": Case(devices=2, steps=1, faults=Faults(hangs=1, kills=1)),
     "a leaver and a hang": Case(devices=2, wishes=(DRAIN,), faults=Faults(hangs=1)),
+    "a join and two coordinators": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(overlaps=1), is_prompt=True
+    ),
+    "two coordinators, one after the other": Case(
+        devices=2, steps=1, faults=Faults(restarts=2)
+    ),
     "a kill and a coordinator that dies": Case(
         devices=2, steps=1, faults=Faults(kills=1, restarts=1)
     ),
