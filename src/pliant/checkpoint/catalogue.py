@@ -1,0 +1,373 @@
+"""Catalogue: what is in a checkpoint root, what of it is sound, and what may go.
+
+Owns listing, verifying, choosing the newest, pruning, sweeping and copying.  Must not know what the
+items mean, nor decide when any of this happens.
+
+Only the holder of the root's lease may prune or sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pliant.checkpoint import layout
+from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
+from pliant.checkpoint.layout import CheckpointName
+from pliant.checkpoint.manifest import Hasher, Manifest, digest_of, load_manifest
+from pliant.checkpoint.read import Checkpoint, check, decode, open_checkpoint, stream
+from pliant.checkpoint.shares import discard
+from pliant.checkpoint.storage import Storage
+from pliant.core.errors import ConfigError
+
+Milestones = int | Sequence[int] | None
+"""Checkpoints kept for ever: every so many steps, or those of certain committed counts."""
+
+_COPY_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One published checkpoint, as far as its manifest and a listing tell."""
+
+    name: str
+    committed: int
+    lineage: int
+    num_bytes: int = 0
+    created: str = ""
+    job: str = ""
+    generation: int = 0
+    damage: str | None = None
+    """What is wrong with the manifest or the sizes of files; ``None`` is no proof of soundness."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a full reading of a checkpoint found."""
+
+    name: str
+    num_bytes: int
+    num_items: int
+    has_digests: bool
+    damage: tuple[str, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every byte is what was written."""
+        return not self.damage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The answer to "where can this job go on?"."""
+
+    found: Listed | None
+    skipped: tuple[str, ...]
+    """One sentence for each newer one that is damaged."""
+
+
+def listed(storage: Storage) -> list[Listed]:
+    """Return every published checkpoint, newest first: the highest (lineage, committed).
+
+    Reads manifests and listings only.  One that has a manifest and is visibly damaged is in it, and
+    says so.
+    """
+    return [found for name in _names(storage) if (found := _look(storage, name)) is not None]
+
+
+def newest(storage: Storage, *, deep: bool = True) -> Newest:
+    """Return the newest checkpoint that verifies, and why newer ones do not.
+
+    Args:
+        storage: the checkpoint root.
+        deep: read every byte; otherwise manifest and sizes have to do.
+    """
+    skipped: list[str] = []
+    for one in listed(storage):
+        damage = one.damage
+        if damage is None and deep:
+            verdict = verify(storage, one.name)
+            damage = verdict.damage[0] if verdict.damage else None
+        if damage is None:
+            return Newest(found=one, skipped=tuple(skipped))
+        skipped.append(damage)
+    return Newest(found=None, skipped=tuple(skipped))
+
+
+def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
+    """Read every byte of a checkpoint and say what is damaged, item by item.
+
+    A foreign checkpoint has no digests: every entry must load and fit the index.
+
+    Raises:
+        MissingError: there is no checkpoint.
+        StorageError: the storage refused.
+    """
+    try:
+        checkpoint = open_checkpoint(storage, name, trust=trust)
+    except DamagedError as error:
+        return Verdict(name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),))
+    damage = [*_file_damage(checkpoint)]
+    gone = {line.file for line in damage if line.is_gone}
+    sentences = [line.sentence for line in damage]
+    pairs = [
+        (item, chunk)
+        for item in checkpoint.items.values()
+        for chunk in item.chunks
+        if chunk.file not in gone
+    ]
+    num_bytes = 0
+    for item, chunk, data in stream(checkpoint, pairs):
+        num_bytes += len(data)
+        try:
+            if checkpoint.manifest is None:
+                decode(checkpoint, item, chunk, data, trust=trust)
+            else:
+                check(checkpoint, item, chunk, data)
+        except DamagedError as error:
+            sentences.append(str(error))
+    return Verdict(
+        name=name,
+        num_bytes=num_bytes,
+        num_items=len(checkpoint.items),
+        has_digests=checkpoint.manifest is not None,
+        damage=tuple(sentences),
+    )
+
+
+def prune(
+    storage: Storage,
+    *,
+    keep: int,
+    milestones: Milestones = None,
+    known_sound: Collection[str] = (),
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove all but the newest ``keep`` checkpoints and the milestones; return the names removed.
+
+    Never removes the newest that verifies, whatever else is asked for.
+
+    Args:
+        storage: the checkpoint root.
+        keep: how many; at least 1.
+        milestones: those that stay for ever.
+        known_sound: names that need not be read again, such as the one just written.
+        dry_run: remove nothing.
+
+    Raises:
+        ConfigError: ``keep`` is less than 1.
+    """
+    if keep < 1:
+        raise ConfigError(f"keep={keep} must be at least 1")
+    there = listed(storage)
+    whole = [one for one in there if one.damage is None]
+    kept = {one.name for one in whole[:keep]}
+    leaving = [
+        one
+        for one in there
+        if one.name not in kept and not (one.damage is None and _is_milestone(one, milestones))
+    ]
+    if not leaving:
+        return []
+    anchor = next(
+        (one for one in whole if one.name in known_sound or verify(storage, one.name).is_sound),
+        None,
+    )
+    if anchor is None:
+        return []  # nothing here verifies: what is damaged may be all there is to save from
+    removed = [one.name for one in reversed(leaving) if one.name != anchor.name]
+    if not dry_run:
+        for name in removed:
+            discard(storage, name)
+    return removed
+
+
+def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
+    """Remove what no checkpoint needs: unpublished directories and leftovers; return their paths.
+
+    Args:
+        storage: the checkpoint root.
+        sparing: names of checkpoints that are being written.
+    """
+    removed = []
+    for entry in storage.entries():
+        if entry.is_directory and layout.parse_name(entry.name) and entry.name not in sparing:
+            removed += _rubbish_in(storage, entry.name)
+        elif not entry.is_directory and _is_leftover(entry.name):
+            removed.append(entry.name)
+    for path in removed:
+        storage.remove(path)
+    return removed
+
+
+def copy_to(
+    source: Storage, name: str, target: Storage, *, stop: Callable[[], bool] | None = None
+) -> Manifest:
+    """Copy a published checkpoint to another root, byte by byte, checked on the way.
+
+    One that is there already is left alone.  Its manifest is written last.
+
+    Raises:
+        DamagedError: the source is; the copy does not exist then.
+        StorageError: either storage refused.
+    """
+    path = f"{name}/{layout.MANIFEST}"
+    document = source.read(path)
+    manifest = load_manifest(document, source.place(path))
+    try:
+        if target.read(path) == document:
+            return manifest
+    except MissingError:
+        pass
+    checkpoint = Checkpoint(
+        storage=source,
+        name=name,
+        manifest=manifest,
+        items={item.name: item for item in manifest.items},
+    )
+    for record in manifest.files:
+        _copy_file(checkpoint, record.name, record.num_bytes, target, stop)
+    target.write(path, document)
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _FileDamage:
+    file: str
+    sentence: str
+    is_gone: bool = False
+
+
+def _file_damage(checkpoint: Checkpoint) -> Iterable[_FileDamage]:
+    """Yield what a listing shows, and digests of files that are no share's."""
+    there = {e.name: e.num_bytes for e in checkpoint.storage.entries(checkpoint.name)}
+    needed: dict[str, list[str]] = {}
+    for item in checkpoint.items.values():
+        for chunk in item.chunks:
+            needed.setdefault(chunk.file, []).append(item.name)
+    for file, names in sorted(needed.items()):
+        if file not in there:
+            what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+            place = checkpoint.storage.place(checkpoint.path(file))
+            yield _FileDamage(file, f"{place} is missing, and with it {what}", is_gone=True)
+    for record in checkpoint.manifest.files if checkpoint.manifest else ():
+        place = checkpoint.storage.place(checkpoint.path(record.name))
+        if record.name not in there:
+            if record.name not in needed:
+                yield _FileDamage(record.name, f"{place} is missing", is_gone=True)
+        elif there[record.name] != record.num_bytes:
+            sizes = f"{there[record.name]} bytes instead of {record.num_bytes}"
+            yield _FileDamage(record.name, f"{place} is damaged: it has {sizes}")
+        elif record.digest is not None:
+            data = checkpoint.storage.read(checkpoint.path(record.name))
+            if digest_of(data) != record.digest:
+                yield _FileDamage(record.name, f"{place} is damaged: its digest does not match")
+
+
+def _names(storage: Storage) -> list[CheckpointName]:
+    found = (layout.parse_name(entry.name) for entry in storage.entries() if entry.is_directory)
+    return sorted((name for name in found if name is not None), reverse=True)
+
+
+def _look(storage: Storage, name: CheckpointName) -> Listed | None:
+    path = f"{name}/{layout.MANIFEST}"
+    about = {"name": str(name), "committed": name.committed, "lineage": name.lineage}
+    try:
+        manifest = load_manifest(storage.read(path), storage.place(path))
+    except MissingError:
+        return None
+    except DamagedError as error:
+        return Listed(**about, damage=str(error))  # type: ignore[arg-type]
+    there = {entry.name: entry.num_bytes for entry in storage.entries(str(name))}
+    damage = None
+    if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
+        damage = f"{storage.place(path)} is damaged: it is the manifest of {manifest.name}"
+    for record in manifest.files:
+        if damage is None and there.get(record.name) != record.num_bytes:
+            place = storage.place(f"{name}/{record.name}")
+            had = there.get(record.name)
+            damage = (
+                f"{place} is missing"
+                if had is None
+                else f"{place} is damaged: it has {had} bytes instead of {record.num_bytes}"
+            )
+    return Listed(
+        name=str(name),
+        committed=name.committed,
+        lineage=name.lineage,
+        num_bytes=manifest.num_bytes,
+        created=manifest.created,
+        job=manifest.job,
+        generation=manifest.generation,
+        damage=damage,
+    )
+
+
+def _is_milestone(one: Listed, milestones: Milestones) -> bool:
+    if milestones is None:
+        return False
+    if isinstance(milestones, int):
+        return one.committed % milestones == 0
+    return one.committed in milestones
+
+
+def _rubbish_in(storage: Storage, name: str) -> list[str]:
+    """Return what to remove of a checkpoint's directory: all of it if it was never published."""
+    path = f"{name}/{layout.MANIFEST}"
+    files = [entry.name for entry in storage.entries(name)]
+    if layout.MANIFEST not in files:
+        return [name]
+    try:
+        manifest = load_manifest(storage.read(path), storage.place(path))
+    except (MissingError, DamagedError):
+        return []  # damaged: for a person to look at, or for prune
+    needed = {layout.MANIFEST, *(record.name for record in manifest.files)}
+    return [f"{name}/{file}" for file in files if file not in needed]
+
+
+def _is_leftover(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".new")
+
+
+def _copy_file(
+    checkpoint: Checkpoint,
+    file: str,
+    num_bytes: int,
+    target: Storage,
+    stop: Callable[[], bool] | None,
+) -> None:
+    sink = target.sink(checkpoint.path(file))
+    chunks = sorted(
+        {
+            (chunk.offset, chunk.length, chunk.digest)
+            for item in checkpoint.items.values()
+            for chunk in item.chunks
+            if chunk.file == file
+        }
+    )
+    try:
+        for data in _checked_bytes(checkpoint, file, chunks or [(0, num_bytes, None)]):
+            stop_if(stop, f"the copy of {checkpoint.place}")
+            sink.write(data)
+        sink.close()
+    except BaseException:
+        sink.abandon()
+        raise
+
+
+def _checked_bytes(
+    checkpoint: Checkpoint, file: str, ranges: Iterable[tuple[int, int, str | None]]
+) -> Iterator[bytes]:
+    path = checkpoint.path(file)
+    for offset, length, digest in ranges:
+        hasher = Hasher()
+        for start in range(offset, offset + length, _COPY_BYTES):
+            part = min(_COPY_BYTES, offset + length - start)
+            data = checkpoint.storage.read_range(path, start, part)
+            hasher.update(data)
+            yield data
+        if digest is not None and hasher.hexdigest() != digest:
+            raise DamagedError(
+                f"{checkpoint.storage.place(path)} is damaged: the digest of bytes {offset} to"
+                f" {offset + length} does not match"
+            )

@@ -1,0 +1,318 @@
+"""Shares: how the members of a generation write one checkpoint together.
+
+Owns the order of writes that makes a checkpoint exist all at once: data and digests, then the
+share's record, and after all shares the index and, last, the manifest.  Must not know who the
+members are, when they save, or what the items mean.
+
+    every member    write_share     its data file, fsynced, then its record
+    the leader      present         whose records are there
+    the leader      publish         .metadata, then the manifest: from now on it exists
+
+A crash in between leaves a directory without a manifest, which is rubbish.  Writing again, by the
+same or a newer generation, is always allowed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from pliant.checkpoint import layout
+from pliant.checkpoint.dcp import index_of, write_object, write_piece
+from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
+from pliant.checkpoint.layout import Piece, Spec
+from pliant.checkpoint.manifest import (
+    Chunk,
+    FileRecord,
+    Hasher,
+    Item,
+    Manifest,
+    Share,
+    digest_of,
+    dump,
+    load_manifest,
+    load_share,
+)
+from pliant.checkpoint.storage import Data, Sink, Storage
+from pliant.core.errors import PermanentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a checkpoint is to hold; equal on every member, apart from where memory lies."""
+
+    tensors: Mapping[str, torch.Tensor]
+    """Any strided tensor; it is only read, and must not change until its share is written."""
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """Small plain values; rank 0 writes them."""
+
+
+class NotAllowedError(PermanentError):
+    """The publisher may not publish any more; nothing was."""
+
+
+def write_share(
+    storage: Storage,
+    name: str,
+    contents: Contents,
+    *,
+    rank: int,
+    num_shares: int,
+    generation: int,
+    stop: Callable[[], bool] | None = None,
+) -> Share:
+    """Write this member's part; on return it is durable.
+
+    Args:
+        storage: the checkpoint root.
+        name: of the checkpoint, from ``layout.name_of``.
+        contents: the whole state; which part is ours follows from it.
+        rank: this member's position among those who write.
+        num_shares: how many write.
+        generation: of the members.
+        stop: asked between pieces, on this thread.
+
+    Raises:
+        StorageError: the storage refused; what was written is rubbish, write again later.
+        StoppedError: ``stop`` said so.
+    """
+    specs = {
+        key: Spec(tuple(tensor.shape), tensor.element_size())
+        for key, tensor in contents.tensors.items()
+    }
+    pieces = layout.divide(specs, num_shares)[rank]
+    objects = dict(sorted(contents.objects.items())) if rank == 0 else {}
+    file = layout.data_file(rank, generation)
+    storage.remove(f"{name}/{layout.share_file(rank, generation)}")
+    sink = storage.sink(f"{name}/{file}")
+    try:
+        written = _Written(sink, file)
+        found = [_object_item(key, value, written, stop, name) for key, value in objects.items()]
+        found += _tensor_items(contents.tensors, pieces, written, stop, name)
+        sink.close()
+    except BaseException:
+        sink.abandon()
+        raise
+    share = Share(
+        checkpoint=name,
+        plan=_plan(contents),
+        rank=rank,
+        num_shares=num_shares,
+        generation=generation,
+        file=FileRecord(name=file, num_bytes=written.num_bytes),
+        items=tuple(found),
+    )
+    storage.write(f"{name}/{layout.share_file(rank, generation)}", dump(share))
+    return share
+
+
+def present(storage: Storage, name: str, *, generation: int) -> frozenset[int]:
+    """Return the ranks whose shares of this generation are whole and durable."""
+    parsed = (layout.parse_share_file(entry.name) for entry in storage.entries(name))
+    return frozenset(found[0] for found in parsed if found is not None and found[1] == generation)
+
+
+def publish(
+    storage: Storage,
+    name: str,
+    *,
+    generation: int,
+    num_shares: int,
+    job: str,
+    identity: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    allowed: Callable[[], bool] | None = None,
+) -> Manifest:
+    """Make the checkpoint exist; on return it is durable.
+
+    Publishing one that exists changes nothing.
+
+    Args:
+        storage: the checkpoint root.
+        name: of the checkpoint.
+        generation: whose shares it consists of.
+        num_shares: how many there must be.
+        job: whose it is.
+        identity: what must agree for a run to go on with the same bits.
+        facts: anything else worth knowing; plain JSON values.
+        aliases: further names of tensors (tied weights), each with the name it was written under.
+        allowed: asked last of all, before the manifest; e.g. ``lease.still_held``.
+
+    Raises:
+        MissingError: a share is not there.
+        DamagedError: the shares do not make a whole.
+        NotAllowedError: ``allowed`` said no.
+        StorageError: the storage refused; try again later.
+    """
+    parsed = layout.parse_name(name)
+    if parsed is None:
+        raise ValueError(f"{name!r} is no name of a checkpoint")
+    try:
+        return load_manifest(
+            storage.read(f"{name}/{layout.MANIFEST}"), storage.place(f"{name}/{layout.MANIFEST}")
+        )
+    except (MissingError, DamagedError):
+        pass
+    shares = [_share(storage, name, rank, generation, num_shares) for rank in range(num_shares)]
+    _check_files(storage, name, shares)
+    items = _with_aliases(_merged(storage.place(name), shares), aliases or {})
+    index = index_of(items)
+    storage.write(f"{name}/{layout.METADATA}", index)
+    metadata = FileRecord(name=layout.METADATA, num_bytes=len(index), digest=digest_of(index))
+    manifest = Manifest(
+        name=name,
+        job=job,
+        lineage=parsed.lineage,
+        generation=generation,
+        committed=parsed.committed,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        identity=identity or {},
+        versions={
+            "pliant": version("pliant"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        facts=facts or {},
+        files=(*(share.file for share in shares), metadata),
+        items=items,
+    )
+    if allowed is not None and not allowed():
+        raise NotAllowedError(f"{storage.place(name)} is not published: another job holds its root")
+    storage.write(f"{name}/{layout.MANIFEST}", dump(manifest))
+    return manifest
+
+
+def discard(storage: Storage, name: str) -> None:
+    """Remove a checkpoint, published or not; a crash in between leaves rubbish, never a part."""
+    storage.remove(f"{name}/{layout.MANIFEST}")
+    storage.remove(name)
+
+
+def _plan(contents: Contents) -> str:
+    """Return a digest of what the division depends on: equal on members that divide alike."""
+    tensors = [(n, str(t.dtype), tuple(t.shape)) for n, t in sorted(contents.tensors.items())]
+    return digest_of(repr((tensors, sorted(contents.objects))).encode())
+
+
+class _Written:
+    """Counts and hashes what goes to a sink."""
+
+    def __init__(self, sink: Sink, file: str) -> None:
+        self._sink = sink
+        self._file = file
+        self._hasher = Hasher()
+        self._start = 0
+        self.num_bytes = 0
+
+    def write(self, data: Data, /) -> int:
+        self._hasher.update(data)
+        self._sink.write(data)
+        self.num_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the sink is made durable as a whole."""
+
+    def chunk(self, piece: Piece | None = None) -> Chunk:
+        """Return what was written since the last call."""
+        found = Chunk(
+            file=self._file,
+            offset=self._start,
+            length=self.num_bytes - self._start,
+            digest=self._hasher.hexdigest(),
+            offsets=piece.offsets if piece else (),
+            sizes=piece.sizes if piece else (),
+        )
+        self._start, self._hasher = self.num_bytes, Hasher()
+        return found
+
+
+def _object_item(
+    key: str, value: Any, written: _Written, stop: Callable[[], bool] | None, name: str
+) -> Item:
+    stop_if(stop, f"the write of {name}")
+    write_object(value, written)
+    return Item(name=key, path=layout.path_of(key), kind="object", chunks=(written.chunk(),))
+
+
+def _tensor_items(
+    tensors: Mapping[str, torch.Tensor],
+    pieces: Sequence[Piece],
+    written: _Written,
+    stop: Callable[[], bool] | None,
+    name: str,
+) -> list[Item]:
+    chunks: dict[str, list[Chunk]] = {}
+    for piece in pieces:
+        stop_if(stop, f"the write of {name}")
+        write_piece(tensors[piece.name], piece, written)
+        chunks.setdefault(piece.name, []).append(written.chunk(piece))
+    return [
+        Item(
+            name=key,
+            path=layout.path_of(key),
+            kind="tensor",
+            dtype=str(tensors[key].dtype).removeprefix("torch."),
+            shape=tuple(tensors[key].shape),
+            chunks=tuple(found),
+        )
+        for key, found in chunks.items()
+    ]
+
+
+def _share(storage: Storage, name: str, rank: int, generation: int, num_shares: int) -> Share:
+    path = f"{name}/{layout.share_file(rank, generation)}"
+    share = load_share(storage.read(path), storage.place(path))
+    told = (share.checkpoint, share.rank, share.generation, share.num_shares)
+    if told != (name, rank, generation, num_shares):
+        raise DamagedError(f"{storage.place(path)} is damaged: it is the record of another share")
+    return share
+
+
+def _check_files(storage: Storage, name: str, shares: Sequence[Share]) -> None:
+    there = {entry.name: entry.num_bytes for entry in storage.entries(name)}
+    for share in shares:
+        if there.get(share.file.name) != share.file.num_bytes:
+            raise DamagedError(
+                f"{storage.place(f'{name}/{share.file.name}')} is damaged: "
+                f"{there.get(share.file.name, 0)} of {share.file.num_bytes} bytes are there"
+            )
+
+
+def _merged(place: str, shares: Sequence[Share]) -> tuple[Item, ...]:
+    if len({share.plan for share in shares}) > 1:
+        raise DamagedError(f"{place} is damaged: its shares are parts of different states")
+    merged: dict[str, Item] = {}
+    for share in shares:
+        for item in share.items:
+            had = merged.get(item.name)
+            if had is None:
+                merged[item.name] = item
+            elif (had.kind, had.dtype, had.shape) == (item.kind, item.dtype, item.shape):
+                merged[item.name] = replace(had, chunks=(*had.chunks, *item.chunks))
+            else:
+                raise DamagedError(f"{place} is damaged: its shares disagree about {item.name}")
+    for item in merged.values():
+        if not item.is_whole():
+            raise DamagedError(f"{place} is damaged: its shares do not hold the whole {item.name}")
+    return tuple(
+        replace(item, chunks=tuple(sorted(item.chunks, key=lambda chunk: chunk.offsets)))
+        for _, item in sorted(merged.items())
+    )
+
+
+def _with_aliases(items: tuple[Item, ...], aliases: Mapping[str, str]) -> tuple[Item, ...]:
+    named = {item.name: item for item in items}
+    more = [
+        replace(named[original], name=alias, path=layout.path_of(alias))
+        for alias, original in sorted(aliases.items())
+        if alias not in named
+    ]
+    return (*items, *more)
