@@ -87,6 +87,11 @@ class ObjectStorage:
         self._is_s3 = scheme in ("s3", "s3a")
         self._timeout_s = timeout_s
 
+    @property
+    def has_one_winner(self) -> bool:
+        """S3 and GCS have conditional writes; some stores that speak S3 ignore the condition."""
+        return False
+
     def place(self, path: str = "") -> str:
         """Return the URL."""
         return f"{self._url}/{path}" if path else self._url

@@ -44,6 +44,10 @@ class Sink(Protocol):
 class Storage(Protocol):
     """One checkpoint root."""
 
+    @property
+    def has_one_winner(self) -> bool:
+        """Whether of several ``create`` or ``exchange`` at one moment at most one succeeds."""
+
     def place(self, path: str = "") -> str:
         """Return how people call a path."""
 
