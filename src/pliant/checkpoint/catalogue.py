@@ -116,9 +116,9 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
         for chunk in item.chunks
         if chunk.file not in gone
     ]
-    num_bytes = 0
+    read: dict[tuple[str, int], int] = {}  # tied weights lie in one place
     for item, chunk, data in stream(checkpoint, pairs):
-        num_bytes += len(data)
+        read[chunk.file, chunk.offset] = len(data)
         try:
             if checkpoint.manifest is None:
                 decode(checkpoint, item, chunk, data, trust=trust)
@@ -128,7 +128,7 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
             sentences.append(str(error))
     return Verdict(
         name=name,
-        num_bytes=num_bytes,
+        num_bytes=sum(read.values()),
         num_items=len(checkpoint.items),
         has_digests=checkpoint.manifest is not None,
         damage=tuple(sentences),

@@ -154,7 +154,7 @@ def divide(tensors: dict[str, Spec], num_ranks: int) -> list[list[Piece]]:
 
 def cut(name: str, spec: Spec, limit: int) -> Iterator[Piece]:
     """Yield a tensor's pieces of at most ``limit`` bytes (one element at least), in order."""
-    if spec.num_bytes <= limit:
+    if not spec.shape or spec.num_bytes <= limit:
         yield Piece(name, (0,) * len(spec.shape), spec.shape)
         return
     axis, row_bytes = 0, spec.num_bytes // spec.shape[0]

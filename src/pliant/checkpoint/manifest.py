@@ -60,6 +60,8 @@ class Item:
     """As ``float32``; empty for an object."""
     shape: tuple[int, ...] = ()
     chunks: tuple[Chunk, ...]
+    alias_of: str | None = None
+    """The item whose bytes these are: another name of a tied weight."""
 
     def is_whole(self) -> bool:
         """Return whether the chunks hold every element exactly once."""

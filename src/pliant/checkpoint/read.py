@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import layout
-from pliant.checkpoint.dcp import DTYPES, items_of, read_archive
+from pliant.checkpoint.archives import read_archive
 from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
+from pliant.checkpoint.index import DTYPES, load_index
 from pliant.checkpoint.manifest import Chunk, Item, Manifest, digest_of, load_manifest
 from pliant.checkpoint.storage import Storage
 from pliant.core.errors import ConfigError
@@ -75,7 +76,7 @@ def open_checkpoint(storage: Storage, name: str = "", *, trust: bool = False) ->
     if layout.METADATA not in there:
         raise MissingError(storage.place(prefix + layout.METADATA))
     path = prefix + layout.METADATA
-    items = items_of(storage.read(path), storage.place(path), trust=trust)
+    items = load_index(storage.read(path), storage.place(path), trust=trust)
     for item in items:
         if not item.is_whole():
             raise DamagedError(f"{storage.place(path)} is damaged: {item.name} is not whole in it")

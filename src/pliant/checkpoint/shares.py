@@ -24,8 +24,9 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import layout
-from pliant.checkpoint.dcp import index_of, write_object, write_piece
+from pliant.checkpoint.archives import write_object, write_piece
 from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
+from pliant.checkpoint.index import dump_index
 from pliant.checkpoint.layout import Piece, Spec
 from pliant.checkpoint.manifest import (
     Chunk,
@@ -163,7 +164,7 @@ def publish(
     shares = [_share(storage, name, rank, generation, num_shares) for rank in range(num_shares)]
     _check_files(storage, name, shares)
     items = _with_aliases(_merged(storage.place(name), shares), aliases or {})
-    index = index_of(items)
+    index = dump_index(items)
     storage.write(f"{name}/{layout.METADATA}", index)
     metadata = FileRecord(name=layout.METADATA, num_bytes=len(index), digest=digest_of(index))
     manifest = Manifest(
@@ -202,18 +203,27 @@ def _plan(contents: Contents) -> str:
 
 
 class _Written:
-    """Counts and hashes what goes to a sink."""
+    """Counts and hashes what goes to a sink.
+
+    Never raises into ``torch.save``, which would bury the cause under its own complaint about an
+    archive cut short: what went wrong is kept, and raised at the end of the archive.
+    """
 
     def __init__(self, sink: Sink, file: str) -> None:
         self._sink = sink
         self._file = file
         self._hasher = Hasher()
         self._start = 0
+        self._error: BaseException | None = None
         self.num_bytes = 0
 
     def write(self, data: Data, /) -> int:
-        self._hasher.update(data)
-        self._sink.write(data)
+        if self._error is None:
+            try:
+                self._sink.write(data)
+            except BaseException as error:  # raised by ``chunk``
+                self._error = error
+            self._hasher.update(data)
         self.num_bytes += len(data)
         return len(data)
 
@@ -221,7 +231,9 @@ class _Written:
         """Do nothing: the sink is made durable as a whole."""
 
     def chunk(self, piece: Piece | None = None) -> Chunk:
-        """Return what was written since the last call."""
+        """Return what was written since the last call; raise what went wrong in it."""
+        if self._error is not None:
+            raise self._error
         found = Chunk(
             file=self._file,
             offset=self._start,
@@ -310,8 +322,11 @@ def _merged(place: str, shares: Sequence[Share]) -> tuple[Item, ...]:
 
 def _with_aliases(items: tuple[Item, ...], aliases: Mapping[str, str]) -> tuple[Item, ...]:
     named = {item.name: item for item in items}
+    for alias, original in aliases.items():
+        if original not in named:
+            raise ValueError(f"{alias!r} is to be another name of {original!r}, which is not there")
     more = [
-        replace(named[original], name=alias, path=layout.path_of(alias))
+        replace(named[original], name=alias, path=layout.path_of(alias), alias_of=original)
         for alias, original in sorted(aliases.items())
         if alias not in named
     ]

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pliant.cli import jobs, screens, settings
+from pliant.cli import checkpoint, jobs, screens, settings
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PliantError
 from pliant.observe import log
@@ -47,6 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # markup would swallow "[default: 1]"
 )
+
+app.add_typer(checkpoint.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
