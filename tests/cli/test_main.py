@@ -92,7 +92,12 @@ def help_of_everything() -> str:
         for command in app.registered_commands
     ]
     pages = []
-    for arguments in ([], *([name] for name in names)):
+    nested: list[list[str]] = []
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        inside = [[str(command.name)] for command in group.typer_instance.registered_commands]
+        nested += [[str(group.typer_instance.info.name), *name] for name in [[], *inside]]
+    for arguments in ([], *([name] for name in names), *nested):
         pages.append(f"$ pliant {' '.join([*arguments, '--help'])}\n")
         pages.append(_captured([*arguments, "--help"]))
     return "\n".join(pages)

@@ -111,7 +111,7 @@ class LocalStorage:
                     shutil.rmtree(target)
                 else:
                     target.unlink()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return
             _sync_directory(target.parent)
 

@@ -26,7 +26,7 @@ from pliant.core.errors import ConfigError
 PART_BYTES = 16 << 20
 """One part of an upload; two are in memory.  S3 takes 10,000 parts: a share of up to 160 GB."""
 
-ATTEMPTS = 4
+ATTEMPTS = 3
 """Tries of an operation whose connection was lost."""
 
 FIRST_PAUSE_S = 0.2

@@ -89,7 +89,10 @@ def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
 @app.command("ls")
 @_with_engine
 def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) -> int:
-    """List the checkpoints of a place, newest first, by manifests and sizes of files."""
+    """List the checkpoints of a place, newest first.
+
+    Reads manifests and sizes of files; verify reads everything.
+    """
     from pliant.checkpoint.catalogue import listed
     from pliant.checkpoint.storage import open_storage
 
@@ -114,10 +117,10 @@ def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) 
     return EXIT_OK
 
 
-@app.command()
+@app.command("show")
 @_with_engine
 def show(place: Place, option: Option = None, trust: Trust = False, as_json: Json = False) -> int:
-    """Show what a checkpoint holds: where it is from, every tensor, type and shape."""
+    """Show where a checkpoint is from and all that it holds."""
     checkpoint = _open(place, option, trust=trust)
     items = [
         {"name": item.name, "kind": item.kind, "dtype": item.dtype, "shape": list(item.shape)}
@@ -142,7 +145,7 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
     return EXIT_OK
 
 
-@app.command()
+@app.command("verify")
 @_with_engine
 def verify(
     place: Place,
@@ -151,7 +154,10 @@ def verify(
     trust: Trust = False,
     as_json: Json = False,
 ) -> int:
-    """Read every byte and compare digests; name each tensor that is damaged."""
+    """Read every byte; name each tensor that is damaged.
+
+    Exits with 1 if there is one.  A foreign checkpoint has no digests: its tensors must load.
+    """
     from pliant.checkpoint.catalogue import listed
     from pliant.checkpoint.catalogue import verify as verified
 
@@ -174,7 +180,7 @@ def verify(
     return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_DAMAGED
 
 
-@app.command()
+@app.command("prune")
 @_with_engine
 def prune(
     place: Root,
@@ -191,7 +197,10 @@ def prune(
     option: Option = None,
     as_json: Json = False,
 ) -> int:
-    """Remove old checkpoints and leftovers; never the newest that verifies."""
+    """Remove old ones, never the newest that verifies.
+
+    Leftovers of unfinished saves go too.  Refused while a job writes to the place.
+    """
     from uuid import uuid4
 
     from pliant.checkpoint import catalogue, lease
@@ -220,7 +229,7 @@ def prune(
     return EXIT_OK
 
 
-@app.command()
+@app.command("export")
 @_with_engine
 def export(
     place: Place,
@@ -235,7 +244,7 @@ def export(
     option: Option = None,
     as_json: Json = False,
 ) -> int:
-    """Write the model's weights and buffers as a safetensors file."""
+    """Write the model's weights and buffers as safetensors."""
     from pliant.checkpoint.export import export as exported
 
     done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
@@ -247,7 +256,7 @@ def export(
     return EXIT_OK
 
 
-@app.command()
+@app.command("diff")
 @_with_engine
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint.")],
@@ -256,7 +265,10 @@ def diff(
     trust: Trust = False,
     as_json: Json = False,
 ) -> int:
-    """Say in which tensors two checkpoints differ, in how many elements, and by how much."""
+    """Say in which tensors two checkpoints differ.
+
+    In how many elements, and by how much.  Exits with 1 if they differ in anything.
+    """
     from pliant.checkpoint.compare import diff as compared
 
     found = compared(_open(a, option, trust=trust), _open(b, option, trust=trust), trust=trust)
@@ -274,7 +286,7 @@ def diff(
     return EXIT_DAMAGED if found.differences else EXIT_OK
 
 
-@app.command()
+@app.command("bench")
 @_with_engine
 def bench(
     place: Root,
@@ -288,7 +300,10 @@ def bench(
     option: Option = None,
     as_json: Json = False,
 ) -> int:
-    """Measure saving to and restoring from a place before you rely on it; leaves nothing there."""
+    """Measure a place before you rely on it.
+
+    Saves, restores and removes a state of random numbers.
+    """
     from pliant.checkpoint.bench import bench as measured
 
     found = measured(

@@ -162,7 +162,7 @@ def run(
 
 @app.command()
 def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
-    """Show what a job is doing: step, speed, replicas, last events."""
+    """Show what a job is doing: step, speed, replicas, events."""
     if out is None:
         found = Client(jobs.find_job(job)).status()
     else:

@@ -1,0 +1,84 @@
+"""An S3 endpoint on loopback, and storages of every kind."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from pliant.checkpoint.storage import Storage, StorageOptions, open_storage
+
+BUCKET = "checkpoints"
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Start moto's server: real HTTP, real S3 semantics, on a free port."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> Iterator[Callable[..., Storage]]:
+    """Return what opens a storage in a bucket, perhaps through a proxy or with other options."""
+    client = s3_client(s3_endpoint)
+    client.create_bucket(Bucket=BUCKET)
+    prefix = uuid.uuid4().hex
+
+    def opened(path: str = "", *, endpoint: str = s3_endpoint, **options: Any) -> Storage:
+        return open_storage(
+            f"s3://{BUCKET}/{prefix}{path}",
+            StorageOptions(fsspec=s3_options(endpoint), **options),
+        )
+
+    yield opened
+    client.close()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def s3_options(endpoint: str) -> dict[str, Any]:
+    return {
+        "key": "test",
+        "secret": "test",
+        "endpoint_url": endpoint,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+
+
+def s3_client(endpoint: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        region_name="us-east-1",
+    )
+
+
+@pytest.fixture(params=["directory", "memory", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """Return an empty storage of each kind."""
+    match request.param:
+        case "directory":
+            yield open_storage(str(tmp_path / "root"))
+        case "memory":
+            place = f"memory://{uuid.uuid4().hex}"
+            yield open_storage(place)
+            open_storage(place).remove("")
+        case _:
+            yield request.getfixturevalue("s3")()

@@ -1,0 +1,182 @@
+"""Two checkpoints are told apart by tensor; one is taken elsewhere as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, load_model
+from tests.checkpoint.states import contents, plain_save, save
+from torch import nn
+
+from pliant.checkpoint.bench import bench
+from pliant.checkpoint.compare import diff
+from pliant.checkpoint.errors import DamagedError
+from pliant.checkpoint.export import export
+from pliant.checkpoint.local import LocalStorage
+from pliant.checkpoint.read import open_checkpoint
+from pliant.checkpoint.shares import Contents
+from pliant.core.errors import ConfigError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path / "root"))
+
+
+def test_equal_states_are_the_same_however_many_members_wrote_them(root: LocalStorage) -> None:
+    state = contents(rows=3000)
+    save(root, 1, state=state, num_shares=1)
+    save(root, 2, state=state, num_shares=3)
+
+    found = diff(
+        open_checkpoint(root, "step-00000001-l1"), open_checkpoint(root, "step-00000002-l1")
+    )
+
+    assert (found.differences, found.num_compared) == ((), 11)
+
+
+def test_a_difference_is_told_by_tensor_count_and_size(root: LocalStorage) -> None:
+    a = {
+        "model.a": torch.tensor([1.0, 0.0, float("nan"), 3.0]),
+        "model.b": torch.zeros(2, 3),
+        "model.c": torch.zeros(2),
+        "model.only_a": torch.zeros(2),
+        "model.flag": torch.tensor([True, False]),
+    }
+    b = {
+        "model.a": torch.tensor([1.5, -0.0, float("nan"), 3.0]),
+        "model.b": torch.zeros(3, 2),
+        "model.c": torch.zeros(2, dtype=torch.float64),
+        "model.flag": torch.tensor([True, True]),
+        "extra.only_b": torch.zeros(2),
+    }
+    save(root, 1, state=Contents(tensors=a, objects={"optim.param_groups.0.lr": 0.1}))
+    save(root, 2, state=Contents(tensors=b, objects={"optim.param_groups.0.lr": 0.2}))
+
+    found = diff(
+        open_checkpoint(root, "step-00000001-l1"), open_checkpoint(root, "step-00000002-l1")
+    )
+
+    told = [(d.name, d.what, d.num_differing, d.largest) for d in found.differences]
+    assert told == [
+        ("extra.only_b", "only in B", 0, None),
+        ("model.a", "values", 2, 0.5),
+        ("model.b", "shape", 0, None),
+        ("model.c", "type", 0, None),
+        ("model.flag", "values", 1, 1.0),
+        ("model.only_a", "only in A", 0, None),
+        ("optim.param_groups.0.lr", "values", 0, None),
+    ]
+    assert found.differences[-1].detail == "0.1 in A, 0.2 in B"
+
+
+def test_ours_can_be_compared_with_plain_torchs(root: LocalStorage, tmp_path: Path) -> None:
+    weight = torch.randn(30, 4)
+    save(root, 1, state=Contents(tensors={"model.w": weight}))
+    plain_save({"model": {"w": weight}}, tmp_path / "same")
+    plain_save({"model": {"w": weight + 1}}, tmp_path / "other")
+    ours = open_checkpoint(root, "step-00000001-l1")
+    elsewhere = LocalStorage(str(tmp_path))
+
+    assert diff(ours, open_checkpoint(elsewhere, "same")).differences == ()
+    (found,) = diff(open_checkpoint(elsewhere, "other"), ours).differences
+    assert (found.name, found.num_differing) == ("model.w", 120)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 5)
+        self.head = nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.norm = nn.BatchNorm1d(5).to(torch.bfloat16)
+
+
+def saved_tied(root: LocalStorage) -> tuple[Tied, str]:
+    torch.manual_seed(3)
+    model = Tied()
+    nn.init.normal_(model.norm.weight)
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = Contents(tensors={f"model.{name}": t.detach() for name, t in named.items()})
+    aliases = {"model.head.weight": "model.embed.weight"}
+    return model, save(root, state=state, aliases=aliases).name
+
+
+def test_weights_are_exported_for_safetensors_with_tied_ones_once(
+    root: LocalStorage, tmp_path: Path
+) -> None:
+    model, name = saved_tied(root)
+    file = tmp_path / "model.safetensors"
+
+    done = export(open_checkpoint(root, name), file)
+
+    assert done.tied == {"head.weight": "embed.weight"}
+    torch.manual_seed(4)
+    fresh = Tied()
+    missing, unexpected = load_model(fresh, str(file))
+    assert (list(missing), list(unexpected)) == ([], [])
+    for (key, value), other in zip(
+        model.state_dict().items(), fresh.state_dict().values(), strict=True
+    ):
+        assert torch.equal(value, other), key
+
+
+def test_weights_are_exported_for_plain_torch_under_every_name(
+    root: LocalStorage, tmp_path: Path
+) -> None:
+    model, name = saved_tied(root)
+    file = tmp_path / "model.safetensors"
+
+    export(open_checkpoint(root, name), file, repeat_tied=True)
+
+    fresh = Tied()
+    fresh.load_state_dict(load_file(str(file)))
+    assert torch.equal(fresh.head.weight, model.embed.weight)
+
+
+def test_a_foreign_checkpoint_can_be_exported(root: LocalStorage, tmp_path: Path) -> None:
+    weight = torch.randn(30, 4)
+    plain_save({"net": {"w": weight, "b": torch.ones(3, dtype=torch.int16)}}, tmp_path / "theirs")
+    theirs = open_checkpoint(LocalStorage(str(tmp_path)), "theirs")
+
+    with pytest.raises(ConfigError, match="holds no tensors under 'model'; it has net"):
+        export(theirs, tmp_path / "x")
+    export(theirs, tmp_path / "x", under="net")
+
+    found = load_file(str(tmp_path / "x"))
+    assert torch.equal(found["w"], weight)
+    assert found["b"].dtype is torch.int16
+
+
+def test_a_damaged_checkpoint_is_not_exported_and_leaves_no_file(
+    root: LocalStorage, tmp_path: Path
+) -> None:
+    name = save(root).name
+    for data in Path(root.place(name)).glob("*.distcp"):
+        data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
+
+    with pytest.raises(DamagedError):
+        export(open_checkpoint(root, name), tmp_path / "x.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+def test_a_type_that_safetensors_lacks_is_named(root: LocalStorage, tmp_path: Path) -> None:
+    state = Contents(tensors={"model.z": torch.zeros(2, dtype=torch.complex128)})
+    name = save(root, state=state).name
+
+    with pytest.raises(ConfigError, match="z is complex128, which safetensors does not have"):
+        export(open_checkpoint(root, name), tmp_path / "x")
+
+
+def test_a_bench_measures_and_leaves_nothing(root: LocalStorage, tmp_path: Path) -> None:
+    found = bench(str(tmp_path), num_writers=2, num_bytes=3_000_000, num_rounds=2)
+
+    assert (found.num_bytes, len(found.save_s), len(found.restore_s)) == (3_000_000, 2, 2)
+    assert set(found.summary()) == {
+        "save_s", "save_mb_per_s", "restore_s", "restore_mb_per_s"
+    }  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="writers=0 must be at least 1"):
+        bench(str(tmp_path), num_writers=0)

@@ -1,0 +1,251 @@
+"""A root belongs to one job at a time, whatever the clocks say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.checkpoint.faulty import FaultyStorage, Fuse, full
+
+from pliant.checkpoint.errors import LeaseHeldError, StorageError
+from pliant.checkpoint.layout import LEASE
+from pliant.checkpoint.lease import (
+    Lease,
+    Surroundings,
+    acquire,
+    machine_id,
+    process_lives,
+    process_started,
+    read_lease,
+)
+from pliant.checkpoint.lease_rules import Record, Verdict, judge
+from pliant.checkpoint.local import LocalStorage
+from pliant.checkpoint.storage import Storage
+
+JOBS = st.sampled_from(["a", "b"])
+RECORDS = st.builds(
+    Record,
+    job=JOBS,
+    holder=st.sampled_from(["x", "y"]),
+    node=st.just("n1"),
+    machine=st.just("m1"),
+    pid=st.integers(1, 3),
+    process_started=st.just("7"),
+    beat=st.integers(0, 3),
+    ttl_s=st.just(60.0),
+)
+
+
+class World:
+    """A clock that only moves when somebody waits, and what happens meanwhile."""
+
+    def __init__(self, *, alive: bool = True, machine: str = "here") -> None:
+        self.now = 1000.0
+        self.meanwhile: list[Callable[[], object]] = []
+        self.surroundings = Surroundings(
+            now_s=lambda: self.now,
+            wait=self._wait,
+            is_alive=lambda _pid, _started: alive,
+            machine=machine,
+        )
+
+    def _wait(self, seconds: float) -> None:
+        self.now += seconds
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path))
+
+
+@given(
+    st.none() | RECORDS,
+    RECORDS,
+    st.sampled_from([None, False, True]),
+    st.floats(0, 200),
+    st.booleans(),
+)
+def test_a_living_holder_of_another_job_is_never_displaced(
+    found: Record | None, me: Record, is_alive: bool | None, still_for_s: float, has_beaten: bool
+) -> None:
+    judged = judge(
+        found, me, is_alive=is_alive, still_for_s=still_for_s, has_beaten=has_beaten
+    ).verdict
+
+    if found is None or found.job == me.job or is_alive is False:
+        assert judged is Verdict.TAKE
+    elif is_alive or has_beaten:
+        assert judged is Verdict.REFUSED
+    else:
+        assert judged is (Verdict.TAKE if still_for_s >= found.ttl_s else Verdict.WATCH)
+
+
+def test_a_free_root_is_taken_and_given_back(root: LocalStorage) -> None:
+    lease = acquire(root, "gpt")
+
+    assert (lease.taken, lease.still_held(), lease.beat()) == ("nobody holds it", True, True)
+    found = read_lease(root)
+    assert found is not None
+    assert (found.job, found.pid, found.beat) == ("gpt", os.getpid(), 1)
+    assert found.machine == machine_id()
+    lease.release()
+    assert root.entries() == []
+    assert not lease.still_held()
+
+
+def test_a_second_job_is_told_who_holds_it_and_what_to_do(root: LocalStorage) -> None:
+    acquire(root, "gpt")
+
+    with pytest.raises(LeaseHeldError) as caught:
+        acquire(root, "other")
+
+    said = str(caught.value)
+    assert said.startswith(f"{root.place()} belongs to another job: job gpt (process {os.getpid()}")
+    assert said.endswith(f"remove {root.place(LEASE)})")
+
+
+def test_the_same_job_takes_over_at_once_and_the_old_holder_notices(root: LocalStorage) -> None:
+    old = acquire(root, "gpt")
+
+    new = acquire(root, "gpt")
+
+    assert new.taken == "this job held it before"
+    assert (old.still_held(), old.beat(), new.still_held()) == (False, False, True)
+    old.release()
+    assert new.still_held()
+
+
+@pytest.mark.processes
+def test_the_lease_of_a_process_that_was_killed_is_taken_over_at_once(root: LocalStorage) -> None:
+    code = (
+        "import sys; from pliant.checkpoint.lease import acquire;"
+        "from pliant.checkpoint.local import LocalStorage;"
+        "acquire(LocalStorage(sys.argv[1]), 'gpt'); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, root.place()],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LeaseHeldError, match=f"job gpt \\(process {holder.pid} on"):
+            acquire(root, "other")
+        holder.kill()
+
+    assert acquire(root, "other").taken.endswith("has ended")
+
+
+def elsewhere(root: Storage, job: str = "gpt") -> Lease:
+    return acquire(root, job, surroundings=World(machine="elsewhere").surroundings)
+
+
+def test_a_silent_holder_elsewhere_is_waited_for_until_its_time_is_over(
+    root: LocalStorage,
+) -> None:
+    elsewhere(root)
+    world = World()
+
+    lease = acquire(root, "other", surroundings=world.surroundings)
+
+    assert lease.taken.endswith("was silent for 60 s")
+    assert 60 <= world.now - 1000.0 < 62
+
+
+def test_a_holder_elsewhere_that_beats_is_not_displaced(root: LocalStorage) -> None:
+    held = elsewhere(root)
+    world = World()
+    world.meanwhile = [lambda: None] * 40 + [held.beat]
+
+    with pytest.raises(LeaseHeldError, match="job gpt"):
+        acquire(root, "other", surroundings=world.surroundings)
+
+    assert 1000 + 40 <= world.now < 1000 + 60
+    assert held.still_held()
+
+
+def test_whoever_waits_can_be_stopped(root: LocalStorage) -> None:
+    elsewhere(root)
+
+    with pytest.raises(LeaseHeldError, match="waiting whether job gpt"):
+        acquire(root, "other", surroundings=World().surroundings, stop=lambda: True)
+
+
+def test_no_wall_clock_is_ever_asked_so_none_can_jump(
+    root: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jumped() -> float:
+        raise AssertionError("the wall clock was asked")
+
+    monkeypatch.setattr(time, "time", jumped)
+    held = elsewhere(root)
+
+    assert held.beat()
+    assert acquire(root, "other", surroundings=World().surroundings).still_held()
+    assert not held.beat()
+    written = json.loads(root.read(LEASE))
+    assert sorted(written) == [
+        "beat", "holder", "job", "machine", "node", "pid", "process_started", "ttl_s"
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+def test_of_many_that_race_at_most_one_holds_it(storage: Storage) -> None:
+    start = threading.Barrier(4)
+    held: list[Lease] = []
+
+    def candidate(number: int) -> None:
+        start.wait(20)
+        with suppress(LeaseHeldError):
+            held.append(acquire(storage, f"job-{number}", surroundings=World().surroundings))
+
+    threads = [threading.Thread(target=candidate, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+
+    assert sum(lease.still_held() for lease in held) == 1
+
+
+def test_a_storage_that_fails_for_a_moment_does_not_lose_the_lease(root: LocalStorage) -> None:
+    fuse = Fuse(blows_at=2, error=full(root.place(LEASE)))
+    faulty = FaultyStorage(root, fuse)
+    lease = acquire(faulty, "gpt")
+    assert lease.beat()
+
+    with pytest.raises(StorageError):
+        lease.beat()
+    fuse.blows_at = 1 << 30
+
+    assert lease.beat()
+    assert lease.still_held()
+
+
+def test_what_is_no_lease_is_taken_over(root: LocalStorage) -> None:
+    root.write(LEASE, b"{torn")
+
+    assert acquire(root, "gpt").still_held()
+
+
+def test_a_process_is_known_by_its_start_not_its_id_alone() -> None:
+    started = process_started(os.getpid())
+
+    assert started is not None
+    assert process_lives(os.getpid(), started)
+    assert not process_lives(os.getpid(), "1")
+    assert process_started(1 << 30) is None
+    assert not process_lives(1 << 30, "")
