@@ -45,7 +45,7 @@ class FaultyStorage:
     def read(self, path: str) -> bytes:
         return self._inner.read(path)
 
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
+    def read_range(self, path: str, offset: int, length: int) -> Data:
         return self._inner.read_range(path, offset, length)
 
     def entries(self, path: str = "") -> list[Entry]:

@@ -15,7 +15,7 @@ from pliant.checkpoint.errors import DamagedError, MissingError
 from pliant.checkpoint.local import LocalStorage
 from pliant.checkpoint.manifest import Manifest
 from pliant.checkpoint.read import load, open_checkpoint
-from pliant.checkpoint.shares import write_share
+from pliant.checkpoint.shares import Contents, write_share
 from pliant.core.errors import ConfigError
 
 
@@ -251,6 +251,24 @@ def test_tensors_are_filled_in_place_or_refused_by_name(root: LocalStorage) -> N
         load(checkpoint, ["model.linear.bias"], into={"model.linear.bias": torch.zeros(7)})
     with pytest.raises(ConfigError, match=r"step-00000500-l1 holds no model\.other"):
         load(checkpoint, ["model.other"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_large_tensors_fill_any_target_from_memory_that_is_not_aligned(
+    root: LocalStorage, dtype: torch.dtype
+) -> None:
+    wanted = (torch.randn(3000, 100) * 3).to(dtype)
+    tensors = {"model.a": torch.ones(3, dtype=torch.uint8), "model.b": wanted}
+    name = save(root, state=Contents(tensors=tensors), num_shares=3).name
+    checkpoint = open_checkpoint(root, name)
+    turned = torch.empty(100, 3000, dtype=dtype).t()
+
+    assert all(chunk.memory for chunk in checkpoint.items["model.b"].chunks)
+    load(checkpoint, into={"model.b": turned})
+    fresh = load(checkpoint)["model.b"]
+
+    assert torch.equal(turned, wanted)
+    assert torch.equal(fresh, wanted)
 
 
 def test_an_unfinished_checkpoint_cannot_be_opened(root: LocalStorage) -> None:

@@ -17,7 +17,7 @@ from pliant.checkpoint.layout import CheckpointName
 from pliant.checkpoint.manifest import Hasher, Manifest, digest_of, load_manifest
 from pliant.checkpoint.read import Checkpoint, check, decode, open_checkpoint, stream
 from pliant.checkpoint.shares import discard
-from pliant.checkpoint.storage import Storage
+from pliant.checkpoint.storage import Data, Storage
 from pliant.core.errors import ConfigError
 
 Milestones = int | Sequence[int] | None
@@ -357,7 +357,7 @@ def _copy_file(
 
 def _checked_bytes(
     checkpoint: Checkpoint, file: str, ranges: Iterable[tuple[int, int, str | None]]
-) -> Iterator[bytes]:
+) -> Iterator[Data]:
     path = checkpoint.path(file)
     for offset, length, digest in ranges:
         hasher = Hasher()

@@ -42,15 +42,16 @@ class LocalStorage:
         with self._named(path, "read"):
             return (self._root / path).read_bytes()
 
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
+    def read_range(self, path: str, offset: int, length: int) -> Data:
         """Return up to ``length`` bytes."""
         with self._named(path, "read"), (self._root / path).open("rb", buffering=0) as file:
+            size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
+            data = memoryview(bytearray(size))
             file.seek(offset)
-            parts = []
-            while length > 0 and (part := file.read(length)):
-                parts.append(part)
-                length -= len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            taken = 0
+            while taken < size and (count := file.readinto(data[taken:])):
+                taken += count
+            return data[:taken]
 
     def write(self, path: str, data: bytes) -> None:
         """Write beside, fsync, rename."""

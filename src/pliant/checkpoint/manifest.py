@@ -46,6 +46,8 @@ class Chunk:
     """Of these bytes in the file; foreign checkpoints have none."""
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    memory: int | None = None
+    """Where in the archive the tensor's bytes lie, in logical order: they need no unpacking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class ObjectStorage:
         data: bytes = self._try(path, "read", partial(self._files.cat_file, self._full(path)))
         return data
 
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
+    def read_range(self, path: str, offset: int, length: int) -> Data:
         """Return up to ``length`` bytes."""
         if length == 0:
             return b""

@@ -22,7 +22,7 @@ from pliant.checkpoint.archives import read_archive
 from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
 from pliant.checkpoint.index import DTYPES, load_index
 from pliant.checkpoint.manifest import Chunk, Item, Manifest, digest_of, load_manifest
-from pliant.checkpoint.storage import Storage
+from pliant.checkpoint.storage import Data, Storage
 from pliant.core.errors import ConfigError
 
 READS_AHEAD = 4
@@ -127,11 +127,15 @@ def load(
     with torch.no_grad():
         for item, chunk, data in stream(checkpoint, pairs):
             stop_if(stop, f"reading {checkpoint.place}")
-            value = decode(checkpoint, item, chunk, data, trust=trust)
             if item.kind == "object":
-                found[item.name] = value
+                found[item.name] = decode(checkpoint, item, chunk, data, trust=trust)
+                continue
+            box = _box(found[item.name], chunk)
+            if chunk.memory is None or data.readonly:
+                box.copy_(decode(checkpoint, item, chunk, data, trust=trust))
             else:
-                _box(found[item.name], chunk).copy_(value)
+                check(checkpoint, item, chunk, data)
+                _put(box, data[chunk.memory :])
     return found
 
 
@@ -157,7 +161,7 @@ def stream(
     """
     runs = _runs(sorted(pairs, key=lambda pair: (pair[1].file, pair[1].offset)))
     pool = ThreadPoolExecutor(READS_AHEAD, thread_name_prefix="checkpoint-read")
-    under_way: deque[tuple[_Run, Future[bytes]]] = deque()
+    under_way: deque[tuple[_Run, Future[Data]]] = deque()
     try:
         for run in runs:
             path = checkpoint.path(run.file)
@@ -242,7 +246,7 @@ def _runs(pairs: Iterable[tuple[Item, Chunk]]) -> Iterator[_Run]:
         yield run
 
 
-def _taken(run: _Run, read: Future[bytes]) -> Iterator[tuple[Item, Chunk, memoryview]]:
+def _taken(run: _Run, read: Future[Data]) -> Iterator[tuple[Item, Chunk, memoryview]]:
     data = memoryview(read.result())
     for item, chunk in run.entries:
         start = chunk.offset - run.start
@@ -263,6 +267,17 @@ def _target(checkpoint: Checkpoint, item: Item, given: torch.Tensor | None) -> t
 
 def _box(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
     return tensor[tuple(slice(o, o + s) for o, s in zip(chunk.offsets, chunk.sizes, strict=True))]
+
+
+def _put(box: torch.Tensor, memory: memoryview) -> None:
+    """Copy checked bytes straight into a tensor; they need not be aligned for its type."""
+    there = torch.frombuffer(memory[: box.numel() * box.element_size()], dtype=torch.uint8)
+    if box.is_contiguous() and box.device.type == "cpu":
+        box.reshape(-1).view(torch.uint8).copy_(there)
+        return
+    between = torch.empty(box.shape, dtype=box.dtype)
+    between.reshape(-1).view(torch.uint8).copy_(there)
+    box.copy_(between)
 
 
 def _with_lists(value: Any) -> Any:

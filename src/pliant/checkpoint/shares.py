@@ -15,6 +15,7 @@ same or a newer generation, is always allowed.
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ from pliant.checkpoint.manifest import (
 )
 from pliant.checkpoint.storage import Data, Sink, Storage
 from pliant.core.errors import PermanentError
+
+_CERTAIN_BYTES = 4096
+"""All else in an archive comes in pieces shorter than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +219,7 @@ class _Written:
         self._hasher = Hasher()
         self._start = 0
         self._error: BaseException | None = None
+        self._longest = (0, 0)  # bytes, offset
         self.num_bytes = 0
 
     def write(self, data: Data, /) -> int:
@@ -224,16 +229,22 @@ class _Written:
             except BaseException as error:  # raised by ``chunk``
                 self._error = error
             self._hasher.update(data)
+            self._longest = max(self._longest, (len(data), self.num_bytes))
         self.num_bytes += len(data)
         return len(data)
 
     def flush(self) -> None:
         """Do nothing: the sink is made durable as a whole."""
 
-    def chunk(self, piece: Piece | None = None) -> Chunk:
-        """Return what was written since the last call; raise what went wrong in it."""
+    def chunk(self, piece: Piece | None = None, num_bytes: int = 0) -> Chunk:
+        """Return what was written since the last call; raise what went wrong in it.
+
+        Of an archive only the tensor's memory is written in so long a piece.
+        """
         if self._error is not None:
             raise self._error
+        longest, at = self._longest
+        is_memory = num_bytes >= _CERTAIN_BYTES and longest == num_bytes
         found = Chunk(
             file=self._file,
             offset=self._start,
@@ -241,8 +252,9 @@ class _Written:
             digest=self._hasher.hexdigest(),
             offsets=piece.offsets if piece else (),
             sizes=piece.sizes if piece else (),
+            memory=at - self._start if is_memory else None,
         )
-        self._start, self._hasher = self.num_bytes, Hasher()
+        self._start, self._hasher, self._longest = self.num_bytes, Hasher(), (0, 0)
         return found
 
 
@@ -265,7 +277,8 @@ def _tensor_items(
     for piece in pieces:
         stop_if(stop, f"the write of {name}")
         write_piece(tensors[piece.name], piece, written)
-        chunks.setdefault(piece.name, []).append(written.chunk(piece))
+        num_bytes = math.prod(piece.sizes) * tensors[piece.name].element_size()
+        chunks.setdefault(piece.name, []).append(written.chunk(piece, num_bytes))
     return [
         Item(
             name=key,

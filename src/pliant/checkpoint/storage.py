@@ -54,8 +54,8 @@ class Storage(Protocol):
     def read(self, path: str) -> bytes:
         """Return a whole file."""
 
-    def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Return up to ``length`` bytes: fewer where the file ends."""
+    def read_range(self, path: str, offset: int, length: int) -> Data:
+        """Return up to ``length`` bytes, which are the caller's own: fewer where the file ends."""
 
     def write(self, path: str, data: bytes) -> None:
         """Put a small file in place: all of it or, after a crash, what was there before."""
