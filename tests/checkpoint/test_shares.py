@@ -195,11 +195,9 @@ def operations(directory: Path) -> int:
 @pytest.mark.timeout(120)
 def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Path) -> None:
     total = operations(tmp_path / "counted")
-    assert total > 100
+    assert total > 25
     found = set()
-    # the small writes of one archive are alike: every one near the ends, each twelfth between
-    moments = [n for n in range(total) if n < 12 or n > total - 32 or n % 12 == 0]
-    for moment in moments:
+    for moment in range(total):
         inner = LocalStorage(str(tmp_path / str(moment)))
         save(inner, 500, state=few(500))
 
@@ -221,7 +219,7 @@ def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Pa
 def test_a_full_storage_is_an_error_in_one_sentence_and_can_be_tried_again(tmp_path: Path) -> None:
     inner = LocalStorage(str(tmp_path))
     name = name_of(500, 1)
-    fuse = Fuse(blows_at=20, error=full(inner.place(name)))
+    fuse = Fuse(blows_at=5, error=full(inner.place(name)))
 
     with pytest.raises(StorageError, match=r"step-00000500-l1 cannot be written: the storage is "):
         write_share(

@@ -220,15 +220,16 @@ class _Written:
         self._start = 0
         self._error: BaseException | None = None
         self._longest = (0, 0)  # bytes, offset
+        self._small = bytearray()  # an archive has some forty short pieces
         self.num_bytes = 0
 
     def write(self, data: Data, /) -> int:
-        if self._error is None:
-            try:
-                self._sink.write(data)
-            except BaseException as error:  # raised by ``chunk``
-                self._error = error
-            self._hasher.update(data)
+        if len(data) < _CERTAIN_BYTES:
+            self._small += data
+        else:
+            self._pass_on(self._small)
+            self._small = bytearray()
+            self._pass_on(data)
             self._longest = max(self._longest, (len(data), self.num_bytes))
         self.num_bytes += len(data)
         return len(data)
@@ -241,6 +242,8 @@ class _Written:
 
         Of an archive only the tensor's memory is written in so long a piece.
         """
+        self._pass_on(self._small)
+        self._small = bytearray()
         if self._error is not None:
             raise self._error
         longest, at = self._longest
@@ -256,6 +259,15 @@ class _Written:
         )
         self._start, self._hasher, self._longest = self.num_bytes, Hasher(), (0, 0)
         return found
+
+    def _pass_on(self, data: Data) -> None:
+        if self._error is not None or not len(data):
+            return
+        try:
+            self._hasher.update(data)
+            self._sink.write(data)
+        except BaseException as error:  # raised by ``chunk``
+            self._error = error
 
 
 def _object_item(
