@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoint.faulty import FaultyStorage, Fuse, full
 
-from pliant.checkpoint.errors import LeaseHeldError, StorageError
+from pliant.checkpoint.errors import LeaseHeldError, StorageError, Trouble
 from pliant.checkpoint.layout import LEASE
 from pliant.checkpoint.lease import (
     Lease,
@@ -233,6 +233,32 @@ def test_a_storage_that_fails_for_a_moment_does_not_lose_the_lease(root: LocalSt
 
     assert lease.beat()
     assert lease.still_held()
+
+
+class Forgetful(FaultyStorage):
+    """Does what it is asked, and then loses the connection before the answer."""
+
+    loses_answers = False
+
+    def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
+        done = super().exchange(path, data, expected=expected)
+        if self.loses_answers:
+            raise StorageError(self.place(path), Trouble.UNREACHABLE)
+        return done
+
+
+def test_a_beat_whose_answer_was_lost_does_not_lose_the_lease(root: LocalStorage) -> None:
+    storage = Forgetful(root, Fuse())
+    lease = acquire(storage, "gpt")
+    storage.loses_answers = True
+    with pytest.raises(StorageError):
+        lease.beat()
+    storage.loses_answers = False
+
+    assert lease.beat()
+    assert lease.still_held()
+    storage.loses_answers = True
+    assert acquire(storage, "gpt").still_held()
 
 
 def test_what_is_no_lease_is_taken_over(root: LocalStorage) -> None:

@@ -83,6 +83,19 @@ def test_members_that_hold_different_states_publish_nothing(tmp_path: Path) -> N
     assert catalogue.listed(storage) == []
 
 
+def test_a_share_that_has_shrunk_since_is_not_published(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=3)
+    data = tmp_path / name / "__0_3.distcp"
+    size = data.stat().st_size
+    data.write_bytes(data.read_bytes()[:100])
+
+    with pytest.raises(DamagedError, match=f"is damaged: 100 of {size} bytes are there"):
+        publish(storage, name, generation=3, num_shares=1, job="gpt")
+    assert catalogue.listed(storage) == []
+
+
 def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     first = save(storage)
@@ -204,6 +217,7 @@ def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Pa
         with pytest.raises(CrashError):
             next_save(FaultyStorage(inner, Fuse(blows_at=moment)))
 
+        assert [one.damage for one in catalogue.listed(inner) if one.damage] == []
         newest = catalogue.newest(inner).found
         assert newest is not None
         state = few(newest.committed)
