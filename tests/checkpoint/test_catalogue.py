@@ -148,6 +148,8 @@ def test_prune_keeps_the_newest_and_the_milestones(root: LocalStorage) -> None:
     assert [one.committed for one in catalogue.listed(root)] == [500, 400, 100]
     with pytest.raises(ConfigError, match="keep=0 must be at least 1"):
         catalogue.prune(root, keep=0)
+    with pytest.raises(ConfigError, match="milestones=0 must be at least 1"):
+        catalogue.prune(root, keep=1, milestones=0)
 
 
 def test_prune_never_removes_the_newest_that_verifies(root: LocalStorage, tmp_path: Path) -> None:

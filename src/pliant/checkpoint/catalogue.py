@@ -155,10 +155,12 @@ def prune(
         dry_run: remove nothing.
 
     Raises:
-        ConfigError: ``keep`` is less than 1.
+        ConfigError: ``keep`` is less than 1, or ``milestones`` a number less than 1.
     """
     if keep < 1:
         raise ConfigError(f"keep={keep} must be at least 1")
+    if isinstance(milestones, int) and milestones < 1:
+        raise ConfigError(f"milestones={milestones} must be at least 1")
     there = listed(storage)
     whole = [one for one in there if one.damage is None]
     kept = {one.name for one in whole[:keep]}
