@@ -222,7 +222,7 @@ def _on_worker(turn: Turn, event: WorkerEvent) -> None:
         case _:
             pass
     after = turn.job.membership
-    if not isinstance(event, Spare | Finished | Registered):
+    if not isinstance(event, Spare | Finished | Registered | Saved):
         turn.is_worth_a_look = _changed_course(before, after)
 
 
@@ -291,7 +291,7 @@ def _on_publish_asked(turn: Turn, event: PublishAsked) -> None:
     known = event.replica in turn.job.replicas
     if known and event.lineage == turn.job.membership.lineage:
         turn.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
-        turn.job = replace(turn.job, has_checkpoints=True)  # even if its Saved is never heard
+        turn.job = replace(turn.job, may_have_checkpoints=True)  # if its Saved is never heard
     else:
         turn.job = replace(turn.job, stale=turn.job.stale + 1)
 
@@ -339,10 +339,11 @@ def _on_exited(turn: Turn, event: Exited) -> None:
         return
     if replica.is_lost:
         return
-    if event.kind is ExitKind.USAGE and (was_training or job.membership.recorded is None):
+    is_first = job.membership.recorded is None or job.stage is Stage.STARTING
+    if event.kind is ExitKind.USAGE and (was_training or is_first):
         end_job(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
         return
-    if event.kind is ExitKind.EARLY and job.membership.recorded is None:
+    if event.kind is ExitKind.EARLY and is_first:
         end_job(turn, EXIT_INPUT, event.detail or what)
         return
     if not replica.is_asked:
@@ -433,7 +434,8 @@ def _on_stop(turn: Turn, kind: StopKind) -> None:
     present = group.members(job.membership)
     order = job.membership.recorded
     turn.job = job = replace(job, stop=kind)
-    if order is None or order.hold or not present:
+    is_held = order is not None and order.hold
+    if order is None or not present or (is_held and _is_kept(job)):
         end_job(turn, EXIT_STOPPED, f"{_stopped(job)} on request")
         return
     if job.stage is not Stage.STOPPING:
@@ -441,6 +443,12 @@ def _on_stop(turn: Turn, kind: StopKind) -> None:
         turn.job = replace(job, stage=Stage.STOPPING, stop_by_s=stop_by_s)
     turn.commands.append(Stop(to=present, save=kind is StopKind.SUSPEND))
     turn.notes.append(f"{kind} after the next step, on request")
+
+
+def _busy_until_s(membership: Membership, now_s: float) -> float:
+    """Return until when a member has asked to be waited for; now if none has."""
+    pulses = (membership.pulses.get(name) for name in group.members(membership))
+    return max((pulse.busy_until_s for pulse in pulses if pulse is not None), default=now_s)
 
 
 def _stopped(job: Job) -> str:
@@ -460,9 +468,12 @@ def _on_tick(turn: Turn) -> None:
         turn.take(attempts.tick(before, turn.moment))
         if turn.job.membership == before:
             break
+    if turn.job.stop_by_s <= turn.now_s:  # who saves its last state says that it is busy
+        turn.job = replace(turn.job, stop_by_s=_busy_until_s(turn.job.membership, turn.now_s))
     if turn.job.stop_by_s <= turn.now_s:
-        late = "on request, without reaching a step boundary in time"
-        end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {late}")
+        late = f"{_stopped(turn.job)} on request, without reaching a step boundary in time"
+        is_given_up = turn.job.exit_code is not None
+        end_job(turn, turn.job.exit_code or EXIT_STOPPED, turn.job.reason if is_given_up else late)
         return
     for name, replica in turn.job.replicas.items():
         if replica.due_s <= turn.now_s:
@@ -512,8 +523,10 @@ def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
     """Begin again from a checkpoint where that is possible, else end the job."""
     count = turn.job.membership.committed
     last = f"the last committed step is number {count}" if count else "no step was committed"
-    if turn.job.has_checkpoints:
-        if turn.job.stage is Stage.STOPPING:
+    if _is_durable(turn.job):
+        if turn.job.stage is Stage.STOPPING and turn.job.exit_code is not None:
+            end_job(turn, turn.job.exit_code, turn.job.reason)
+        elif turn.job.stage is Stage.STOPPING:
             before = "on request; its last replica was lost before the step boundary"
             end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {before}: {what}")
         else:
@@ -523,6 +536,12 @@ def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
         end_job(turn, EXIT_FAILED, f"the script failed on every replica; last: {what}; {last}")
     else:
         end_job(turn, EXIT_STATE_LOST, f"the last holder of the state was lost: {what}; {last}")
+
+
+def _is_durable(job: Job) -> bool:
+    """Whether the script keeps checkpoints, though there may be none yet."""
+    says = job.reference is not None and job.reference.is_durable
+    return says or job.has_checkpoints or job.may_have_checkpoints
 
 
 def _start_over(turn: Turn, why: str) -> None:
@@ -562,6 +581,22 @@ def _advance(turn: Turn) -> None:
         _resize(turn)
     if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
         _plan(turn)
+    if turn.job.stage is Stage.RUNNING and _is_last_notice(turn.job):
+        turn.notes.append("every replica is reclaimed and there is no room for another")
+        _on_stop(turn, StopKind.SUSPEND)
+
+
+def _is_last_notice(job: Job) -> bool:
+    """Whether all who hold the state must go, and nobody can come for whom they could wait."""
+    members = group.members(job.membership)
+    coming = (ReplicaState.STARTING, ReplicaState.SPARE)
+    return (
+        _is_durable(job)
+        and bool(members)
+        and all(job.replicas[name].is_reclaimed for name in members)
+        and not any(replica.state in coming for replica in job.replicas.values())
+        and not free_devices(job)
+    )
 
 
 def _settle(turn: Turn) -> None:
@@ -584,9 +619,9 @@ def _finish_if_done(turn: Turn) -> None:
     """Once every member has done its last step, let them all go."""
     if not group.is_finished(turn.job.membership):
         order = turn.job.membership.recorded
-        if turn.job.stage is Stage.STOPPING and order is not None and order.hold:
-            held = "on request, while waiting for a replacement"
-            end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {held}")
+        is_held = order is not None and order.hold
+        if turn.job.stage is Stage.STOPPING and is_held and _is_kept(turn.job):
+            end_job(turn, *_ending_of_a_hold(turn.job))
         return
     is_stop = turn.job.stage is Stage.STOPPING
     count = turn.job.membership.committed
@@ -613,6 +648,20 @@ def _finish_if_done(turn: Turn) -> None:
         elif turn.job.replicas[name].state is not ReplicaState.ENDING:
             turn.commands.append(EndReplica(replica=name, reason=reason))
             let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
+
+
+def _is_kept(job: Job) -> bool:
+    """Whether what the members hold is durable, or is not going to be."""
+    membership = job.membership
+    here = (membership.lineage, membership.committed)
+    return not _is_durable(job) or any((f.lineage, f.committed) >= here for f in job.saved)
+
+
+def _ending_of_a_hold(job: Job) -> tuple[int, str]:
+    """Return with what a job ends whose members wait for others that do not come any more."""
+    if job.exit_code is not None:
+        return job.exit_code, job.reason
+    return EXIT_STOPPED, f"{_stopped(job)} on request, while waiting for a replacement"
 
 
 def _resize(turn: Turn) -> None:
@@ -671,11 +720,20 @@ def _give_up_if_needed(turn: Turn) -> None:
     if len(live(turn.job)) >= minimum:
         return
     losses = recent_losses(turn.job, turn.settings, turn.now_s)
-    end_job(
-        turn,
-        EXIT_FAILED,
+    reason = (
         f"the restart budget of {turn.settings.restart_budget} is spent and fewer than "
-        f"min_replicas={minimum} are left; last: {losses[-1].sentence}",
+        f"min_replicas={minimum} are left; last: {losses[-1].sentence}"
+    )
+    if not group.members(turn.job.membership) or _is_kept(turn.job):
+        end_job(turn, EXIT_FAILED, reason)
+        return
+    turn.notes.append(f"{reason}; what is left of it is saved first")
+    turn.job = replace(
+        turn.job,
+        stage=Stage.STOPPING,
+        stop_by_s=turn.now_s + turn.settings.timeouts.step_s,
+        exit_code=EXIT_FAILED,
+        reason=reason,
     )
 
 
@@ -724,8 +782,13 @@ def _starters(turn: Turn) -> list[ReplicaId]:
 
 
 def _restore(turn: Turn) -> None:
-    """Open a new history from the newest checkpoint; end the job if there is none."""
+    """Open a new history: from the newest checkpoint, or from nothing if there never was one.
+
+    Checkpoints that were and cannot be used end the job.
+    """
     found = restoring.newest(turn.job)
+    if found is None and not turn.job.has_checkpoints:
+        found = restoring.NOTHING
     if found is None:
         end_job(turn, EXIT_STATE_LOST, restoring.nothing_left(turn.job))
         return
@@ -739,6 +802,9 @@ def _restore(turn: Turn) -> None:
 
 
 def _note_restore(turn: Turn, found: Found) -> None:
+    if found is restoring.NOTHING:
+        turn.notes.append("nothing was made durable before: the run begins again, at step 0")
+        return
     turn.notes.append(f"restore {found.name}: go on from {found.committed} committed steps")
 
 

@@ -204,7 +204,10 @@ class Job:
     """Checkpoints that could not be loaded."""
 
     has_checkpoints: bool = False
-    """Somebody has seen one, or was told to publish one: what is left, new replicas will say."""
+    """Somebody has seen one: without any the run does not begin again from nothing."""
+
+    may_have_checkpoints: bool = False
+    """Somebody was told to publish one: whether it is there, new replicas will say."""
 
     losses: tuple[Loss, ...] = ()
     """The newest losses, at most one more than the budget."""

@@ -15,7 +15,11 @@ from pliant.core import attempts
 from pliant.core import membership as group
 from pliant.core.job import Job
 from pliant.core.membership import Membership, Moment, Outcome, Phase
-from pliant.core.vocabulary import Found, Lineage, Restore, Saved
+from pliant.core.vocabulary import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore, Saved
+
+NOTHING = Found(name=NO_CHECKPOINT, committed=0, lineage=NO_LINEAGE)
+"""Begins a history again at step 0, when nothing of the last one was ever made durable.  It makes
+what that one made, for a step has one result; what is still said in that one is stale."""
 
 MAX_SAVED = 16
 """Checkpoints of this process's time that are remembered; storage keeps fewer."""
@@ -83,7 +87,7 @@ def nothing_left(job: Job) -> str:
         if names
         else "its state is gone and no checkpoint was found"
     )
-    return f"{what}; start afresh, from step 0, with --fresh"
+    return f"{what}; to start from step 0, remove what is left of them"
 
 
 def _candidates(job: Job) -> set[Found]:

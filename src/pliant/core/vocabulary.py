@@ -32,7 +32,11 @@ Lineage = NewType("Lineage", int)
 
 NO_GENERATION = Generation(0)
 NO_INCARNATION = Incarnation(0)
+NO_LINEAGE = Lineage(0)
 FIRST_LINEAGE = Lineage(1)
+
+NO_CHECKPOINT = ""
+"""Name of the checkpoint that a history begins from if it begins at step 0 once more."""
 
 
 # --- what is on storage -----------------------------------------------------------
@@ -56,6 +60,7 @@ class Restore:
     """One beginning of a new history from a checkpoint (R20)."""
 
     checkpoint: str
+    """Its name; ``NO_CHECKPOINT``: the origin's initial state."""
 
     committed: int
     """The step that comes next: where the new history leaves the old one."""
@@ -150,7 +155,7 @@ class Register:
     """The size that someone asked for last."""
 
     has_checkpoints: bool = False
-    """Somebody has seen a checkpoint of this job, or was allowed to publish one."""
+    """Somebody has seen a checkpoint of this job, or published one."""
 
     homes: tuple[tuple[ReplicaId, NodeId], ...] = ()
     """Where the members of ``newest`` run: an agent of that node knows if one has ended."""
@@ -185,6 +190,9 @@ class Spare:
     """What must be equal for exact results (seed, threads, versions), by name."""
 
     has_state: bool = False
+
+    is_durable: bool = False
+    """Its script keeps checkpoints."""
 
     checkpoints: tuple[Found, ...] = ()
     """Published checkpoints of the job that this worker can see, newest first."""
@@ -269,6 +277,9 @@ class Saved:
     checkpoint: str
     calls: int = 0
     """Finished ``steps()`` calls when it was taken."""
+
+    seconds: float = 0.0
+    """From its snapshot until it was durable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

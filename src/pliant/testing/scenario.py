@@ -98,6 +98,8 @@ def play(text: str) -> str:
             case ["policy", *options]:
                 policy = ElasticPolicy(**_bounds(_options(options)))
                 player.settings = replace(player.settings, policy=policy)
+            case ["budget", number]:
+                player.settings = replace(player.settings, restart_budget=int(number))
             case ["waits", *options]:
                 waits = {name: float(value) for name, value in _options(options).items()}
                 player.settings = replace(player.settings, timeouts=Timeouts(**waits))
@@ -283,6 +285,7 @@ def _spare(name: ReplicaId, options: dict[str, str]) -> Spare:
         layout=options.get("layout", "same"),
         endpoint=f"{name}:1",
         identity=(("seed", options.get("seed", "1")),),
+        is_durable=options.get("keeps") == "checkpoints",
         checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),
     )
 

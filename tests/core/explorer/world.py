@@ -26,6 +26,7 @@ from pliant.core.errors import NoStateError
 from pliant.core.member import Abandon, Build, Member
 from pliant.core.recovery import Resolution, resolve
 from pliant.core.vocabulary import (
+    NO_CHECKPOINT,
     NO_GENERATION,
     Broken,
     Command,
@@ -678,7 +679,10 @@ class Universe:
             gone = (*process.abandoned, int(order.generation))
             world = self._change(world, process.name, phase="broken", abandoned=gone)
             return self._tell(world, process.name, event)
-        if name not in {found.name for found in world.storage}:
+        there = {found.name for found in world.storage}
+        if name == NO_CHECKPOINT and there:
+            raise Violation(f"the run begins again at step 0, though {min(there)} was published")
+        if name != NO_CHECKPOINT and name not in there:
             raise Violation(f"{name} is restored and was never published")
         moved = self._plain(process, protocol.received, resolution)
         world = self._change(world, process.name, member=moved)
