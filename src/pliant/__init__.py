@@ -9,15 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.engine.randomness import seed
     from pliant.engine.session import Session
 
 _ENGINE_NAMES = {
+    "Checkpoint": "pliant.checkpoint.checkpoint",
     "Session": "pliant.engine.session",
     "seed": "pliant.engine.randomness",
 }
 
-__all__ = ["Session", "seed"]
+__all__ = ["Checkpoint", "Session", "seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -170,7 +170,7 @@ def test_a_piece_is_written_from_the_tensors_own_memory() -> None:
         def flush(self) -> None:
             pass
 
-    write_piece(tensor, Piece("x", (20, 0), (30, 50)), Out())
+    write_piece(tensor[Piece("x", (20, 0), (30, 50)).box], Out())
 
     assert large == [(True, 30 * 50 * 4)]
 

@@ -623,7 +623,7 @@ def bad(model: nn.Module) -> dict[str, Any]:
         (lambda: small(threads=0), "threads must be an integer of at least 1"),
         (lambda: small(num_workers=-1), "num_workers must be an integer of at least 0"),
         (lambda: small(max_grad_norm=0.0), "max_grad_norm must be a positive number"),
-        (lambda: small(checkpoint="here"), "checkpoint= is a later capability"),
+        (lambda: small(checkpoint="here"), "is a str; pass a place and an interval"),
         (lambda: small(optimizer=None), "needs an optimizer"),
         (lambda: small(optimizer=3), r"must be a torch\.optim\.Optimizer, got int"),
         (lambda: small(scheduler=3), "must be a torch.optim.lr_scheduler"),

@@ -368,6 +368,8 @@ def one_rate_is_another() -> None:
 TRAVEL = "the state of this run cannot be sent to a joining replica: state['extra']['']['value'] "
 PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
 SESSIONS = "tests/processes/test_elastic_session.py"
+KEEPING = "tests/engine/test_checkpointing.py"
+DURABLE = "tests/engine/test_durable.py"
 STATE = "tests/engine/test_state.py"
 
 MADE = [
@@ -498,11 +500,30 @@ MADE = [
         feature=("precision", "GradScaler with float16 or complex parameters"),
     ),
     Refusal(
-        sentence="checkpoint= is a later capability; leave it out, and keep finished weights with "
-        "session.save(path)",
-        when="`checkpoint=` is given",
-        instead="`session.save(path)` in the tail",
+        sentence="checkpoint='runs/gpt' is a str; pass a place and an interval: "
+        "checkpoint=pliant.Checkpoint('runs/gpt', every='10min')",
+        when="`checkpoint=` is a path, or something else",
+        instead="`pliant.Checkpoint(path)`",
         script=given(checkpoint="runs/gpt"),
+    ),
+    Refusal(
+        sentence="every='often' is no interval; write a number and a unit, as in '10min', '90s', "
+        "'2h' or '500steps', or 'auto'",
+        when="an interval is none",
+        instead="a number and a unit",
+        script=lambda: pliant.Checkpoint("runs/gpt", every="often"),
+    ),
+    Refusal(
+        sentence="keep=0 checkpoints must be at least 1",
+        when="`keep=` or `milestones=` is out of range",
+        instead="a number of at least 1",
+        script=lambda: pliant.Checkpoint("runs/gpt", keep=0),
+    ),
+    Refusal(
+        sentence="max_unprotected='9steps' must be a time, as '30min' or '1h'",
+        when="`max_unprotected=` is no time",
+        instead="a time",
+        script=lambda: pliant.Checkpoint("runs/gpt", max_unprotected="9steps"),
     ),
     Refusal(
         sentence="reduction must be 'exact' or 'fast', got 'quick'",
@@ -905,6 +926,66 @@ LOOP = [
 ]
 
 TOGETHER = [
+    Refusal(
+        sentence="no checkpoint of this run can be used; the last one tried: ...; look with "
+        "`pliant checkpoint verify`, or remove them all to start from step 0",
+        when="every checkpoint of the run is damaged",
+        instead="mend the storage, or start anew",
+        proof=f"{KEEPING}::test_where_every_checkpoint_is_damaged_nothing_else_is_trained",
+    ),
+    Refusal(
+        sentence="seed is 7 here and 11 in checkpoint step-00000009-l1 of runs/gpt/kept; go on "
+        "with what it was, or give this run a place of its own (with --init it can start from "
+        "those weights)",
+        when="what makes the result (seed, batch, data set, threads, optimizer) is not what it was",
+        instead="the same again, or another place",
+        proof=f"{KEEPING}::test_a_run_with_another_seed_does_not_go_on_from_there",
+    ),
+    Refusal(
+        sentence="runs/gpt/kept belongs to another job: job gpt-1f6e83c1 (process 4711 on host) "
+        "writes to it; give this job a place of its own, or end that one (if it is gone for good, "
+        "remove runs/gpt/kept/lease.json)",
+        when="two jobs keep their checkpoints in one place",
+        instead="a place for each",
+        proof=f"{KEEPING}::test_a_second_job_is_refused_while_the_first_lives",
+    ),
+    Refusal(
+        sentence="the checkpoint was written by a newer pliant; install that version",
+        when="a run goes back to an older pliant",
+        instead="the newer one",
+        proof=f"{DURABLE}::test_a_document_of_a_newer_version_asks_for_it",
+    ),
+    Refusal(
+        sentence="'body.0.weight' is float32 (8, 3) in the checkpoint and float32 (4, 3) in this "
+        "script's model",
+        when="the model was changed since",
+        instead="the model that was trained, or another place",
+        proof=f"{DURABLE}::test_another_model_is_refused_before_anything_is_written",
+    ),
+    Refusal(
+        sentence="the checkpoint's model has 'late', which this script's has not",
+        when="a parameter or buffer was taken out of the model since",
+        instead="the model that was trained, or another place",
+        proof=f"{DURABLE}::test_a_tensor_more_or_less_in_the_model_is_named",
+    ),
+    Refusal(
+        sentence="this script's model has 'late', which the checkpoint's has not",
+        when="a parameter or buffer was put into the model since",
+        instead="the model that was trained, or another place",
+        proof=f"{DURABLE}::test_a_tensor_more_or_less_in_the_model_is_named",
+    ),
+    Refusal(
+        sentence="the checkpoint to start from has no 'body.0.bias'",
+        when="`--init` names a checkpoint of another model",
+        instead="one of this model",
+        proof=f"{DURABLE}::test_a_run_begins_with_the_weights_and_moments_of_another",
+    ),
+    Refusal(
+        sentence="the checkpoint to start from has 'strange', which this model has not",
+        when="`--init` names a checkpoint of another model",
+        instead="one of this model",
+        proof=f"{DURABLE}::test_a_run_begins_with_the_weights_and_moments_of_another",
+    ),
     Refusal(
         sentence="cannot read the script nothing.py: No such file or directory",
         when="a replica starts after the script has gone",

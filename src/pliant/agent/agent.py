@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -86,6 +87,9 @@ class AgentConfig:
     """Address under which workers elsewhere reach this node."""
 
     init: Path | None = None
+    holder: str = ""
+    """Identifies the job at its checkpoints."""
+
     guarded: tuple[Path, ...] = field(default=())
     """Files that must not outlive this process, even if it is killed."""
 
@@ -213,6 +217,8 @@ class Agent:
             address=self._config.address,
             incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
             init=str(self._config.init) if self._config.init else None,
+            holder=self._config.holder,
+            pid=os.getpid(),
         )
         if self._launcher is not None:
             self._launcher.ask(StartWorker(assignment=assignment), fds)

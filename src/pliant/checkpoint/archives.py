@@ -13,7 +13,6 @@ from typing import IO, Any, Protocol, cast
 import torch
 
 from pliant.checkpoint.errors import DamagedError, UntrustedError
-from pliant.checkpoint.layout import Piece
 from pliant.checkpoint.storage import Data
 
 
@@ -27,24 +26,21 @@ class Writable(Protocol):
         """Called by ``torch.save`` at the end of an archive."""
 
 
-def write_piece(tensor: torch.Tensor, piece: Piece, out: Writable) -> None:
+def write_piece(box: torch.Tensor, out: Writable) -> None:
     """Write one piece of a tensor as an archive of exactly that piece.
 
     The archive of a view would hold the whole storage behind it, so a new storage is laid over the
     piece's memory.  A piece that does not lie in one run, or on another device, is copied first.
     """
-    box = tensor.detach()[
-        tuple(slice(o, o + s) for o, s in zip(piece.offsets, piece.sizes, strict=True))
-    ]
-    box = box.cpu().resolve_conj().resolve_neg().contiguous()
+    box = box.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if box.numel() == 0:
-        torch.save(torch.empty(piece.sizes, dtype=box.dtype), cast(IO[bytes], out))
+        torch.save(torch.empty(box.shape, dtype=box.dtype), cast(IO[bytes], out))
         return
     memory = box.reshape(-1).view(torch.uint8).numpy()
     if not memory.flags.writeable:
         memory = memory.copy()
     flat = torch.frombuffer(memory.data, dtype=box.dtype)
-    torch.save(flat.reshape(piece.sizes), cast(IO[bytes], out))
+    torch.save(flat.reshape(box.shape), cast(IO[bytes], out))
 
 
 def write_object(value: Any, out: Writable) -> None:

@@ -127,6 +127,13 @@ class Piece:
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
+    @property
+    def box(self) -> tuple[slice, ...]:
+        """The index that cuts it out of its tensor."""
+        return tuple(
+            slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)
+        )
+
 
 def divide(tensors: dict[str, Spec], num_ranks: int) -> list[list[Piece]]:
     """Return what each rank writes: every element once, shares balanced by bytes.

@@ -124,6 +124,7 @@ def acquire(
     job: str,
     *,
     ttl_s: float = DEFAULT_TTL_S,
+    pid: int | None = None,
     surroundings: Surroundings | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Lease:
@@ -133,6 +134,7 @@ def acquire(
         storage: the checkpoint root.
         job: the job's id; a restarted job takes its own lease over at once.
         ttl_s: silence after which others may take this holder for dead.
+        pid: the process of this machine without which the job is dead; this one by default.
         surroundings: clock and processes.
         stop: asked about once a second while waiting; true refuses.
 
@@ -141,7 +143,7 @@ def acquire(
         StorageError: the storage refused.
     """
     around = surroundings or Surroundings()
-    me = _me(job, ttl_s, around)
+    me = _me(job, ttl_s, os.getpid() if pid is None else pid, around)
     seen: Record | None = None
     first_seen_s = around.now_s()
     has_beaten = False
@@ -210,14 +212,14 @@ def process_lives(pid: int, started: str) -> bool:
     return True
 
 
-def _me(job: str, ttl_s: float, around: Surroundings) -> Record:
+def _me(job: str, ttl_s: float, pid: int, around: Surroundings) -> Record:
     return Record(
         job=job,
         holder=uuid.uuid4().hex,
         node=socket.gethostname(),
         machine=around.machine_here(),
-        pid=os.getpid(),
-        process_started=process_started(os.getpid()) or "",
+        pid=pid,
+        process_started=process_started(pid) or "",
         ttl_s=ttl_s,
     )
 

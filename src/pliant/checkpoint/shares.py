@@ -56,6 +56,8 @@ class Contents:
     """Any strided tensor; it is only read, and must not change until its share is written."""
     objects: Mapping[str, Any] = field(default_factory=dict)
     """Small plain values; rank 0 writes them."""
+    held: Mapping[Piece, torch.Tensor] = field(default_factory=dict)
+    """Copies of pieces, written in place of what ``tensors`` hold there."""
 
 
 class NotAllowedError(PermanentError):
@@ -99,7 +101,7 @@ def write_share(
     try:
         written = _Written(sink, file)
         found = [_object_item(key, value, written, stop, name) for key, value in objects.items()]
-        found += _tensor_items(contents.tensors, pieces, written, stop, name)
+        found += _tensor_items(contents, pieces, written, stop, name)
         sink.close()
     except BaseException:
         sink.abandon()
@@ -279,16 +281,18 @@ def _object_item(
 
 
 def _tensor_items(
-    tensors: Mapping[str, torch.Tensor],
+    contents: Contents,
     pieces: Sequence[Piece],
     written: _Written,
     stop: Callable[[], bool] | None,
     name: str,
 ) -> list[Item]:
+    tensors = contents.tensors
     chunks: dict[str, list[Chunk]] = {}
     for piece in pieces:
         stop_if(stop, f"the write of {name}")
-        write_piece(tensors[piece.name], piece, written)
+        held = contents.held.get(piece)
+        write_piece(tensors[piece.name][piece.box] if held is None else held, written)
         num_bytes = math.prod(piece.sizes) * tensors[piece.name].element_size()
         chunks.setdefault(piece.name, []).append(written.chunk(piece, num_bytes))
     return [

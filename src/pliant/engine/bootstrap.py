@@ -82,6 +82,12 @@ class WorkerContext:
     init: Path | None = None
     """File with weights to start from (``--init``)."""
 
+    holder: str = ""
+    """Identifies the job at its checkpoints, in this life and in those before."""
+
+    pid: int = 0
+    """The process that runs the job on this node; without it the job is dead."""
+
     session: Closable | None = None
     """Set by a session when it opens; closed here if the script forgot to."""
 
@@ -123,6 +129,8 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
         out=Path(assignment.out),
         address=assignment.address,
         init=Path(assignment.init) if assignment.init else None,
+        holder=assignment.holder,
+        pid=assignment.pid,
     )
     set_context(context)
     context.link.start()

@@ -12,6 +12,8 @@ know what is trained: it calls back (``Trainee``).
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -23,37 +25,52 @@ from pliant.core.errors import ConfigError, NoStateError, UsageError
 from pliant.core.member import Member
 from pliant.core.recovery import Header, Resolution, resolve
 from pliant.core.vocabulary import (
+    NO_CHECKPOINT,
     NO_GENERATION,
     Busy,
     ExitKind,
     Finished,
+    Found,
     Generation,
     Order,
     Refused,
     ReplicaId,
+    Restore,
     Spare,
     Switched,
+    Unrestorable,
 )
 from pliant.engine import probe
 from pliant.engine.bootstrap import WorkerContext
 from pliant.engine.codec import CodecError
+from pliant.engine.durable import CheckpointDamaged, Office
 from pliant.engine.evaluation import Team
 from pliant.engine.groups import Group, GroupBroken
 from pliant.engine.identity import describe_layout
 from pliant.engine.keeper import Keeper
 from pliant.engine.membership import (
+    KEPT_LOOK_S,
     Condition,
     Formed,
     Shape,
     Trainee,
     Verdict,
+    Wishes,
     form,
     room_for,
 )
+from pliant.engine.office import WireOffice
+from pliant.engine.reporter import Reporter
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
+
+RESTORE_S = 3600.0
+"""For how long a replica that reads a checkpoint asks to be waited for, in seconds."""
+
+BUSY_S = 60.0
+"""For how long a replica that waits for its last checkpoint asks to be waited for, each time."""
 
 EXCHANGE_LOOK_S = 0.005
 """Between two looks for what others give in a tail."""
@@ -87,6 +104,10 @@ class Elastic:
         trainee: Trainee,
         identity: tuple[tuple[str, str], ...],
     ) -> None:
+        self.found: Sequence[Found] = ()
+        """Checkpoints that this replica could go on from."""
+        self.is_durable = False
+        """Whether the script keeps checkpoints."""
         self._context = context
         self._shape = shape
         self._trainee = trainee
@@ -106,6 +127,10 @@ class Elastic:
     def member(self) -> Member:
         """The protocol's state, as of now."""
         return self._keeper.member
+
+    def office(self, reporter: Reporter) -> Office:
+        """Return what a writer of checkpoints asks and tells."""
+        return WireOffice(self._keeper, reporter)
 
     @property
     def leads(self) -> bool:
@@ -154,14 +179,20 @@ class Elastic:
         with self._keeper.waits(formed.order.generation):
             return formed.reduction.finish()
 
-    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this replica in the generation it is in, and the number of its members."""
+        group = self._current().group
+        return group.rank, group.size
+
+    def decide(self, step: int, condition: Condition, wishes: Wishes) -> Verdict:
         """Vote, exchange metadata, commit."""
         formed = self._current()
         generation = formed.order.generation
         with self._keeper.changed:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.voted(self.member, step)
-            numbers = self._metadata(condition, wants_stop=wants_stop)
+            numbers = self._metadata(condition, wishes)
             self._asked_stop = bool(numbers[1])
         probe.at("vote", step)
         with self._keeper.waits(generation):
@@ -171,7 +202,9 @@ class Elastic:
             self._keeper.check_sealed(generation)
             self._keeper.member = protocol.committed(self.member, generation)
             self._learn(rows)
-        return Verdict(generation=generation, is_leader=formed.group.rank == 0)
+        # Who crosses now is not the one to share with: the next boundary will do.
+        is_saved = any(row[4] for row in rows) and self._crossing is None
+        return Verdict(generation=generation, is_leader=formed.group.rank == 0, is_saved=is_saved)
 
     def recover(self, reason: str) -> None:
         """Wait for the Reform that follows a fault, and enter it; until one succeeds."""
@@ -183,6 +216,7 @@ class Elastic:
             if order is None:
                 return
             probe.at("reform", self.member.committed)
+            self._trainee.lose(reason)
             try:
                 self._enter(order)
             except GroupBroken as broken:
@@ -220,10 +254,13 @@ class Elastic:
                 "`for step in session.steps(total):`"
             )
         self._has_left_loop = has_left_loop
+        self._keep_to_the_end()
         self._keeper.tell(Finished(replica=self.member.replica, committed=self.member.committed))
         self._keeper.is_finishing = True
         while not self._keeper.await_release(LEFT_EARLY_S if has_left_loop else None):
             self.recover("this replica left the loop over steps early")
+            self._keep_to_the_end(is_new=True)
+        self._keep_to_the_end()
         self._context.ending = ExitKind.FINISHED
 
     def team(self, generation: Generation) -> Team:
@@ -270,6 +307,38 @@ class Elastic:
         """Pass on that no step will end for a while."""
         self._keeper.tell(Busy(replica=self.member.replica, max_s=max_s))
 
+    def await_kept(self) -> None:
+        """Wait until this replica has done its part of what is being kept."""
+        told_s = -math.inf
+        while not self._trainee.is_kept():
+            if time.monotonic() - told_s > BUSY_S / 3:
+                told_s = time.monotonic()
+                self.tell_busy(BUSY_S)
+            if not self._keeper.released:
+                self._current()
+            with self._keeper.changed:
+                self._keeper.changed.wait(KEPT_LOOK_S)
+        if told_s > 0:
+            self.tell_busy(0.0)
+
+    def _keep_to_the_end(self, *, is_new: bool = False) -> None:
+        """Do this replica's part of the last checkpoint; of a new one, if somebody dies meanwhile.
+
+        ``is_new``: somebody did already.
+        """
+        while True:
+            try:
+                if is_new:
+                    self._trainee.keep(is_needed=True)
+                self.await_kept()
+            except GroupBroken as broken:
+                if self._keeper.released:  # nobody is left to do it with
+                    return
+                self.recover(broken.reason)
+                is_new = True
+            else:
+                return
+
     def _recover_in_tail(self, reason: str) -> None:
         self._owes_tail = True
         self.recover(reason)
@@ -315,7 +384,7 @@ class Elastic:
         headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
         origin = None if order.origin is None else order.replicas.index(order.origin)
         try:
-            resolution = resolve(headers, origin)
+            resolution = resolve(headers, origin, order.restore)
         except NoStateError as error:
             raise GroupBroken(order.generation, str(error)) from error
         with self._keeper.changed:
@@ -333,6 +402,33 @@ class Elastic:
             apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
         )
 
+    def _restore(self, order: Order, resolution: Resolution, restore: Restore) -> None:
+        """Take the state of a checkpoint, for all members.
+
+        Raises:
+            GroupBroken: it cannot be used; the coordinator was told.
+        """
+        probe.at("restore", restore.committed)
+        self.tell_busy(RESTORE_S)
+        try:
+            if restore.checkpoint != NO_CHECKPOINT:
+                self._trainee.restore(restore.checkpoint)
+        except CheckpointDamaged as error:
+            self._keeper.tell(
+                Unrestorable(
+                    replica=self.member.replica,
+                    generation=order.generation,
+                    checkpoint=restore.checkpoint,
+                    reason=str(error),
+                )
+            )
+            raise GroupBroken(order.generation, f"{restore.checkpoint}: {error}") from error
+        finally:
+            self.tell_busy(0.0)
+        with self._keeper.changed:
+            self._keeper.check_sealed(order.generation)
+            self._keeper.member = protocol.received(self.member, resolution)
+
     def _act_on(self, order: Order, group: Group, meeting: _Meeting) -> None:
         """Commit or redo, then give or take state."""
         rank, resolution = group.rank, meeting.resolution
@@ -342,6 +438,8 @@ class Elastic:
         elif self.member.reform is not None:
             self._trainee.give_up_attempt(buffers_may_be_written=True)
         self._handover = None
+        if resolution.restore is not None and rank in resolution.survivors:
+            self._restore(order, resolution, resolution.restore)
         if not resolution.joiners:
             return
         if meeting.apart:
@@ -447,9 +545,11 @@ class Elastic:
     def _hold(self, formed: Formed) -> None:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
+        self.await_kept()
+        self._trainee.keep(is_needed=True)  # these may be the last that have it
         self._keeper.await_ready(generation)
         with self._keeper.changed:
-            numbers = self._metadata(None, wants_stop=False)
+            numbers = self._metadata(None, Wishes(stop=False, save=False))
         rows = formed.group.all_gather(numbers).tolist()
         with self._keeper.changed:
             self._keeper.check(generation)
@@ -471,12 +571,13 @@ class Elastic:
         self._keeper.check(formed.order.generation)
         return formed
 
-    def _metadata(self, condition: Condition | None, *, wants_stop: bool) -> torch.Tensor:
+    def _metadata(self, condition: Condition | None, wishes: Wishes) -> torch.Tensor:
         """Return what this replica says beside its vote; the lock is held."""
         member = self.member
-        stop = int(wants_stop or member.stopping)
+        stop = int(wishes.stop or member.stopping)
         alike = (0, 0) if condition is None else (condition.settings, condition.weights)
-        return torch.tensor([protocol.ready_number(member), stop, *alike], dtype=torch.int64)
+        numbers = [protocol.ready_number(member), stop, *alike, int(wishes.save)]
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def _learn(self, rows: Sequence[Sequence[int]]) -> None:
         """Take what the members said beside their votes; the lock is held."""
@@ -493,6 +594,8 @@ class Elastic:
             layout=describe_layout(self._shape.layout),
             endpoint=self._keeper.endpoint,
             identity=self._identity,
+            is_durable=self.is_durable,
+            checkpoints=tuple(self.found),
         )
 
 

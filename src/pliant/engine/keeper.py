@@ -34,6 +34,7 @@ from pliant.core.vocabulary import (
     Prepare,
     Prepared,
     Progressed,
+    Publish,
     Reform,
     Refused,
     Registered,
@@ -49,6 +50,7 @@ from pliant.engine.bootstrap import WorkerContext
 from pliant.engine.groups import Abort, Group, GroupBroken, StoreServer
 from pliant.engine.layout import Layout
 from pliant.engine.windows import Room, Shelf
+from pliant.wire.notes import WorkerNote
 
 LOOK_S = 1.0
 """Between two looks at the world of a waiting main thread, in seconds; news wake it at once."""
@@ -74,6 +76,7 @@ class Keeper:
         self._entered: Group | None = None
         self._fall_through = 0
         self._spare: Spare | None = None
+        self._publishable: set[str] = set()
         self._dismissed: str | None = None
         self.released: tuple[ReplicaId, ...] = ()
         """Who was released together with this replica; empty before."""
@@ -97,6 +100,16 @@ class Keeper:
         if isinstance(event, Spare):
             self._spare = event
         self._context.link.send(event)
+
+    def note(self, note: WorkerNote) -> None:
+        """Pass on a fact for people; never blocks."""
+        self._context.link.send(note)
+
+    def await_leave(self, checkpoint: str, limit_s: float) -> bool:
+        """Wait for leave to publish a checkpoint; from any thread."""
+        with self.changed:
+            self.changed.wait_for(lambda: checkpoint in self._publishable, limit_s)
+            return checkpoint in self._publishable
 
     # --- main thread: what holds now ------------------------------------------------------
 
@@ -283,6 +296,8 @@ class Keeper:
                     self._entered.abandon(f"dismissed: {reason}")
             case Release(to=names):
                 self.released = names
+            case Publish(checkpoint=checkpoint):
+                self._publishable.add(checkpoint)
             case Stop():
                 self.member = replace(self.member, stopping=True)
             case _:

@@ -10,7 +10,8 @@ changes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,9 +20,11 @@ import torch
 from pliant.core import batching
 from pliant.core import member as protocol
 from pliant.core.batching import Node
+from pliant.core.errors import ConfigError
 from pliant.core.member import Member
-from pliant.core.vocabulary import Generation, Order, ReplicaId, Seat
+from pliant.core.vocabulary import Found, Generation, Lineage, Order, ReplicaId, Seat
 from pliant.engine import shared
+from pliant.engine.durable import CheckpointDamaged
 from pliant.engine.evaluation import Solo, Team
 from pliant.engine.exchange import Reduction
 from pliant.engine.folding import Plan
@@ -31,6 +34,9 @@ from pliant.engine.state import Specified
 from pliant.engine.windows import Room
 
 ALONE = ReplicaId("alone")
+
+KEPT_LOOK_S = 0.02
+"""Between two looks whether the state is kept, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,20 @@ class Verdict:
     is_leader: bool
     """Whether this replica is the one that speaks for all in the tail."""
 
+    is_saved: bool = False
+    """The state after this step's tail is to be kept: each member hands over its share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a replica wants from all, said with its vote."""
+
+    stop: bool
+    """End after this step."""
+
+    save: bool
+    """Keep the state after this step's tail."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
@@ -96,6 +116,22 @@ class Trainee(Protocol):
 
     def take_state(self, state: Any) -> None:
         """Take a received state."""
+
+    def restore(self, checkpoint: str) -> None:
+        """Take the state that a checkpoint holds.
+
+        Raises:
+            CheckpointDamaged: it cannot be used.
+        """
+
+    def keep(self, *, is_needed: bool) -> None:
+        """Keep the state of this boundary, with all members of the generation."""
+
+    def is_kept(self) -> bool:
+        """Whether this replica has done its part of all that was to be kept."""
+
+    def lose(self, reason: str) -> None:
+        """A member of the generation is gone, or may be."""
 
 
 class Membership(Protocol):
@@ -126,7 +162,11 @@ class Membership(Protocol):
             GroupBroken: call ``recover``.
         """
 
-    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this replica in the generation it is in, and the number of its members."""
+
+    def decide(self, step: int, condition: Condition, wishes: Wishes) -> Verdict:
         """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
 
         Raises:
@@ -146,6 +186,13 @@ class Membership(Protocol):
     def team(self, generation: Generation) -> Team:
         """Return those who run the tail of a step that was committed in ``generation``."""
 
+    def await_kept(self) -> None:
+        """Wait until this replica has done its part of what is being kept.
+
+        Raises:
+            GroupBroken: somebody died meanwhile; call ``recover``.
+        """
+
     def finish(self, *, has_left_loop: bool) -> None:
         """The script is done: wait until nobody needs this replica.
 
@@ -156,18 +203,59 @@ class Membership(Protocol):
 class Alone:
     """The membership of a script without an agent: one member, one generation."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        trainee: Trainee,
+        *,
+        found: Sequence[Found] = (),
+        noted: Callable[[str], None] = lambda text: None,
+    ) -> None:
         order = Order(
             generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),), host=ALONE
         )
         self.member = protocol.entered(Member(replica=ALONE, has_state=True), order)
         self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
+        self._trainee = trainee
+        self._found = list(found)
+        self._noted = noted
         self._is_stopping = False
         self.leads = True
+        self.place = (0, 1)
 
     def arrive(self) -> bool:
-        """Be a member; always."""
+        """Be a member; first go on from the newest checkpoint, in the call that it was taken in.
+
+        Raises:
+            ConfigError: there are checkpoints, and none can be used.
+        """
+        damaged = ""
+        while self._found:
+            newest = self._found[0]
+            if newest.calls > self.member.calls:
+                self.member = replace(self.member, calls=self.member.calls + 1)
+                return False
+            if newest.calls == self.member.calls and not (damaged := self._restore(newest)):
+                return True
+            self._found.pop(0)
+        if damaged:
+            raise ConfigError(
+                f"no checkpoint of this run can be used; the last one tried: {damaged}; look with "
+                "`pliant checkpoint verify`, or remove them all to start from step 0"
+            )
         return True
+
+    def _restore(self, found: Found) -> str:
+        """Go on from a checkpoint; return what is wrong with it, if it cannot be used."""
+        try:
+            self._trainee.restore(found.name)
+        except CheckpointDamaged as error:
+            self._noted(f"checkpoint {found.name} is skipped: {error}")
+            return f"{found.name}: {error}"
+        self._found = []
+        lineage = Lineage(found.lineage + 1)
+        self.member = replace(self.member, committed=found.committed, lineage=lineage)
+        return ""
 
     def formed(self) -> Formed:
         """Return the one generation."""
@@ -177,13 +265,13 @@ class Alone:
         """Return the sums of the only member."""
         return self._formed.reduction.finish()
 
-    def decide(self, step: int, condition: Condition, *, wants_stop: bool) -> Verdict:
+    def decide(self, step: int, condition: Condition, wishes: Wishes) -> Verdict:
         """Commit: the only member has voted."""
         del condition
         self.member = protocol.voted(self.member, step)
         self.member = protocol.committed(self.member, self.member.current)
-        self._is_stopping = self._is_stopping or wants_stop
-        return Verdict(generation=self.member.current, is_leader=True)
+        self._is_stopping = self._is_stopping or wishes.stop
+        return Verdict(generation=self.member.current, is_leader=True, is_saved=wishes.save)
 
     def recover(self, reason: str) -> None:
         """Never called: there is no group to break."""
@@ -200,9 +288,16 @@ class Alone:
         del generation
         return Solo()
 
+    def await_kept(self) -> None:
+        """Wait for what is being written."""
+        look = threading.Event()
+        while not self._trainee.is_kept():
+            look.wait(KEPT_LOOK_S)
+
     def finish(self, *, has_left_loop: bool) -> None:
-        """Nobody needs this replica."""
+        """Nobody needs this replica, once its state is kept."""
         del has_left_loop
+        self.await_kept()
 
 
 def form(

@@ -7,6 +7,7 @@ know how any of them does its work.
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +26,15 @@ from pliant.engine.accumulate import GradientSums
 from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.buffers import BufferRules
 from pliant.engine.data import Samples
+from pliant.engine.durable import Durability, Facts
 from pliant.engine.elastic import Elastic
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.layout import Layout
 from pliant.engine.ledger import Ledger
 from pliant.engine.membership import Alone, Membership, Shape
+from pliant.engine.office import LoneOffice
 from pliant.engine.reporter import Printer, Reporter, WireReporter
+from pliant.engine.saving import Saver
 from pliant.engine.settings import Settings
 from pliant.engine.slots import Slots, extras_width
 from pliant.engine.steps import Steps
@@ -84,7 +88,8 @@ class Session:
         plateau: ``ReduceLROnPlateau`` by name, each stepped by ``session.feed(name=value)``.
         warmup: takes a micro-batch and returns its loss, on every replica before it reports ready:
             what compiles at first use compiles here.  Nothing of it remains in the run.
-        checkpoint: a later capability; must be None.
+        checkpoint: where the run is kept, and how often: ``pliant.Checkpoint(...)``.  A run goes on
+            from the newest checkpoint there that verifies.
 
     Raises:
         ConfigError: an argument cannot work; the sentence says what to change.
@@ -113,7 +118,7 @@ class Session:
         seed: int | None = None,
         plateau: Mapping[str, ReduceLROnPlateau] | None = None,
         warmup: Callable[[Any], torch.Tensor] | None = None,
-        checkpoint: None = None,
+        checkpoint: Durability | None = None,
     ) -> None:
         if _live is not None:
             raise UsageError(
@@ -159,6 +164,7 @@ class Session:
         self._collate_fn = collate_fn
         self._warmup = warmup
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
+        self._checkpoint = checkpoint
         self._build(dataset, buffers or {})
 
     def _build(
@@ -204,6 +210,7 @@ class Session:
         self._reporter: Reporter = (
             Printer() if self._context is None else WireReporter(self._context)
         )
+        self._saver = Saver(self._state, self._checkpoint)
         self._update = Update(
             parameters=parameters,
             layout=layout,
@@ -232,10 +239,12 @@ class Session:
             state=self._state,
             ledger=self._ledger,
             reporter=self._reporter,
+            saver=self._saver,
         )
         self._membership: Membership | None = None
         self._steps: Steps | None = None
         self._unwritten: dict[Path, int] = {}
+        self._is_finished = False
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -243,11 +252,15 @@ class Session:
         if _live is not None or self._is_closed:
             raise UsageError("a session is opened once, and one at a time in a process")
         _live = self
-        self._loader.open()
-        self._membership = self._join()
-        self._training.join(self._membership)
-        if self._warmup is not None:
-            self._warm_up(self._warmup)
+        try:
+            self._loader.open()
+            self._membership = self._join()
+            self._training.join(self._membership)
+            if self._warmup is not None:
+                self._warm_up(self._warmup)
+        except BaseException:
+            self._release()
+            raise
         if self._context is not None:
             self._context.session = self
         return self
@@ -430,6 +443,7 @@ class Session:
     def _finish(self) -> None:
         """Wait until nobody needs this replica; then do what a dead leader has left undone."""
         self._training.finish()
+        self._is_finished = True
         if self._training.membership.leads:
             for target, count in self._unwritten.items():
                 if count == self.committed:
@@ -439,14 +453,24 @@ class Session:
         owned = range(self._settings.num_slots)
         if self._context is not None:
             self._note_memory(owned)
-            return Elastic(self._context, self._shape, self._training, self._identity())
+            elastic = Elastic(self._context, self._shape, self._training, self._identity())
+            self._saver.open(self._facts(), elastic.office(self._reporter))
+            elastic.found = self._saver.found
+            elastic.is_durable = self._checkpoint is not None
+            return elastic
         self._note_memory(owned)
         if (cores := len(os.sched_getaffinity(0))) > self._settings.threads:
             self._reporter.noted(
                 f"threads={self._settings.threads} of {cores} cores are used; other numbers of "
                 "threads give other bits, so it is part of the run (threads=...)"
             )
-        return Alone(self._shape)
+        self._saver.open(self._facts(), LoneOffice(self._reporter))
+        return Alone(
+            self._shape,
+            self._training,
+            found=self._saver.found,
+            noted=self._reporter.noted,
+        )
 
     def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
         """Run a forward and a backward of the user's, and forget everything about it."""
@@ -476,6 +500,15 @@ class Session:
             optimizers=self._parts.optimizers,
         )
 
+    def _facts(self) -> Facts:
+        context = self._context
+        if context is None:
+            name = Path(sys.argv[0]).stem or "alone"
+            return Facts(job=name, holder="", pid=os.getpid(), identity=self._identity())
+        return Facts(
+            job=context.job, holder=context.holder, pid=context.pid, identity=self._identity()
+        )
+
     def _planned(self, total: int) -> Planned:
         return Planned(
             replica=self._training.membership.member.replica,
@@ -500,8 +533,12 @@ class Session:
         if path is None:
             return
         try:
-            weights = torch.load(path, weights_only=True, map_location="cpu")
-            self._parts.model.load_state_dict(weights)
+            kept = torch.load(path, weights_only=True, map_location="cpu")
+            if "pliant_initial" in kept:  # written by pliant.checkpoint.initial
+                self._parts.model.load_state_dict(kept["model"], strict=False)
+                self._state.begin_with(kept["model"], kept["optim"])
+            else:
+                self._parts.model.load_state_dict(kept)
         except (OSError, RuntimeError, ValueError) as error:
             why = textwrap.shorten(str(error), width=MAX_REASON_CHARACTERS)
             raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
@@ -523,6 +560,8 @@ class Session:
         if self._is_closed:
             return
         self._is_closed = True
+        is_over = self._is_finished or self._context is None
+        self._saver.close(is_leaving=self.leaving, is_over=is_over)
         if _live is self:
             _live = None
         self._training.close()

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core import batching
 from pliant.core.errors import ConfigError
+from pliant.engine.durable import Durability
 from pliant.engine.update import Scheduler
 
 _Part = TypeVar("_Part")
@@ -203,15 +204,15 @@ def check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScaler
 
 
 def check_checkpoint(checkpoint: Any) -> None:
-    """Refuse ``checkpoint=``.
+    """Make sure that ``checkpoint=`` is what keeps checkpoints.
 
     Raises:
-        ConfigError: always, unless it is None.
+        ConfigError: it is something else, a path for instance.
     """
-    if checkpoint is not None:
+    if checkpoint is not None and not isinstance(checkpoint, Durability):
         raise ConfigError(
-            "checkpoint= is a later capability; leave it out, and keep finished weights with "
-            "session.save(path)"
+            f"checkpoint={checkpoint!r} is a {type(checkpoint).__name__}; pass a place and an "
+            "interval: checkpoint=pliant.Checkpoint('runs/gpt', every='10min')"
         )
 
 

@@ -34,6 +34,14 @@ class Stateful(Protocol):
 class Specified(Protocol):
     """What is known of a tensor before it arrives."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its lengths."""
+
     def empty(self) -> torch.Tensor:
         """Allocate a tensor like it."""
 
@@ -96,6 +104,116 @@ class State:
             if (own := there.get(_place(tensor))) is not None and tensor.numel():
                 memo[id(tensor)] = own  # the script keeps the model's tensor, not a copy of it
         return copy.deepcopy(state, memo)
+
+    def capture_to_keep(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; its tensors are the run's own, none is copied.
+
+        A tensor of ``extra`` that is one of the model's or an optimizer's is that one here too.
+        """
+        state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
+        kept = [*state["parameters"].values(), *state["buffers"].values()]
+        for optimizer in state["optimizers"]:
+            for entries in optimizer["state"].values():
+                kept += [value for value in entries.values() if torch.is_tensor(value)]
+        there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
+        memo: dict[int, Any] = {}
+        for tensor in _tensors(state["extra"]):
+            memo[id(tensor)] = there.get(_place(tensor), tensor)
+        state["extra"] = copy.deepcopy(state["extra"], memo)
+        return state
+
+    def persistent_buffers(self) -> frozenset[str]:
+        """Return the names of the buffers that ``model.state_dict()`` has."""
+        return frozenset(name for name, _ in self._model.named_buffers()) & frozenset(
+            self._model.state_dict()
+        )
+
+    def begin_with(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        states: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Take the optimizer states of another run, whose weights the model has taken already.
+
+        Raises:
+            ConfigError: that run's model has not all of this one's tensors, or others.
+        """
+        wanted = set(self._model.state_dict())
+        tied = {alias for alias, name in self.aliases().items() if name[6:] in weights}
+        missing = sorted(n for n in wanted - weights.keys() if f"model.{n}" not in tied)
+        if missing:
+            raise ConfigError(f"the checkpoint to start from has no {missing[0]!r}")
+        strange = sorted(weights.keys() - wanted)
+        if strange:
+            raise ConfigError(
+                f"the checkpoint to start from has {strange[0]!r}, which this model has not"
+            )
+        parameters = dict(self._model.named_parameters())
+        for optimizer in self._optimizers:
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for name, entries in states.items():
+                if name in parameters and id(parameters[name]) in own:
+                    optimizer.state[parameters[name]] = dict(entries)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the further names that ``model.state_dict()`` has for a tensor: tied weights."""
+        first = {id(tensor): name for name, tensor in self._model.named_parameters()}
+        first |= {id(tensor): name for name, tensor in self._model.named_buffers()}
+        found = self._model.state_dict(keep_vars=True)
+        return {
+            f"model.{name}": f"model.{first[id(tensor)]}"
+            for name, tensor in found.items()
+            if first.get(id(tensor), name) != name
+        }
+
+    def parameter_groups(self) -> dict[str, Any]:
+        """Return the plain values of all optimizers' groups, by the names that DCP gives them.
+
+        ``optim.param_groups.<number>.<key>``, parameters by name: the flattening of
+        ``torch.distributed.checkpoint`` since torch 2.4.
+        """
+        plain = (bool, int, float, str, type(None))
+        groups = [
+            {"params": group["params"], **group["values"]}
+            for optimizer in self._optimizers
+            for group in self._optimizer_state(optimizer)["groups"]
+        ]
+        return {
+            f"optim.param_groups.{number}.{key}": value
+            for number, group in enumerate(groups)
+            for key, value in group.items()
+            if isinstance(value, plain)
+            or (isinstance(value, tuple | list) and all(isinstance(part, plain) for part in value))
+        }
+
+    def check_fits(self, document: Any, specs: Sequence[Specified]) -> None:
+        """Make sure that a state that was kept is one of this model, before anything is written.
+
+        Raises:
+            ConfigError: names the first tensor of the model that differs.
+        """
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            theirs, ours = document[part], here[part]
+            for name, found in theirs.items():
+                if name not in ours:
+                    raise ConfigError(
+                        f"the checkpoint's model has {name!r}, which this script's has not"
+                    )
+                if isinstance(found, TensorRef):
+                    kept = _look(specs[found.index])
+                    if kept != _look(ours[name]):
+                        raise ConfigError(
+                            f"{name!r} is {kept} in the checkpoint and {_look(ours[name])} in this"
+                            " script's model"
+                        )
+            strange = sorted(ours.keys() - theirs.keys() - self._local_buffers)
+            if strange:
+                raise ConfigError(
+                    f"this script's model has {strange[0]!r}, which the checkpoint's has not"
+                )
 
     def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
         """Return where each tensor of a document is to be written: own storage where there is any.
@@ -281,6 +399,10 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, list | tuple | deque):
         for part in value:
             yield from _tensors(part)
+
+
+def _look(tensor: Specified | torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

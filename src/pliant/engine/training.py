@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,9 @@ from pliant.engine import probe, randomness
 from pliant.engine.data import Schedule
 from pliant.engine.groups import GroupBroken
 from pliant.engine.ledger import Ledger
-from pliant.engine.membership import Condition, Membership, Shape, Verdict, nodes
+from pliant.engine.membership import Condition, Membership, Shape, Verdict, Wishes, nodes
 from pliant.engine.reporter import Reporter
+from pliant.engine.saving import Saver
 from pliant.engine.slots import Attempt, Extras, Slots
 from pliant.engine.state import Specified, State
 from pliant.engine.update import Update
@@ -65,6 +67,7 @@ class Training:
         state: State,
         ledger: Ledger,
         reporter: Reporter,
+        saver: Saver,
     ) -> None:
         self._shape = shape
         self._schedule = schedule
@@ -74,6 +77,7 @@ class Training:
         self._state = state
         self._ledger = ledger
         self._reporter = reporter
+        self._saver = saver
         self._membership: Membership | None = None
         self._attempted: int | None = None
         self._result: Result | None = None
@@ -107,15 +111,18 @@ class Training:
 
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over."""
-        self.done = None
+        done, self.done = self.done, None
         self._state.check_parameters()
         self._update.check_schedulers()
         self._update.forget_gradients()
         if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
-            self.membership.settle(is_over=True)
+            self._end_call()
             index = None
         else:
             index = self.committed
+            if done is not None and self._is_to_be_kept(done.verdict):
+                with suppress(GroupBroken):  # whoever is left keeps another boundary
+                    self.keep(is_needed=False)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_head(self._schedule.seed, self.committed)
         return index
@@ -123,7 +130,7 @@ class Training:
     def leave_loop(self) -> None:
         """The script left the loop over steps with a ``break``: the job ends here."""
         self._has_left_loop = True
-        self.membership.settle(is_over=True)
+        self._end_call()
 
     def next_batch(self, step: int) -> tuple[Any] | None:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
@@ -187,6 +194,24 @@ class Training:
         self._update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
+    def restore(self, checkpoint: str) -> None:
+        """Take the state that a checkpoint holds."""
+        self._saver.restore(checkpoint)
+        self._update.follow_schedulers()
+        self._committed_at_s = time.monotonic()
+
+    def keep(self, *, is_needed: bool) -> None:
+        """Hand over this replica's share of the state at this boundary."""
+        self._saver.save(self.membership.member, self.membership.place, is_needed=is_needed)
+
+    def is_kept(self) -> bool:
+        """Whether this replica has done its part of all that was to be kept."""
+        return self._saver.is_settled
+
+    def lose(self, reason: str) -> None:
+        """A member of the generation is gone, or may be."""
+        self._saver.lose(reason)
+
     # --- helpers ------------------------------------------------------------------------
 
     def _begin(self, step: int) -> None:
@@ -213,9 +238,27 @@ class Training:
             self.give_up_attempt(buffers_may_be_written=False)
             return
         self._result = Result(step=step, buckets=buckets, extras=extras)
-        self._commit(
-            self.membership.decide(step, self._condition(step), wants_stop=self._wants_stop)
-        )
+        self._commit(self.membership.decide(step, self._condition(step), self._wishes()))
+
+    def _end_call(self) -> None:
+        """Keep what this call of ``steps()`` has come to, and count it."""
+        is_kept = False
+        while not is_kept:
+            try:
+                self.membership.await_kept()
+                self.keep(is_needed=True)
+                is_kept = True
+            except GroupBroken as broken:
+                self.membership.recover(broken.reason)
+        self.membership.settle(is_over=True)
+
+    def _is_to_be_kept(self, verdict: Verdict) -> bool:
+        """Whether those who agreed to keep this boundary are still together."""
+        return verdict.is_saved and verdict.generation == self.membership.member.current
+
+    def _wishes(self) -> Wishes:
+        is_due = self.membership.leads and self._saver.is_due(self.membership.member)
+        return Wishes(stop=self._wants_stop, save=is_due)
 
     def _condition(self, step: int) -> Condition:
         return Condition(

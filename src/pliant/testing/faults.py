@@ -10,6 +10,7 @@ A plan is text, so that it travels as a script's argument:
     r1@tail:4=hang:2.5         r1 sleeps for 2.5 s
     r1@tail:4=raise            r1 raises InjectedError
     r1@build:3+=SIGKILL        the first time r1 passes "build" with 3 steps committed or more
+    *@share:3+=SIGSTOP         likewise, any replica and each of them
 
 Several are joined by commas.  Each happens once.
 """
@@ -36,6 +37,10 @@ POINTS = frozenset(
         "tail",
         "evaluate",
         "reform",
+        "save",
+        "share",
+        "publish",
+        "restore",
     }
 )
 """Every phase in which a fault can be placed; the engine passes each of them."""
@@ -105,7 +110,7 @@ def install(hook: Hook | None) -> None:
 
 def install_plan(plan: str, *, replica: str) -> None:
     """Let the faults of ``plan`` that name ``replica`` happen in this process."""
-    waiting = [fault for fault in parse(plan) if fault.replica == replica]
+    waiting = [fault for fault in parse(plan) if fault.replica in (replica, "*")]
 
     def hook(point: str, step: int) -> None:
         for fault in waiting:

@@ -43,6 +43,12 @@ class Assignment:
     init: str | None = None
     """File with weights to start from."""
 
+    holder: str = ""
+    """Identifies the job at its checkpoints, in this life and in those before."""
+
+    pid: int = 0
+    """The process that runs the job on this node; without it the job is dead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker:

@@ -57,6 +57,26 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalChosen:
+    """How often there will be a checkpoint, and why: one sentence."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """No checkpoint could be written."""
+
+    replica: ReplicaId
+    committed: int
+    """Of the state that was to be kept."""
+    reason: str
+    retry_s: float | None
+    """When it is tried again, in seconds; None: the limit is reached, the job is to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The sentence of a ConfigError or UsageError; the worker ends with code 2."""
 
@@ -106,6 +126,8 @@ class AgentFailed:
     reason: str
 
 
-WorkerNote = Committed | Logged | Planned | Noted | Usage | Traceback | Ended
+WorkerNote = (
+    Committed | Logged | Planned | Noted | IntervalChosen | SaveFailed | Usage | Traceback | Ended
+)
 AgentNote = Started | Alive | AgentFailed
 Note = WorkerNote | AgentNote

@@ -1,0 +1,250 @@
+"""Checkpoint: what a script says about durable state, and a session's way to it.
+
+Owns the public object, its refusals, and putting the parts of this room together for one session:
+place, lease, writer, reader (``engine.durable.Durability``).  Must not know how any of them works.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.errors import DamagedError, MissingError
+from pliant.checkpoint.read import load, open_checkpoint
+from pliant.checkpoint.storage import Storage, StorageOptions, open_storage
+from pliant.checkpoint.tenure import Tenure
+from pliant.checkpoint.writer import DOCUMENT, Identity, Rules, Writer
+from pliant.core.durability import parse_interval
+from pliant.core.errors import ConfigError
+from pliant.core.vocabulary import Found, Lineage
+from pliant.engine.durable import CheckpointDamaged, Facts, Office, Snapshot
+
+MAX_FOUND = 8
+"""How many checkpoints a replica offers to go on from, newest first."""
+
+FREE = frozenset({"torch"})
+"""What may differ between a checkpoint and the run that goes on from it, with a warning."""
+
+
+class Checkpoint:
+    """Keeps a run on a directory or an object store, and goes on from what is there.
+
+    Args:
+        path: a directory, or a URL that fsspec knows: ``s3://bucket/gpt``, ``gs://...``.
+        every: ``"500steps"``, ``"10min"`` (s, min, h), or ``"auto"``: from what a save costs and
+            how often replicas are lost.
+        keep: how many of the newest stay.
+        milestones: every so many steps one stays for ever; or a list of counts of steps.
+        copy_to: a second place, to which each is copied once it is published.
+        storage_options: passed to the file system (keys, ``endpoint_url``, ...), for both places.
+        encryption: server-side, for S3: ``"AES256"`` or ``"aws:kms"``.
+        encryption_key: key id for ``"aws:kms"``.
+        max_unprotected: ends the job when saves have failed for so long, as ``"1h"``; None: never.
+        timeout_s: longest wait for one answer of an object store, in seconds.
+
+    A checkpoint is a ``torch.distributed.checkpoint`` directory; see docs/howto/checkpoints.md.
+
+    Raises:
+        ConfigError: an argument cannot work; the sentence says what to change.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every: str = "auto",
+        keep: int = 3,
+        milestones: int | Sequence[int] | None = None,
+        copy_to: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        encryption: str | None = None,
+        encryption_key: str | None = None,
+        max_unprotected: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if keep < 1:
+            raise ConfigError(f"keep={keep} checkpoints must be at least 1")
+        if isinstance(milestones, int) and milestones < 1:
+            raise ConfigError(f"milestones={milestones} must be at least 1 step apart")
+        limit = None if max_unprotected is None else parse_interval(max_unprotected)
+        if limit is not None and limit.seconds is None:
+            raise ConfigError(
+                f"max_unprotected={max_unprotected!r} must be a time, as '30min' or '1h'"
+            )
+        options = StorageOptions(
+            fsspec=dict(storage_options or {}),
+            encryption=encryption,
+            encryption_key=encryption_key,
+            timeout_s=timeout_s,
+        )
+        self._rules = Rules(
+            interval=parse_interval(every),
+            keep=keep,
+            milestones=milestones,
+            max_unprotected_s=None if limit is None else limit.seconds,
+        )
+        self._path = os.fspath(path)
+        self._storage = open_storage(_absolute(self._path), options)
+        self._second = None if copy_to is None else open_storage(_absolute(copy_to), options)
+        self._tenure: Tenure | None = None
+        self._writer: Writer | None = None
+
+    @property
+    def path(self) -> str:
+        """The place, as it was given."""
+        return self._path
+
+    # --- engine.durable.Durability ------------------------------------------------------
+
+    def open(self, facts: Facts, office: Office) -> tuple[Found, ...]:
+        """Take the place; return what is there to go on from, newest first.
+
+        Raises:
+            ConfigError: another job holds it, or what is there is of another run.
+            StorageError: it cannot be reached or written.
+        """
+        holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
+        self._tenure = Tenure(self._storage, holder, pid=facts.pid)
+        self._tenure.ensure()
+        found = self._look(facts, office)
+        self._writer = Writer(
+            self._storage,
+            rules=self._rules,
+            identity=Identity(job=facts.job, values=dict(facts.identity)),
+            office=office,
+            tenure=self._tenure,
+            second=self._second,
+            committed=found[0].committed if found else 0,
+        )
+        return found
+
+    def reader(self, name: str) -> Reader:
+        """Open one that was found."""
+        return Reader(self._storage, name)
+
+    def is_due(self, committed: int) -> bool:
+        """Whether the boundary after so many steps is to be saved."""
+        return self._open().is_due(committed)
+
+    def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
+        """Copy this replica's share and write it in the background."""
+        return self._open().begin(snapshot, is_needed=is_needed)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this replica's part of all that was begun is done."""
+        return self._writer is None or self._writer.is_settled
+
+    @property
+    def stall_s(self) -> float:
+        """How long the last snapshot kept the training waiting, in seconds."""
+        return self._open().stall_s
+
+    def lose(self, reason: str) -> None:
+        """Forget what is being written."""
+        del reason
+        self._open().lose()
+
+    def close(self, *, wait_s: float, is_over: bool) -> None:
+        """End; give the place back if the run is over."""
+        if self._writer is not None:
+            self._writer.close(wait_s=wait_s)
+            self._writer = None
+        if self._tenure is not None and is_over:
+            self._tenure.release()
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            raise AssertionError("used before a session had opened it")
+        return self._writer
+
+    def _look(self, facts: Facts, office: Office) -> tuple[Found, ...]:
+        """Return the published checkpoints that look whole; say which do not.
+
+        Only their manifests are read: each byte is proved when one is loaded.
+        """
+        found: list[Found] = []
+        for one in catalogue.listed(self._storage):
+            if len(found) == MAX_FOUND:
+                break
+            if one.damage is not None:
+                office.noted(f"skipped: {one.damage}")
+                continue
+            manifest = open_checkpoint(self._storage, one.name).manifest
+            if manifest is None:
+                continue
+            if not found:
+                self._check_identity(one.name, manifest.identity, facts, office)
+            found.append(
+                Found(
+                    name=one.name,
+                    committed=one.committed,
+                    lineage=Lineage(one.lineage),
+                    calls=int(manifest.facts.get("calls", 0)),
+                )
+            )
+        return tuple(found)
+
+    def _check_identity(
+        self, name: str, theirs: Mapping[str, Any], facts: Facts, office: Office
+    ) -> None:
+        """Make sure that going on gives what the run would have given.
+
+        Raises:
+            ConfigError: names the first value that differs.
+        """
+        for key, mine in facts.identity:
+            if key not in theirs or theirs[key] == mine:
+                continue
+            what = f"{key} is {mine} here and {theirs[key]} in checkpoint {name}"
+            if key in FREE:
+                office.noted(f"{what}: the bits may differ from those of an undisturbed run")
+                continue
+            raise ConfigError(
+                f"{what} of {self._storage.place()}; go on with what it was, or give this run a "
+                "place of its own (with --init it can start from those weights)"
+            )
+
+
+class Reader:
+    """One checkpoint, opened when something of it is wanted (``engine.durable.Reader``)."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+
+    def document(self) -> bytes:
+        """Return the engine's document."""
+        with _damage():
+            value = load(open_checkpoint(self._storage, self._name), [DOCUMENT])[DOCUMENT]
+        if not isinstance(value, bytes):
+            raise CheckpointDamaged(f"its {DOCUMENT} is a {type(value).__name__}")
+        return value
+
+    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Fill the tensors, each proved by its digest."""
+        with _damage():
+            load(open_checkpoint(self._storage, self._name), list(into), into=into)
+
+
+class _damage:  # noqa: N801  a context manager
+    """Turns what is wrong with a checkpoint into what the engine knows of it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, DamagedError | MissingError | ConfigError):
+            raise CheckpointDamaged(str(error)) from error
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return where a place is whatever directory the script changes to."""
+    text = os.fspath(path)
+    return text if "://" in text else str(Path(text).absolute())

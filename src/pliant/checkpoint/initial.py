@@ -1,0 +1,84 @@
+"""Initial: what a new run starts from, taken out of a checkpoint of any origin and size.
+
+``python -m pliant.checkpoint.initial SOURCE FILE`` writes model weights, and optimizer states if
+there are any, unsharded, into one file that every replica can read (``pliant run --init SOURCE``).
+Owns which items those are; counters, schedules and the place in the data stay behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.read import Checkpoint, load, open_checkpoint
+from pliant.checkpoint.storage import open_storage
+from pliant.core.errors import ConfigError, PliantError
+
+MARK = "pliant_initial"
+"""Key of the file; a file of plain weights has none of this name."""
+
+MODEL, STATES = "model.", "optim.state."
+
+
+def write_initial(source: str, target: Path, *, trust: bool = False) -> None:
+    """Write what a run can start from.
+
+    Args:
+        source: a DCP directory or URL, or a root of pliant's, of which the newest is taken.
+        target: file to write.
+        trust: read an index that holds more than an index does: runs code that it names.
+
+    Raises:
+        ConfigError: there is no checkpoint, or no tensor of a model in it.
+        PliantError: it cannot be read.
+    """
+    checkpoint = _open(source, trust=trust)
+    names = [name for name, item in checkpoint.items.items() if item.kind == "tensor"]
+    if any(name.startswith(MODEL) for name in names):
+        weights = {name: name.removeprefix(MODEL) for name in names if name.startswith(MODEL)}
+    else:  # a bare model.state_dict()
+        weights = {name: name for name in names}
+    if not weights:
+        raise ConfigError(f"{checkpoint.place} holds no tensor")
+    states = {name: name.removeprefix(STATES) for name in names if name.startswith(STATES)}
+    values = load(checkpoint, [*weights, *states], trust=trust)
+    optim: dict[str, dict[str, Any]] = {}
+    for name, rest in states.items():
+        parameter, _, key = rest.rpartition(".")
+        optim.setdefault(parameter, {})[key] = values[name]
+    torch.save(
+        {
+            MARK: 1,
+            "model": {short: values[name] for name, short in weights.items()},
+            "optim": optim,
+        },
+        target,
+    )
+
+
+def _open(source: str, *, trust: bool) -> Checkpoint:
+    storage = open_storage(source)
+    there = catalogue.listed(storage)
+    whole = next((one.name for one in there if one.damage is None), None)
+    if there and whole is None:
+        raise ConfigError(f"every checkpoint in {source} is damaged: {there[0].damage}")
+    return open_checkpoint(storage, whole or "", trust=trust)
+
+
+def main() -> int:
+    """Write the file; a reason it cannot be done goes to standard error, with exit code 2."""
+    source, target, *options = sys.argv[1:]
+    try:
+        write_initial(source, Path(target), trust="--trust" in options)
+    except PliantError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

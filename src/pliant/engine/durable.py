@@ -1,0 +1,297 @@
+"""Durable: what a session's state looks like outside of its processes, and who keeps it there.
+
+Owns the names that tensors have in a checkpoint, the document that holds everything else, and the
+seam to whoever writes and reads them (``pliant.checkpoint``).  Must not know storage, files or
+intervals.
+
+    model.<fqn>                 parameters and persistent buffers, named as by ``state_dict()``
+    buffers.<fqn>               buffers that are not persistent
+    optim.state.<fqn>.<key>     optimizer states, as torch.distributed.checkpoint names them
+    extra.<path>                tensors of ``extra_state``
+    other.<path>                tensors of anything else
+    pliant.document             the rest: counters, hyper-parameters, schedulers, scaler, flags
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from pliant.core.errors import ConfigError, PliantError
+from pliant.core.vocabulary import Found, Generation, Lineage
+from pliant.engine.codec import DTYPES, DocumentError, decode, encode
+from pliant.engine.state import State
+from pliant.engine.transfer import TensorSpec
+
+VERSION = 1
+"""Of the document; one with a higher number is refused."""
+
+
+class CheckpointDamaged(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """A checkpoint cannot be used as it lies there; the message names it and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What does not change during one life of a session."""
+
+    job: str
+    holder: str
+    """Who may write: the same for all replicas of a job, and for the job when it is resumed."""
+
+    pid: int
+    """Process without which the holder is dead."""
+
+    identity: tuple[tuple[str, str], ...]
+    """What must be equal for exact results, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state at a step boundary; its tensors are the run's own until ``begin`` returns."""
+
+    committed: int
+    lineage: Lineage
+    generation: Generation
+    """Whose members share the writing."""
+
+    calls: int
+    """Finished ``steps()`` calls: one that resumes passes through them."""
+
+    rank: int
+    size: int
+    """Which share of the state this replica writes, and of how many."""
+
+    document: bytes
+    tensors: Mapping[str, torch.Tensor]
+    """By name, in the same order on all members."""
+
+    objects: Mapping[str, Any]
+    """What others than pliant read: plain values by name."""
+
+    aliases: Mapping[str, str]
+    """Further names of tensors that the model holds more than once (tied weights)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where a run stands that was read from a checkpoint."""
+
+    committed: int
+    calls: int
+
+
+class Office(Protocol):
+    """What whoever writes checkpoints asks and tells; from any thread."""
+
+    def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
+        """Ask whether this lineage is still the job's; blocks until there is an answer."""
+
+    def saved(
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+    ) -> None:
+        """Tell that a checkpoint is durable, and how long that took from its snapshot."""
+
+    def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
+        """Tell that none could be written; ``retry_s`` is None if the job is to end for it."""
+
+    def explained(self, reason: str) -> None:
+        """Say how often there will be a checkpoint, and why."""
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+
+
+class Reader(Protocol):
+    """One checkpoint that is open for reading."""
+
+    def document(self) -> bytes:
+        """Return the document.
+
+        Raises:
+            CheckpointDamaged: it cannot be read or is not what was written.
+        """
+
+    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Fill these tensors, each proved by its digest, whatever their strides.
+
+        Raises:
+            CheckpointDamaged: one is missing, of another shape, or not what was written; any of
+                the tensors may be half filled.
+        """
+
+
+@runtime_checkable
+class Durability(Protocol):
+    """Who keeps a session's checkpoints; on the main thread, which waits only where it says so."""
+
+    def open(self, facts: Facts, office: Office) -> tuple[Found, ...]:
+        """Take the place of the checkpoints; return those that are there, newest first.
+
+        Raises:
+            ConfigError: another job holds it, or it cannot be used.
+        """
+
+    def reader(self, name: str) -> Reader:
+        """Open one that was found."""
+
+    def is_due(self, committed: int) -> bool:
+        """Whether the boundary after so many steps is to be saved; asked of the leader."""
+
+    def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
+        """Copy this replica's share and write it in the background.
+
+        While another is being written it waits for that if ``is_needed``, else does nothing and
+        returns False.
+        """
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this replica's part of all that was begun is done; the leader publishes, too."""
+
+    def lose(self, reason: str) -> None:
+        """A member is gone: forget what is being written, for it may have had a share of it."""
+
+    def close(self, *, wait_s: float, is_over: bool) -> None:
+        """End; wait so long at most for what is being written.
+
+        ``is_over``: the run is, not only this replica's part in it.
+        """
+
+
+# --- out --------------------------------------------------------------------------------
+
+
+def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """Return the document and the tensors by name, in a fixed order; copies no tensor."""
+    document, tensors = encode(state.capture_to_keep())
+    names = _names(json.loads(document), len(tensors), state.persistent_buffers())
+    specs = [TensorSpec.of(tensor) for tensor in tensors]
+    form = {
+        "version": VERSION,
+        "committed": committed,
+        "calls": calls,
+        "tensors": [
+            [name, _word_of(spec.dtype), spec.shape, spec.stride]
+            for name, spec in zip(names, specs, strict=True)
+        ],
+        "state": document.decode(),
+    }
+    return json.dumps(form).encode(), dict(
+        zip(names, map(torch.Tensor.detach, tensors), strict=True)
+    )
+
+
+def _names(form: Any, count: int, persistent: frozenset[str]) -> list[str]:
+    """Name each tensor by the first place at which the state holds it."""
+    names = [""] * count
+    used: set[str] = set()
+    for path, index in _places(form, ()):
+        if not names[index]:
+            name = _name(path, persistent)
+            while name in used:  # two places that spell alike
+                name += "'"
+            used.add(name)
+            names[index] = name
+    return names
+
+
+def _places(form: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path and the index of every tensor in a document."""
+    if not isinstance(form, list) or not form:
+        return
+    tag, *rest = form
+    if tag == "tensor":
+        yield path, rest[0]
+    elif tag in ("dict", "OrderedDict", "Counter", "defaultdict"):
+        for key, value in (pair for pair in rest if isinstance(pair, list)):
+            word = key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))
+            yield from _places(value, (*path, word))
+    else:
+        for number, item in enumerate(rest):
+            yield from _places(item, (*path, str(number)))
+
+
+def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
+    match path:
+        case ("parameters", name):
+            return f"model.{name}"
+        case ("buffers", name):
+            return f"model.{name}" if name in persistent else f"buffers.{name}"
+        case ("optimizers", _, "state", *rest):
+            return ".".join(("optim", "state", *rest))
+        case ("extra", *rest):
+            return ".".join(("extra", *(word for word in rest if word)))
+        case _:
+            return ".".join(("other", *path))
+
+
+# --- in ---------------------------------------------------------------------------------
+
+
+def position(reader: Reader) -> Restored:
+    """Return where the run of a checkpoint stands.
+
+    Raises:
+        CheckpointDamaged: it cannot be read.
+    """
+    return _read(reader).restored
+
+
+def restore(state: State, reader: Reader) -> Restored:
+    """Put a checkpoint into a session's objects; they may be half written if it raises.
+
+    Raises:
+        CheckpointDamaged: it cannot be read, or is not what was written.
+        ConfigError: it was made by another model or other optimizers.
+    """
+    kept = _read(reader)
+    specs = [spec for _, spec in kept.tensors]
+    state.check_fits(kept.tree, specs)
+    targets = state.allocate(kept.tree, specs)
+    reader.read({name: target for (name, _), target in zip(kept.tensors, targets, strict=True)})
+    state.apply(decode(kept.document, targets))
+    return kept.restored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A document that was read."""
+
+    restored: Restored
+    tensors: list[tuple[str, TensorSpec]]
+    document: bytes
+    tree: Any
+    """The state with references in place of its tensors."""
+
+
+def _read(reader: Reader) -> _Kept:
+    text = reader.document()
+    try:
+        form = json.loads(text)
+        is_newer = form["version"] > VERSION
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(f"its document cannot be read: {error}") from error
+    if is_newer:
+        raise ConfigError("the checkpoint was written by a newer pliant; install that version")
+    try:
+        document = form["state"].encode()
+        return _Kept(
+            restored=Restored(committed=int(form["committed"]), calls=int(form["calls"])),
+            tensors=[
+                (name, TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
+                for name, word, shape, stride in form["tensors"]
+            ],
+            document=document,
+            tree=decode(document),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, DocumentError) as error:
+        raise CheckpointDamaged(f"its document cannot be read: {error}") from error
+
+
+def _word_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,73 @@
+"""Sessions that keep their runs on an object store, through connections that break, and twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoint.conftest import BUCKET, s3_client, s3_options
+from tests.checkpoint.proxy import proxy
+from tests.engine import models
+
+import pliant
+from pliant.checkpoint.catalogue import listed
+from pliant.checkpoint.storage import StorageOptions, open_storage
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 8
+
+
+class Died(Exception):  # noqa: N818  what happens to a process
+    pass
+
+
+def train(place: str, *, die_at: int | None = None, **options: Any) -> str:
+    def on_tail(session: pliant.Session, step: Any) -> None:
+        if step.index == die_at:
+            raise Died
+
+    checkpoint = pliant.Checkpoint(place, **{"every": "1steps", **options})
+    return models.train(models.build("gpt"), STEPS, on_tail=on_tail, checkpoint=checkpoint)
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> str:
+    client = s3_client(s3_endpoint)
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+    return f"s3://{BUCKET}"
+
+
+def test_a_run_on_s3_goes_on_with_the_same_bits(bucket: str, s3_endpoint: str) -> None:
+    place, options = f"{bucket}/run-a", s3_options(s3_endpoint)
+    digest = models.train(models.build("gpt"), STEPS)
+    with pytest.raises(Died):
+        train(place, die_at=5, storage_options=options, encryption="AES256")
+
+    assert train(place, storage_options=options, encryption="AES256") == digest
+
+    newest = listed(open_storage(place, StorageOptions(fsspec=options)))[0]
+    assert (newest.committed, newest.damage) == (STEPS, None)
+
+
+def test_each_checkpoint_is_copied_to_a_second_place(tmp_path: Path) -> None:
+    digest = train(str(tmp_path / "first"), copy_to=tmp_path / "second")
+    there = [one.name for one in listed(open_storage(str(tmp_path / "second")))]
+
+    assert there[0] == f"step-{STEPS:08d}-l1"
+    (tmp_path / "first").rename(tmp_path / "lost")
+    assert train(str(tmp_path / "second")) == digest
+
+
+def test_a_connection_that_is_reset_costs_no_checkpoint(bucket: str, s3_endpoint: str) -> None:
+    digest = models.train(models.build("gpt"), STEPS)
+    with proxy(s3_endpoint) as between:
+        between.cut(after=40_000, times=3)
+        options = s3_options(between.endpoint)
+
+        assert train(f"{bucket}/run-b", storage_options=options, every="3steps") == digest
+
+    newest = listed(open_storage(f"{bucket}/run-b", StorageOptions(fsspec=s3_options(s3_endpoint))))
+    assert (newest[0].committed, newest[0].damage) == (STEPS, None)

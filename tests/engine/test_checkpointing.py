@@ -1,0 +1,174 @@
+"""A script that runs alone keeps its state, and goes on from it with the same bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine import models
+
+import pliant
+from pliant.core.errors import ConfigError
+
+STEPS = 9
+
+
+class Died(Exception):  # noqa: N818  what happens to a process
+    pass
+
+
+def train(
+    model: str, place: Path, steps: int = STEPS, *, die_at: int | None = None, **changes: Any
+) -> str:
+    def on_tail(session: pliant.Session, step: Any) -> None:
+        if step.index == die_at:
+            raise Died
+
+    options = {"every": "2steps", **changes.pop("checkpoint", {})}
+    return models.train(
+        models.build(model),
+        steps,
+        on_tail=on_tail,
+        checkpoint=pliant.Checkpoint(place, **options),
+        **changes,
+    )
+
+
+def names(place: Path) -> list[str]:
+    return sorted(path.parent.name for path in place.glob("step-*/pliant.json"))
+
+
+def flip_a_byte(checkpoint: Path) -> None:
+    data = max(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    bytes_ = bytearray(data.read_bytes())
+    bytes_[len(bytes_) // 2] ^= 1
+    data.write_bytes(bytes_)
+
+
+@pytest.mark.parametrize("model", sorted(models.CASES))
+def test_a_script_that_died_goes_on_and_ends_with_the_same_bits(tmp_path: Path, model: str) -> None:
+    for die_at in (4, 7):
+        with pytest.raises(Died):
+            train(model, tmp_path, die_at=die_at)
+
+    digest = train(model, tmp_path)
+
+    assert digest == models.train(models.build(model), STEPS)
+    assert names(tmp_path)[-1].startswith(f"step-{STEPS:08d}-l")
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_a_finished_run_is_only_read_again(tmp_path: Path) -> None:
+    digest = train("frozen", tmp_path)  # in two calls of steps()
+
+    assert train("frozen", tmp_path, die_at=0) == digest
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = train("gpt", tmp_path)
+    newest = names(tmp_path)[-1]
+    flip_a_byte(tmp_path / newest)
+
+    assert train("gpt", tmp_path) == digest
+    said = capsys.readouterr().err
+    assert f"pliant: checkpoint {newest} is skipped: " in said
+    assert "does not match" in said
+
+
+def test_where_every_checkpoint_is_damaged_nothing_else_is_trained(tmp_path: Path) -> None:
+    train("gpt", tmp_path)
+    for name in names(tmp_path):
+        flip_a_byte(tmp_path / name)
+
+    with pytest.raises(ConfigError, match="no checkpoint of this run can be used; the last one"):
+        train("gpt", tmp_path)
+
+
+def test_only_so_many_are_kept_and_the_milestones(tmp_path: Path) -> None:
+    train("gpt", tmp_path, 12, checkpoint={"every": "1steps", "keep": 2, "milestones": 6})
+
+    kept = [int(name.split("-")[1]) for name in names(tmp_path)]
+    assert kept[-1] == 12
+    assert len(kept) <= 3
+
+
+def test_a_run_with_another_seed_does_not_go_on_from_there(tmp_path: Path) -> None:
+    train("gpt", tmp_path)
+
+    with pytest.raises(ConfigError, match=r"seed is 7 here and 11 in checkpoint step-00000009-l1"):
+        train("gpt", tmp_path, seed=7)
+
+
+def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    code = """
+import sys
+from pliant.checkpoint.lease import acquire
+from pliant.checkpoint.storage import open_storage
+acquire(open_storage(sys.argv[1]), "first")
+print("held", flush=True)
+sys.stdin.read()
+"""
+    first = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "held\n"
+    with pytest.raises(ConfigError, match="belongs to another job: job first"):
+        train("gpt", tmp_path)
+    first.kill()
+    first.wait()
+    first.communicate()
+
+    assert train("gpt", tmp_path) == models.train(models.build("gpt"), STEPS)
+
+
+def test_what_storage_refuses_is_told_and_the_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "kept"
+
+    def on_tail(session: pliant.Session, step: Any) -> None:
+        if step.index == 0:
+            place.rename(tmp_path / "away")
+            place.touch()
+
+    def on_end(session: pliant.Session) -> None:
+        place.unlink()
+        (tmp_path / "away").rename(place)
+
+    digest = models.train(
+        models.build("gpt"),
+        4,
+        on_tail=on_tail,
+        checkpoint=pliant.Checkpoint(place, every="1steps", max_unprotected="1h"),
+        on_end=on_end,
+    )
+
+    assert digest == models.train(models.build("gpt"), 4)
+    assert "no checkpoint after step " in capsys.readouterr().err
+    assert names(place)[-1] == "step-00000004-l1"  # the last one was tried until it could be
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"every": "often"}, "every='often' is no interval"),
+        ({"keep": 0}, "keep=0 checkpoints must be at least 1"),
+        ({"milestones": 0}, "milestones=0 must be at least 1"),
+        ({"max_unprotected": "9steps"}, "max_unprotected='9steps' must be a time"),
+        ({"encryption": "AES256"}, "encryption='AES256' is for s3://"),
+    ],
+)
+def test_impossible_arguments_are_refused(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        pliant.Checkpoint(tmp_path, **options)
