@@ -127,8 +127,8 @@ def test_the_help_is_the_reviewed_one(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["scale", "4"], ["drain", "r3"], ["kill", "r2"], ["stop"], ["explain"], ["audit"],
-     ["logs", "r1"]],
+    [["status"], ["scale", "4"], ["drain", "r3"], ["kill", "r2"], ["stop"], ["suspend"],
+     ["explain"], ["audit"], ["logs", "r1"]],
 )  # fmt: skip
 def test_without_a_job_every_command_says_how_to_start_one(
     capsys: pytest.CaptureFixture[str], arguments: list[str]

@@ -152,5 +152,5 @@ def test_what_stopping_means_stays_above_the_live_panel() -> None:
             view.record({"kind": "exited", "exited_kind": "finished", "replica": replica})
 
     last = text.getvalue().rindex("╭")
-    assert "without checkpoints" in text.getvalue()[:last]
+    assert "stopping at the next step boundary" in text.getvalue()[:last]
     assert "r3 finished" in text.getvalue()[last:]

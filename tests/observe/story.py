@@ -88,6 +88,25 @@ class Story:
         self.write("switch", to=list(members), order=order)
         return self.enter(*members, pause_s=pause_s)
 
+    def restore(self, *members: str, checkpoint: str, committed: int, lineage: int = 2) -> Story:
+        """Everybody is new; the run goes on from a checkpoint."""
+        self.committed = committed
+        order = self.order(self.generation + 1, members)
+        order["restore"] = {"checkpoint": checkpoint, "committed": committed, "lineage": lineage}
+        self.write("switch", to=list(members), order=order)
+        return self.enter(*members)
+
+    def saved(self, checkpoint: str, seconds: float = 0.5) -> Story:
+        self.write(
+            "saved",
+            replica=self.members[0],
+            checkpoint=checkpoint,
+            committed=self.committed,
+            lineage=1,
+            seconds=seconds,
+        )
+        return self
+
     def reform(self, *members: str, pause_s: float = 0.0) -> Story:
         order = self.order(self.generation + 1, members)
         self.write("reform", to=list(members), order=order)

@@ -312,3 +312,28 @@ def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
     corrupted = [{**line, "ids": changed} if line is victim else line for line in lines]
 
     assert changed == victim["ids"] or not audit_of({"r1": corrupted}, plan).exactly_once
+
+
+def test_what_a_restore_undid_is_counted_and_counts_for_nothing_else() -> None:
+    first = [line for step in range(6) for line in done(step)]
+    second = [line for step in range(4, 8) for line in done(step, generation=2, lineage=2)]
+
+    audit = audit_of({"r1": first, "r2": second}, PLAN)
+
+    assert audit.exactly_once, audit.problems
+    assert (audit.committed_steps, audit.superseded) == (8, 2)
+
+
+def test_a_run_may_begin_at_the_step_of_a_checkpoint_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    lines = [line for step in range(3, 9) for line in done(step, generation=1, lineage=2)]
+    (tmp_path / "ledger" / "r1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    restore = {"checkpoint": "step-3", "committed": 3, "lineage": 2}
+    order = {"generation": 1, "members": [], "restore": restore}
+    events = [spare(), {"v": 1, "kind": "switch", "order": order}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+
+    audit = audit_run(tmp_path)
+
+    assert audit.exactly_once, audit.problems
+    assert (audit.first_step, audit.committed_steps) == (3, 6)

@@ -132,8 +132,8 @@ def test_what_can_be_seen_beforehand_starts_nothing(
          "loss.backward() was called on the session's model; call step.backward(loss), once per "
          "micro-batch (train.py, line 14)"),
         ("session() as", "session(checkpoint='x') as",
-         "checkpoint= is a later capability; leave it out, and keep finished weights with "
-         "session.save(path) (train.py, line 8)"),
+         "checkpoint='x' is a str; pass a place and an interval: "
+         "checkpoint=pliant.Checkpoint('runs/gpt', every='10min') (train.py, line 8)"),
         ("os.path.exists(\"other\")", "False, device='meta'",
          "'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later capability "
          "(train.py, line 8)"),

@@ -129,7 +129,7 @@ def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:
     said, _ = run.communicate(timeout=WAIT_S)
 
     assert run.returncode == 3
-    assert "without checkpoints (a later capability) this run cannot be continued" in said
+    assert "stopping at the next step boundary" in said
     audit = pliant(home, "audit", "--json")
     assert audit.returncode == 0, audit.stdout
     assert json.loads(audit.stdout)["samples_exactly_once"] is True

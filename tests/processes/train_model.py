@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from tests.engine import models
 
+import pliant
 from pliant import Session
 from pliant.engine import elastic, shared
 from pliant.engine.bootstrap import worker_context
@@ -77,6 +78,7 @@ def main() -> None:
         on_batch=on_batch,
         on_end=on_end,
         num_workers=options.num_workers,
+        checkpoint=checkpoint(options),
         reduction=options.reduction,
         break_at=break_at,
         **{
@@ -87,6 +89,14 @@ def main() -> None:
     )
     line = {"replica": who[0].replica, "digest": digest, "committed": who[0].committed}
     append(options.digest_file, line)
+
+
+def checkpoint(options: argparse.Namespace) -> pliant.Checkpoint | None:
+    if options.checkpoint is None:
+        return None
+    return pliant.Checkpoint(
+        options.checkpoint, every=options.every, max_unprotected=options.max_unprotected
+    )
 
 
 def go_wrong(options: argparse.Namespace, me: str, case: models.Case, step: int) -> None:
@@ -116,6 +126,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
     parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
+    parser.add_argument("--checkpoint", help="where the run is kept")
+    parser.add_argument("--every", default="3steps", help="how often")
+    parser.add_argument("--max-unprotected", help="how long it may go on without")
     parser.add_argument(
         "--windows-above", type=int, default=0, help="bytes of a bucket; these models are small"
     )

@@ -49,6 +49,10 @@ class Client:
         """Stop the job at the next step boundary."""
         return self._ask("POST", "/v1/stop", {})
 
+    def suspend(self) -> dict[str, Any]:
+        """Stop the job at the next step boundary, with a checkpoint."""
+        return self._ask("POST", "/v1/suspend", {})
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         try:
             response = self._http.request(method, path, json=body)

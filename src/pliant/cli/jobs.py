@@ -17,6 +17,9 @@ from pliant.core.errors import ConfigError
 
 NONE_RUNNING = "no job is running; start one with pliant run"
 
+SUSPENDED = ".suspended"
+"""Ends the names of records of jobs that do not run and can go on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
@@ -65,6 +68,47 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
     return sorted(found, key=lambda job: job.started)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedJob:
+    """A job that does not run and can go on from a checkpoint."""
+
+    job: str
+    out: Path
+    committed: int
+
+
+def record_suspended(job: str, out: Path, committed: int, directory: Path | None = None) -> None:
+    """Remember a job that can go on; what cannot be remembered is still on its storage."""
+    directory = jobs_directory() if directory is None else directory
+    values = {"job": job, "out": str(out.absolute()), "committed": committed}
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / f"{job}{SUSPENDED}").write_text(json.dumps(values))
+
+
+def forget_suspended(job: str, directory: Path | None = None) -> None:
+    """Forget a job that runs again."""
+    with suppress(OSError):
+        ((jobs_directory() if directory is None else directory) / f"{job}{SUSPENDED}").unlink()
+
+
+def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
+    """Return the jobs that can go on, by name; forget those whose directory is gone."""
+    directory = jobs_directory() if directory is None else directory
+    found = []
+    for path in sorted(directory.glob(f"*{SUSPENDED}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = json.loads(path.read_text())
+            job = SuspendedJob(
+                job=str(values["job"]), out=Path(values["out"]), committed=int(values["committed"])
+            )
+            if (job.out / "events.jsonl").exists():
+                found.append(job)
+            else:
+                path.unlink()
+    return found
+
+
 def find_job(name: str | None = None, directory: Path | None = None) -> RunningJob:
     """Return the job that is meant.
 
@@ -79,7 +123,7 @@ def find_job(name: str | None = None, directory: Path | None = None) -> RunningJ
         others = f"running: {_names(jobs)}" if jobs else "none is; start one with pliant run"
         raise ConfigError(f"no job named {name} is running; {others}")
     if not jobs:
-        raise ConfigError(NONE_RUNNING)
+        raise ConfigError(_none_running(directory))
     if len(jobs) > 1:
         raise ConfigError(f"several jobs are running, say which with --job: {_names(jobs)}")
     return jobs[0]
@@ -102,6 +146,40 @@ def find_run(name: str | None, out: Path | None, directory: Path | None = None) 
     logs = list(Path("runs").glob("*/events.jsonl"))
     if not logs:
         raise ConfigError(NONE_RUNNING)
+    return max(logs, key=lambda path: path.stat().st_mtime).parent
+
+
+def _none_running(directory: Path | None) -> str:
+    waiting = suspended_jobs(directory)
+    if not waiting:
+        return NONE_RUNNING
+    names = ", ".join(f"{job.job} (after step {job.committed})" for job in waiting)
+    return f"no job is running; suspended: {names}; go on with pliant resume {waiting[-1].job}"
+
+
+def find_resumable(which: str | None, directory: Path | None = None) -> Path:
+    """Return the directory of the run to resume: named, or of a suspended job, or the newest here.
+
+    Raises:
+        ConfigError: there is none, or several are suspended.
+    """
+    if which is not None and (Path(which) / "events.jsonl").is_file():
+        return Path(which)
+    waiting = suspended_jobs(directory)
+    if which is not None:
+        named = next((job for job in waiting if job.job == which), None)
+        if named is None:
+            known = ", ".join(job.job for job in waiting) or "none is"
+            raise ConfigError(f"{which} is neither a run's directory nor suspended ({known})")
+        return named.out
+    if len(waiting) > 1:
+        names = ", ".join(job.job for job in waiting)
+        raise ConfigError(f"several jobs are suspended, say which: {names}")
+    if waiting:
+        return waiting[0].out
+    logs = list(Path("runs").glob("*/events.jsonl"))
+    if not logs:
+        raise ConfigError("there is no run to resume here; name its directory")
     return max(logs, key=lambda path: path.stat().st_mtime).parent
 
 

@@ -31,7 +31,7 @@ from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
-from pliant.observe.explain import decisions_of
+from pliant.observe.explain import decisions_of, interval_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.prose import count
 from pliant.observe.status import board_of
@@ -104,8 +104,10 @@ def run(
         typer.Option("--out", metavar="DIR", help="Where its files go.  [default: runs/NAME]"),
     ] = None,
     init: Annotated[
-        Path | None,
-        typer.Option("--init", metavar="FILE", help="Start from weights that a session saved."),
+        str | None,
+        typer.Option(
+            "--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."
+        ),
     ] = None,
     max_restarts: Annotated[
         int | None,
@@ -128,6 +130,10 @@ def run(
             help="Whose output to show.  [default: the oldest replica's]",
         ),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in --out from its newest checkpoint."),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background; follow it with status.")
     ] = False,
@@ -152,6 +158,7 @@ def run(
         "max_restarts": max_restarts,
         "port": port,
         "show": show,
+        "resume": resume or None,
     }
     command, job = settings.read_command(target, arguments or [])
     resolved = settings.resolve(given, os.environ, job)
@@ -219,16 +226,45 @@ def stop(job: Job = None, as_json: Json = False) -> int:
 
 
 @app.command()
+def suspend(job: Job = None, as_json: Json = False) -> int:
+    """Stop a job with a checkpoint, to resume it later."""
+    values = Client(jobs.find_job(job)).suspend()
+    return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
+
+
+@app.command()
+def resume(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN|JOB", help="Its directory, or the name of a suspended job."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; follow it with status.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Go on with a run from its newest checkpoint."""
+    from pliant.cli import start as starting  # what it needs is slow to import
+
+    return starting.resumed(jobs.find_resumable(which), detach=detach, as_json=as_json)
+
+
+@app.command()
 def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Show the last decisions about the job's size, with their reasons."""
     records = log.read(jobs.find_run(job, out) / "events.jsonl").records
     decisions = decisions_of(records)
+    interval = interval_of(records)
     if as_json:
-        return _print_json({"decisions": [asdict(decision) for decision in decisions]})
+        return _print_json(
+            {"decisions": [asdict(decision) for decision in decisions], "checkpoints": interval}
+        )
     if not decisions:
         _console().print("nothing was decided yet")
         return EXIT_OK
     _console().print(screens.decisions_table(decisions))
+    if interval is not None:
+        _console().print(f"\n{interval}", soft_wrap=True, highlight=False, markup=False)
     return EXIT_OK
 
 

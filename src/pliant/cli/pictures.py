@@ -22,8 +22,18 @@ from pliant.observe.timeline import Commit, Life, Resize, ResizeKind, Timeline
 
 INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
 TRAINING, STARTING, PALE = "#2a9d8f", "#e9c46a", "#b8ddd8"
-KIND_COLOUR = {ResizeKind.JOIN: "#2a6f97", ResizeKind.DRAIN: "#8e5ea2", ResizeKind.LOSS: "#d1495b"}
-KIND_WORD = {ResizeKind.JOIN: "joined", ResizeKind.DRAIN: "drained", ResizeKind.LOSS: "killed"}
+KIND_COLOUR = {
+    ResizeKind.JOIN: "#2a6f97",
+    ResizeKind.DRAIN: "#8e5ea2",
+    ResizeKind.LOSS: "#d1495b",
+    ResizeKind.RESTORE: "#3a7d44",
+}
+KIND_WORD = {
+    ResizeKind.JOIN: "joined",
+    ResizeKind.DRAIN: "drained",
+    ResizeKind.LOSS: "killed",
+    ResizeKind.RESTORE: "restored",
+}
 
 LABEL_SHARE = 0.105
 """Width of a label as a share of the axis, at the size the pictures have."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -52,7 +53,7 @@ class JobConfig:
 
     policy: ElasticPolicy
     out: Path
-    """An existing directory without a run."""
+    """An existing directory; a run that it holds goes on."""
 
     max_restarts: int = Settings().restart_budget
     port: int = 0
@@ -85,6 +86,11 @@ def count_devices() -> int:
 async def _run(config: JobConfig, observer: Observer | None) -> int:
     files = _RuntimeFiles.of(config.name)
     _refuse_second(config.name)
+    with _only_one(config.out):
+        return await _run_here(config, files, observer)
+
+
+async def _run_here(config: JobConfig, files: _RuntimeFiles, observer: Observer | None) -> int:
     node = NodeId(socket.gethostname())
     devices = config.policy.max_replicas or count_devices()
     agent = Agent(
@@ -98,6 +104,7 @@ async def _run(config: JobConfig, observer: Observer | None) -> int:
             environment=dict(os.environ),
             address=config.address,
             init=config.init.absolute() if config.init else None,
+            holder=_holder(config),
             guarded=(files.record, files.token),
         ),
         listener=observer.output if observer else nobody_listens,
@@ -214,11 +221,40 @@ def _log_start(log: EventLog, config: JobConfig, url: str) -> None:
         command=list(config.argv),
         out=str(config.out.absolute()),
         url=url,
+        cwd=str(Path.cwd()),
         pid=os.getpid(),
+        init=None if config.init is None else str(config.init.absolute()),
+        policy={
+            name: getattr(config.policy, f"{name}_replicas") for name in ("min", "max", "start")
+        },
+        max_restarts=config.max_restarts,
         min_replicas=config.policy.min_replicas,
         max_replicas=config.policy.max_replicas or count_devices(),
         start_replicas=config.policy.start_replicas,
     )
+
+
+def _holder(config: JobConfig) -> str:
+    """Return who this job is to its checkpoints: the same in every life of its directory."""
+    path = config.out / "holder"
+    if not path.exists():
+        path.write_text(f"{config.name}-{secrets.token_hex(4)}\n")
+    return path.read_text().strip()
+
+
+@contextlib.contextmanager
+def _only_one(out: Path) -> Iterator[None]:
+    """Make sure that one process runs the job of a directory; ends with this process.
+
+    Raises:
+        ConfigError: another one does.
+    """
+    with (out / "running.lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"the job of {out} is running already; see pliant status") from None
+        yield
 
 
 def _refuse_second(name: str) -> None:

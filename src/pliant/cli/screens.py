@@ -32,12 +32,13 @@ STATE_STYLE = {
     "waiting": "yellow",
     "leaving": "magenta",
     "stopping": "magenta",
+    "suspended": "yellow",
     "stopped": "magenta",
     "failed": "bold red",
     "lost": "bold red",
 }
-KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red"}
-KIND_SIGN = {"join": "+", "drain": "-", "loss": "x"}
+KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red", "restore": "green"}
+KIND_SIGN = {"join": "+", "drain": "-", "loss": "x", "restore": "^"}
 
 SHOWN_EVENTS = 5
 
@@ -54,6 +55,7 @@ def job_panel(
     """
     rows: list[RenderableType] = [_progress(status), _figures(status, metrics or {})]
     rows.append(_replicas(status))
+    rows.extend(_durable(status))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
     rows.extend(Padding(Text(sentence, style="dim"), (0, 0, 0, 2)) for sentence in news)
@@ -164,6 +166,19 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
     return text
 
 
+def _durable(status: dict[str, Any]) -> list[RenderableType]:
+    """Say what of the run would survive the loss of every process; nothing if it keeps none."""
+    kept, failure = status.get("checkpoint"), status.get("checkpoint_failure")
+    if kept is None and failure is None:
+        return []
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("checkpoint ", style="dim")
+    text.append("none yet" if kept is None else f"{kept['name']} at {clock(kept['at'])}")
+    if failure is not None:
+        text.append(f"   failing: {failure['reason']}", style="red")
+    return [text]
+
+
 def _numbers(status: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
     if status["loss"] is not None:
@@ -198,7 +213,8 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
         f" {count(audit.committed_samples, 'sample')},"
         f" {count(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
         f" {count(audit.uncommitted, 'slot')} computed but not committed"
-        f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
+        + (f"; {count(audit.superseded, 'step')} repeated after a restore" * bool(audit.superseded))
+        + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"
         f"\n{directory}"

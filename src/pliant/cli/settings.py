@@ -25,6 +25,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _switch(text: str) -> bool:
+    if text.lower() not in ("1", "true", "yes", "0", "false", "no"):
+        raise ValueError(text)
+    return text.lower() in ("1", "true", "yes")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting and the places it can be given in."""
@@ -77,7 +83,8 @@ SETTINGS = (
     Setting(name="out", flag="--out", variable="PLIANT_OUT", parse=Path),
     Setting(name="port", flag="--port", variable="PLIANT_PORT", parse=_whole, default=0),
     Setting(name="show", flag="--show", variable="PLIANT_SHOW"),
-    Setting(name="init", flag="--init", variable="PLIANT_INIT", parse=Path),
+    Setting(name="init", flag="--init", variable="PLIANT_INIT"),
+    Setting(name="resume", flag="--resume", variable="PLIANT_RESUME", parse=_switch, default=False),
 )
 """Every setting of ``pliant run``, in the order of its help."""
 
@@ -110,9 +117,8 @@ def _resolve(
         try:
             return Resolved(value=item.parse(environ[item.variable]), source=item.variable)
         except ValueError:
-            raise ConfigError(
-                f"{item.variable}={environ[item.variable]} must be a whole number"
-            ) from None
+            what = "1 or 0" if item.parse is _switch else "a whole number"
+            raise ConfigError(f"{item.variable}={environ[item.variable]} must be {what}") from None
     if job is not None and item.from_file(job) is not None:
         return Resolved(value=item.from_file(job), source="job file")
     return Resolved(value=item.default, source="default")
@@ -210,10 +216,15 @@ def job_name(settings: Mapping[str, Resolved], script: str) -> str:
 def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
     """Return where the run's files go; the default is a directory that holds no run yet.
 
+    With ``--resume`` it is one that does: the one that was asked for, or the newest of that name.
+
     Raises:
-        ConfigError: the directory that was asked for holds a run, or cannot be written.
+        ConfigError: the directory that was asked for holds a run, or cannot be written; or there
+            is none to resume.
     """
     given = settings["out"].value
+    if settings["resume"].value:
+        return _writable(_resumable(given, name))
     if given is not None:
         if (given / "events.jsonl").exists():
             raise ConfigError(f"{given} already holds a run; choose another --out or remove it")
@@ -223,6 +234,25 @@ def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
         number += 1
         out = Path("runs") / f"{name}-{number}"
     return _writable(out)
+
+
+def _resumable(given: Path | None, name: str) -> Path:
+    if given is not None:
+        if not (given / "events.jsonl").exists():
+            raise ConfigError(f"{given} holds no run to resume; leave out --resume to start one")
+        return given
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    runs = [
+        (int(found[1] or 1), log.parent)
+        for log in Path("runs").glob("*/events.jsonl")
+        if (found := pattern.fullmatch(log.parent.name))
+    ]
+    if not runs:
+        raise ConfigError(
+            f"runs/{name} holds no run to resume; leave out --resume to start one, or say where "
+            "it is with --out"
+        )
+    return max(runs)[1]
 
 
 def _writable(out: Path) -> Path:

@@ -7,6 +7,7 @@ refused.  Knows nothing of how a job runs (``cli.run``).
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pliant.cli.jobs import running_jobs
+from pliant.cli.jobs import forget_suspended, record_suspended, running_jobs
 from pliant.cli.run import JobConfig, run_job
-from pliant.cli.settings import Resolved, job_name, output_directory, policy_of, shown_replica
+from pliant.cli.settings import (
+    Resolved,
+    job_name,
+    output_directory,
+    policy_of,
+    resolve,
+    shown_replica,
+)
 from pliant.cli.view import View, view_for
 from pliant.core.errors import ConfigError
 from pliant.core.policy import ElasticPolicy
+from pliant.observe import log
 from pliant.observe.log import Record
 
 EXIT_OK = 0
@@ -55,6 +64,7 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     name, policy = _checked(command, settings)
     new = not _exists(settings)
     out = output_directory(settings, name)
+    init = _initial(settings["init"].value, out)
     config = JobConfig(
         name=name,
         argv=tuple(command),
@@ -62,11 +72,14 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         max_restarts=settings["max_restarts"].value,
         out=out,
         port=settings["port"].value,
-        init=settings["init"].value,
+        init=init,
     )
+    forget_suspended(name)
     console = Console(highlight=False)
     show = shown_replica(settings)
     view = JsonView(console, show=show) if as_json else view_for(console, show=show)
+    for record in log.read(out / "events.jsonl").records:  # of the run that is resumed
+        view.board.add(record)
     code = EXIT_FAILED
     try:
         with view:
@@ -81,9 +94,65 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
             _remove(out, settings)
     if out.exists() and not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
+    _say_how_to_go_on(name, out, view, code, quiet=as_json)
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         print(f"pliant: {' '.join((view.board.reason or NOT_STARTED).split())}", file=sys.stderr)
     return code
+
+
+def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
+    """Go on with the run in a directory as it was started last, where it was started.
+
+    Raises:
+        ConfigError: what it was cannot be read, or its script is gone.
+    """
+    began = [record for record in log.read(out / "events.jsonl").records if _is_start(record)]
+    if not began:
+        raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
+    last = began[-1]
+    out = out.absolute()
+    given = {
+        **{f"{name}_replicas": last["policy"].get(name) for name in ("min", "max", "start")},
+        "name": last["job"],
+        "out": out,
+        "max_restarts": last.get("max_restarts"),
+        "init": last.get("init"),
+        "resume": True,
+    }
+    try:
+        os.chdir(last["cwd"])
+    except OSError as error:
+        raise ConfigError(f"the run began in {last['cwd']}: {error.strerror}") from None
+    if not Path(last["command"][0]).is_file():
+        raise ConfigError(f"the script {last['command'][0]} is no longer in {last['cwd']}")
+    settings = resolve(given, {}, None)
+    start = detached if detach else attached
+    return start(list(last["command"]), settings, as_json=as_json)
+
+
+def _is_start(record: Record) -> bool:
+    return (
+        record.get("kind") == "job_started"
+        and isinstance(record.get("policy"), dict)
+        and isinstance(record.get("command"), list)
+        and isinstance(record.get("cwd"), str)
+    )
+
+
+def _say_how_to_go_on(name: str, out: Path, view: View, code: int, *, quiet: bool) -> None:
+    """Tell, and remember for ``pliant status``, that an ended run can be resumed; or that not."""
+    kept = view.board.checkpoint
+    if code in (EXIT_OK, EXIT_USAGE) or not out.exists():
+        return
+    if kept is not None:
+        record_suspended(name, out, int(kept["committed"]))
+        said = f"it can go on after step {kept['committed']}: pliant resume {out}"
+    elif view.board.committed:
+        said = "without checkpoints (Session(checkpoint=...)) it cannot go on"
+    else:
+        return
+    if not quiet:
+        print(said, file=sys.stderr)
 
 
 def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
@@ -91,12 +160,12 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     name, _ = _checked(command, settings)
     new = not _exists(settings)
     out = output_directory(settings, name)
-    with (out / "pliant.log").open("ab") as log:
+    with (out / "pliant.log").open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "pliant", *_again(command, settings, name, out)],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     waited, pause = 0.0, threading.Event()
@@ -128,11 +197,32 @@ def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str,
     if settings["max_restarts"].value < 0:
         raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
     init = settings["init"].value
-    if init is not None and not init.is_file():
+    if init is not None and "://" not in init and not Path(init).exists():
         raise ConfigError(f"--init {init} does not exist")
     if any(job.job == name for job in running_jobs()):
         raise ConfigError(f"a job named {name} is running already; choose another with --name")
     return name, policy
+
+
+def _initial(source: str | None, out: Path) -> Path | None:
+    """Return the file to start from; a checkpoint is made into one, by a process with torch.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if source is None or ("://" not in source and Path(source).is_file()):
+        return None if source is None else Path(source)
+    target = out / "init.pt"
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "pliant.checkpoint.initial", source, str(target)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(f"--init {source}: {said}")
+    return target
 
 
 def _remove(out: Path, settings: Mapping[str, Resolved]) -> None:
@@ -149,7 +239,7 @@ def _has_begun(out: Path) -> bool:
 
 def _exists(settings: Mapping[str, Resolved]) -> bool:
     out: Path | None = settings["out"].value
-    return out is not None and out.exists()
+    return settings["resume"].value or (out is not None and out.exists())
 
 
 def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out: Path) -> list[str]:
@@ -166,6 +256,7 @@ def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out:
     ):
         if settings[key].value is not None:
             arguments += [flag, str(settings[key].value)]
+    arguments += ["--resume"] if settings["resume"].value else []
     return [*arguments, *command]
 
 

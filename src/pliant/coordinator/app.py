@@ -31,6 +31,7 @@ from pliant.core.vocabulary import (
     ReplicaId,
     Scaled,
     StopRequested,
+    SuspendRequested,
 )
 from pliant.observe.explain import decisions_of
 from pliant.observe.log import follow
@@ -151,6 +152,11 @@ def _add_wishes(people: APIRouter, driver: Driver) -> None:
     async def stop() -> Accepted:
         """Stop the job at the next step boundary."""
         return await _wish(driver, StopRequested())
+
+    @people.post("/suspend", status_code=202)
+    async def suspend() -> Accepted:
+        """Stop the job at the next step boundary, with a checkpoint to go on from."""
+        return await _wish(driver, SuspendRequested())
 
     @people.post("/replicas/{replica}/drain", status_code=202)
     async def drain(replica: str, body: DrainBody | None = None) -> Accepted:

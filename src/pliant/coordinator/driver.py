@@ -51,9 +51,11 @@ from pliant.wire.notes import (
     AgentFailed,
     Alive,
     Committed,
+    IntervalChosen,
     Logged,
     Noted,
     Planned,
+    SaveFailed,
     Started,
     Traceback,
     Usage,
@@ -76,6 +78,18 @@ seconds."""
 
 NODE_GRACE_S = 10.0
 """How long a node may be without a connection before it counts as lost, in seconds."""
+
+LOGGED_AS: dict[type, str] = {
+    IntervalChosen: "interval_chosen",
+    Logged: "metrics",
+    Noted: "note",
+    Planned: "plan",
+    SaveFailed: "save_failed",
+    Started: "worker",
+    Traceback: "traceback",
+    Usage: "usage",
+}
+"""Notes that go into the log as they are, by the kind that they have there."""
 
 _log = logging.getLogger(__name__)
 
@@ -326,30 +340,27 @@ class Driver:
             self.log.write("note", text=sentence)
 
     def _note(self, note: Message) -> None:
+        if type(note) in LOGGED_AS:
+            self.log.write(LOGGED_AS[type(note)], **fields_of(note))
         match note:
             case Committed():
                 self._on_committed(note)
-            case Logged(step=step, values=values, replica=replica):
-                self.log.write("metrics", step=step, values=values, replica=replica)
+            case Logged(step=step, values=values):
                 self._append_metrics(step, values)
-            case Planned():
-                self.log.write("plan", **fields_of(note))
-            case Started(replica=replica, node=node, pid=pid):
-                self.log.write("worker", replica=replica, node=node, pid=pid)
-            case Usage(replica=replica, sentence=sentence):
-                self.log.write("usage", replica=replica, sentence=sentence)
-            case Traceback(replica=replica, text=text):
-                self.log.write("traceback", replica=replica, text=text)
-            case Noted(replica=replica, text=text):
-                self.log.write("note", replica=replica, text=text)
+            case SaveFailed(reason=reason, committed=committed, retry_s=None):
+                self._give_up(f"no checkpoint since step {committed}: {reason}")
             case AgentFailed(reason=reason):  # nothing to decide: nothing can be started any more
-                self._execute(
-                    EndJob(exit_code=1, reason=reason), self._state.membership.incarnation
-                )
+                self._give_up(reason)
             case Alive(node=node, refused=refused):
                 self.tally.refused[f"workers of {node}"] = refused
             case _:
-                self.refuse("agent", f"{type(note).__name__} is no note")
+                if type(note) not in LOGGED_AS:
+                    self.refuse("agent", f"{type(note).__name__} is no note")
+
+    def _give_up(self, reason: str) -> None:
+        """End the job for what the core does not decide on."""
+        if self._end is None:
+            self._execute(EndJob(exit_code=1, reason=reason), self._state.membership.incarnation)
 
     def _on_committed(self, note: Committed) -> None:
         """Log a step once: every member reports it, the first to be heard counts.

@@ -43,6 +43,7 @@ class BoardCollector:
             "Events of another generation, dropped.",
             value=float(board.stale),
         )
+        yield from self._checkpoints()
         yield from self._by_state()
         yield from self._resizes()
         refused = CounterMetricFamily(
@@ -51,6 +52,35 @@ class BoardCollector:
         for sender, count in sorted(self._refused.items()):
             refused.add_metric([sender], count)
         yield refused
+
+    def _checkpoints(self) -> Iterator[Metric]:
+        board = self._board
+        if (newest := board.checkpoint) is not None:
+            for name, help_text, value in (
+                (
+                    "committed_steps",
+                    "Committed steps in the newest.",
+                    newest["committed"],
+                ),
+                ("unixtime_s", "When it became durable.", newest["at"]),
+                ("save_s", "Seconds from its snapshot.", newest["seconds"]),
+            ):
+                yield GaugeMetricFamily(f"pliant_checkpoint_{name}", help_text, value=float(value))
+        yield CounterMetricFamily(
+            "pliant_checkpoint_failures",
+            "Saves that failed.",
+            value=float(board.checkpoint_failures),
+        )
+        yield GaugeMetricFamily(
+            "pliant_checkpoint_failing",
+            "1 since a save failed, until one does not.",
+            value=float(board.checkpoint_failure is not None),
+        )
+        yield CounterMetricFamily(
+            "pliant_restores",
+            "Times it went on from a checkpoint.",
+            value=float(board.restores),
+        )
 
     def _by_state(self) -> Iterator[Metric]:
         states = Counter(replica.state for replica in self._board.replicas.values())

@@ -70,6 +70,12 @@ class Audit:
     duplicates: int = 0
     """Lines that repeat an earlier one, equal to it."""
 
+    superseded: int = 0
+    """Committed steps that were done again after a restore from an earlier one."""
+
+    first_step: int = 0
+    """What came before is another directory's: the run began there from a checkpoint."""
+
     uncommitted: int = 0
     """Slot lines of attempts that nobody committed: work done again or given up."""
 
@@ -110,8 +116,10 @@ class _Ledger:
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on."""
     readings = _read_ledgers(out / "ledger")
-    plan, doubt = plan_of(read(out / "events.jsonl").records)
-    audit = audit_of({replica: reading.records for replica, reading in readings.items()}, plan)
+    records = read(out / "events.jsonl").records
+    plan, doubt = plan_of(records)
+    ledgers = {replica: reading.records for replica, reading in readings.items()}
+    audit = audit_of(ledgers, plan, first_step=first_step_of(records))
     if doubt:
         audit.complain(doubt)
     audit.torn = sum(reading.torn for reading in readings.values())
@@ -159,15 +167,28 @@ def plan_of(records: Iterable[Record]) -> tuple[Plan | None, str]:
     return next(iter(plans), None), ""
 
 
-def audit_of(ledgers: Mapping[str, Iterable[Record]], plan: Plan | None) -> Audit:
+def first_step_of(records: Iterable[Record]) -> int:
+    """Return the step at which a run's first generation began."""
+    for record in records:
+        order = record.get("order")
+        if record.get("kind") == "switch" and isinstance(order, dict):
+            restore = order.get("restore")
+            return int(restore["committed"]) if isinstance(restore, dict) else 0
+    return 0
+
+
+def audit_of(
+    ledgers: Mapping[str, Iterable[Record]], plan: Plan | None, *, first_step: int = 0
+) -> Audit:
     """Audit the lines of all replicas; the result does not depend on their order."""
-    audit = Audit()
+    audit = Audit(first_step=first_step)
     ledger = _gather(ledgers, plan, audit)
     if not ledger.commits:
         audit.complain("the ledger has no committed step")
         return audit
     history = _history(ledger)
     audit.committed_steps = len(history)
+    audit.superseded = len(ledger.commits) - len(history)
     _check_contiguous(history, audit)
     counted: set[tuple[int, int, int]] = set()
     for step, lineage in sorted(history.items()):
@@ -248,7 +269,7 @@ def _history(ledger: _Ledger) -> dict[int, int]:
 
 
 def _check_contiguous(history: Mapping[int, int], audit: Audit) -> None:
-    missing = [step for step in range(max(history) + 1) if step not in history]
+    missing = [step for step in range(audit.first_step, max(history) + 1) if step not in history]
     for step in missing[:MAX_PROBLEMS]:
         audit.complain(f"step {step} was never committed although a later one was")
 
@@ -298,8 +319,10 @@ def _check_epochs(ledger: _Ledger, plan: Plan, history: Mapping[int, int], audit
             audit.complain(f"epoch {epoch} used samples that the data set does not have")
         last = (epoch + 1) * plan.steps_per_epoch - 1
         whole = plan.num_samples - plan.num_samples % plan.global_batch * plan.drop_last
-        if last in history and len(ids) != whole:
-            audit.complain(f"epoch {epoch} used {len(ids)} of {whole} samples")
+        first = epoch * plan.steps_per_epoch
+        elsewhere = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
+        if last in history and len(ids) != whole - elsewhere:
+            audit.complain(f"epoch {epoch} used {len(ids)} of {whole - elsewhere} samples")
 
 
 def _permutation(plan: Plan, epoch: int) -> Iterator[int]:

@@ -23,6 +23,15 @@ class Reasoned:
     reason: str
 
 
+def interval_of(records: Iterable[Record]) -> str | None:
+    """Return how often there is a checkpoint now, and why; None if nothing was said of it."""
+    said = None
+    for record in records:
+        if record.get("kind") == "interval_chosen":
+            said = str(record.get("reason"))
+    return said
+
+
 def decisions_of(records: Iterable[Record], last: int = LAST) -> list[Reasoned]:
     """Return the last decisions, oldest first; a repeated one only once, at its first time."""
     kept: deque[Reasoned] = deque(maxlen=max(last, 1))

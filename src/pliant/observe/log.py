@@ -13,7 +13,8 @@ A record::
 of a node share, and the only one that durations are computed from.  Kinds are the core's events
 and commands by their snake_case name, and these:
 
-    job_started   command, out, url, pid, min_replicas, max_replicas, start_replicas
+    job_started   command, cwd, out, url, pid, min_replicas, max_replicas, start_replicas; again
+                  when a job is resumed: what ran before is gone
     worker        replica, node, pid
     plan          num_slots, total_steps, num_samples, global_batch, micro_batch
     decision      target_replicas, reason, ...
@@ -21,6 +22,8 @@ and commands by their snake_case name, and these:
     metrics       step, values
     traceback     replica, text
     usage         replica, sentence
+    interval_chosen  replica, reason
+    save_failed   replica, committed, reason, retry_s
     job_ended     exit_code, reason
 
 A reader must ignore kinds and fields it does not know: within a schema version both only grow.

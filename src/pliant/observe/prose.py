@@ -14,10 +14,7 @@ from pliant.observe.timeline import Resize, ResizeKind
 JOB_ENDS = "the job ends"
 """Why replicas are ended that the job's own end takes along; its sentence says it for all."""
 
-STOPPING = (
-    "stopping at the next step boundary; without checkpoints (a later capability) this run"
-    " cannot be continued"
-)
+STOPPING = "stopping at the next step boundary"
 
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
@@ -43,6 +40,7 @@ def resize_line(resize: Resize) -> str:
         ResizeKind.JOIN: "joined",
         ResizeKind.DRAIN: "drained",
         ResizeKind.LOSS: "lost",
+        ResizeKind.RESTORE: "restored",
     }[resize.kind]
     costs = []
     if resize.pause_s is not None:
@@ -50,7 +48,8 @@ def resize_line(resize: Resize) -> str:
     if resize.kind is ResizeKind.JOIN and resize.ready_s is not None:
         costs.append(f"ready after {resize.ready_s:.1f} s")
     if resize.steps_lost:
-        costs.append(f"{count(resize.steps_lost, 'step')} lost")
+        again = "to repeat" if resize.kind is ResizeKind.RESTORE else "lost"
+        costs.append(f"{count(resize.steps_lost, 'step')} {again}")
     cost = f" ({', '.join(costs)})" if costs else ""
     why = f": {resize.reason}" if resize.reason else ""
     return (
@@ -92,6 +91,22 @@ def _end_replica(record: Record, who: str) -> str | None:
     return None if reason == JOB_ENDS else f"{who} is ended: {reason}"
 
 
+def _saved(record: Record, who: str) -> str:
+    seconds = record.get("seconds")
+    took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
+    return f"checkpoint {record.get('checkpoint')} is durable{took}"
+
+
+def _save_failed(record: Record, who: str) -> str:
+    wait_s = record.get("retry_s")
+    again = f"; trying again in {wait_s:g} s" if isinstance(wait_s, int | float) else ""
+    return f"no checkpoint after step {record.get('committed')}: {record.get('reason')}{again}"
+
+
+def _unrestorable(record: Record, who: str) -> str:
+    return f"checkpoint {record.get('checkpoint')} is skipped: {record.get('reason')}"
+
+
 def _refused(record: Record, who: str) -> str | None:
     return f"{who} cannot join: {record.get('reason')}" if record.get("joiner") else None
 
@@ -105,6 +120,10 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: STOPPING,
+    "suspend_requested": lambda r, who: f"{STOPPING}, with a checkpoint",
+    "saved": _saved,
+    "save_failed": _save_failed,
+    "unrestorable": _unrestorable,
     "end_replica": _end_replica,
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",

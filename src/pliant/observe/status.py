@@ -7,7 +7,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
 
     job                 name
     state               starting, training, waiting (below the minimum), stopping,
-                        finished, failed, stopped, lost
+                        finished, failed, stopped, suspended, lost
     generation          newest generation that anyone entered
     step                number of committed steps
     total_steps         steps the script asked for, or null
@@ -18,8 +18,11 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     steps_lost          committed steps that had to be done again, in all
     stale               messages dropped because they belonged to another generation
-    events              the last resizes: {at, kind (join, drain, loss), replicas, reason,
+    events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
                         generation, step, num_replicas, pause_s, ready_s, steps_lost}
+    checkpoint          the newest durable one: {name, committed, at, seconds}, or null
+    checkpoint_failure  why the last save failed: {reason, at, retry_s}, or null since one did not
+    restored            what this history began from: {checkpoint, committed, lineage}, or null
     decision            {target_replicas, reason, at} of the last decision, or null
     exit_code, reason   once it has ended, else null
     out, url, pid       where its files are, and where it answers
@@ -37,6 +40,8 @@ from typing import Any
 
 from pliant.observe.log import Record, number
 from pliant.observe.timeline import Resize, Timeline
+
+EXIT_STOPPED = 3
 
 RECENT_EVENTS = 20
 RECENT_COMMITS = 50
@@ -85,6 +90,12 @@ class Board:
     max_replicas: int | None = None
     loss: float | None = None
     decision: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = None
+    checkpoint_failure: dict[str, Any] | None = None
+    checkpoint_failures: int = 0
+    restored: dict[str, Any] | None = None
+    restores: int = 0
+    suspending: bool = False
     stale: int = 0
     stopping: bool = False
     exit_code: int | None = None
@@ -102,6 +113,8 @@ class Board:
         match record.get("kind"):
             case "job_started" | "plan" | "decision" | "end_job" | "job_ended" | "stop_requested":
                 self._job_record(record)
+            case "saved" | "save_failed" | "suspend_requested":
+                self._durable_record(record)
             case "commit":
                 self._on_commit(record)
             case "prepare" | "switch" | "reform" | "dismiss":
@@ -115,6 +128,8 @@ class Board:
     def state(self) -> str:
         """Return the job's state in one word."""
         if self.exit_code is not None:
+            if self.exit_code == EXIT_STOPPED and self.suspending:
+                return "suspended"
             return ENDED_AS.get(self.exit_code, "failed")
         if self.stopping:
             return "stopping"
@@ -167,6 +182,9 @@ class Board:
             "steps_lost": self.timeline.steps_lost,
             "stale": self.stale,
             "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],
+            "checkpoint": self.checkpoint,
+            "checkpoint_failure": self.checkpoint_failure,
+            "restored": self.restored,
             "decision": self.decision,
             "exit_code": self.exit_code,
             "reason": self.reason,
@@ -179,6 +197,7 @@ class Board:
                 setattr(self, name, record[name])
         match record["kind"]:
             case "job_started":
+                self._begin_again()
                 self.about = record
                 if self.target_replicas is None and isinstance(record.get("start_replicas"), int):
                     self.target_replicas = record["start_replicas"]
@@ -194,6 +213,39 @@ class Board:
                 self.reason = str(record.get("reason") or "")
             case _:
                 pass  # a plan: its numbers were taken above
+
+    def _begin_again(self) -> None:
+        """A resumed job: what is known of its steps and checkpoints stays, its processes do not."""
+        self.replicas.clear()
+        self._recent.clear()
+        self.exit_code = self.reason = None
+        self.stopping = self.suspending = self._holding = False
+
+    def _durable_record(self, record: Record) -> None:
+        match record["kind"]:
+            case "saved":
+                self.checkpoint = {
+                    "name": record.get("checkpoint"),
+                    **{name: record.get(name) for name in ("committed", "at", "seconds")},
+                }
+                self.checkpoint_failure = None
+            case "save_failed":
+                self.checkpoint_failures += 1
+                self.checkpoint_failure = {
+                    name: record.get(name) for name in ("reason", "at", "retry_s")
+                }
+            case _:
+                self.stopping = self.suspending = True
+
+    def _on_restore(self, restore: Record) -> None:
+        """The history begins anew from a checkpoint: later steps of the old one are gone."""
+        if restore == self.restored:
+            return
+        self.restored = restore
+        self.restores += 1
+        if isinstance(restore.get("committed"), int):
+            self.committed = restore["committed"]
+        self._recent.clear()
 
     def _on_commit(self, record: Record) -> None:
         step = record.get("step")
@@ -219,6 +271,8 @@ class Board:
                 if name in self.replicas and self.replicas[name].state is ReplicaState.SPARE:
                     self._set(name, ReplicaState.JOINING)
             return
+        if isinstance(order.get("restore"), dict):
+            self._on_restore(order["restore"])
         self._holding = bool(order.get("hold"))
         for name, replica in self.replicas.items():
             if replica.state is ReplicaState.TRAINING and name not in members:

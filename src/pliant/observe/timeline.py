@@ -41,6 +41,8 @@ class ResizeKind(StrEnum):
     JOIN = "join"
     DRAIN = "drain"
     LOSS = "loss"
+    RESTORE = "restore"
+    """Everything was gone; the run goes on from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,9 @@ class Timeline:
     """Replicas of each generation ordered by a Switch or a Reform."""
 
     reformed: set[int] = field(default_factory=set)
+    restored: dict[int, str] = field(default_factory=dict)
+    """The checkpoint of each generation that began with one."""
+
     generation: int = 0
     """Newest generation that anyone entered."""
 
@@ -250,6 +255,8 @@ class Timeline:
         )
         if record.get("kind") == "reform":
             self.reformed.add(generation)
+        if isinstance(order.get("restore"), dict):
+            self.restored[generation] = str(order["restore"].get("checkpoint"))
         for old in [g for g in self.members if g < self.generation]:
             del self.members[old]
 
@@ -262,7 +269,9 @@ class Timeline:
         if generation > self.generation:
             before = self.members.get(self.generation, ())
             self.generation = generation
-            if before:
+            if generation in self.restored:
+                self._restored(record, generation)
+            elif before:
                 self._entered(record, generation, before)
             self._first_prepare = None
             if generation in self.reformed:
@@ -296,6 +305,24 @@ class Timeline:
                     ready_s=self._ready_s(names) if kind is ResizeKind.JOIN else None,
                 )
                 self._resizes.append(_Open(resize=resize))
+
+    def _restored(self, record: Record, generation: int) -> None:
+        """A new history: nobody is there that was before."""
+        now, last = self.members.get(generation, ()), self.commits[-1] if self.commits else None
+        resize = Resize(
+            kind=ResizeKind.RESTORE,
+            replicas=now,
+            reason=f"from {self.restored[generation] or 'the beginning, for nothing was durable'}",
+            generation=generation,
+            step=_whole(record.get("step")),
+            num_replicas=len(now),
+            at=float(record.get("at") or 0.0),
+            mono=_mono(record),
+            cause_mono=_mono(record) if last is None else last.mono,
+            ready_s=self._ready_s(now),
+        )
+        self._resizes.append(_Open(resize=resize))
+        self._first_loss = None
 
     def _ready_s(self, names: tuple[str, ...]) -> float | None:
         lives = [self.lives[name] for name in names if name in self.lives]

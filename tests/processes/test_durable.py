@@ -1,0 +1,305 @@
+"""Runs that lose every process, or are suspended, and go on from a checkpoint: the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.processes import elastic
+from tests.processes.elastic import DEADLINE_S, Outcome
+from tests.processes.launching import RunningJob, running
+
+from pliant.cli.jobs import running_jobs
+from pliant.observe.audit import audit_run
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+STEPS = 14
+
+Play = Callable[[RunningJob], None]
+
+
+def live(
+    directory: Path,
+    model: str,
+    play: Play,
+    *,
+    replicas: int,
+    steps: int = STEPS,
+    expected_code: int | None = 0,
+    **options: Any,
+) -> RunningJob:
+    """Run one life of a job; the next call with this directory is its next."""
+    words: list[object] = [elastic.SCRIPT, "--model", model, "--steps", steps]
+    words += ["--digest-file", directory / "digests", "--checkpoint", directory / "kept"]
+    for name, value in {"every": "3steps", "pace": 0.01, **options}.items():
+        words += [f"--{name.replace('_', '-')}", value]
+    (directory / "digests").unlink(missing_ok=True)
+    with running(directory, *words, replicas=replicas, warm=True) as job:
+        play(job)
+        code = job.process.wait(DEADLINE_S)
+        if expected_code is not None:
+            assert code == expected_code, job.said()
+            job.assert_nothing_is_left()
+        else:  # with its fork server killed nobody is left to tidy up but the next command
+            running_jobs(job.record_path.parent)
+            job.assert_nothing_is_left()
+    return job
+
+
+def suspend(job: RunningJob, after: int) -> None:
+    job.wait_for_steps(after)
+    with job.client() as client:
+        client.post("/v1/suspend").raise_for_status()
+
+
+def kill_everything(job: RunningJob) -> None:
+    """SIGKILL every process of the job, agent and coordinator first, as fast as possible."""
+    with suppress(ProcessLookupError):
+        os.kill(job.process.pid, signal.SIGKILL)
+    for process in job.processes():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def nothing(job: RunningJob) -> None:
+    pass
+
+
+def check(job: RunningJob, digest: str, steps: int = STEPS) -> None:
+    outcome = Outcome(job, job.directory, steps)
+    assert {line["digest"] for line in outcome.digests} == {digest}, job.said()
+    assert {line["committed"] for line in outcome.digests} == {steps}
+    audit = audit_run(job.out)
+    assert audit.exactly_once, audit.problems
+    assert audit.committed_steps == steps
+
+
+def published(directory: Path) -> list[Path]:
+    """Return the checkpoints that exist, oldest first."""
+    found = (directory / "kept").glob("step-*/pliant.json")
+    return sorted((path.parent for path in found), key=_age)
+
+
+def orders(job: RunningJob) -> list[Any]:
+    """Return what the coordinator told the replicas to form, in order."""
+    return [r["order"] for r in job.records() if r["kind"] in ("prepare", "switch", "reform")]
+
+
+def _age(path: Path) -> tuple[int, int]:
+    _, committed, lineage = path.name.split("-")
+    return int(lineage[1:]), int(committed)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt",
+        "frozen",
+        pytest.param("cnn", marks=pytest.mark.soak),
+        pytest.param("moe", marks=pytest.mark.soak),
+    ],
+)
+def test_what_four_saved_goes_on_at_any_other_size(tmp_path: Path, model: str) -> None:
+    digest = elastic.reference(model, STEPS)
+    live(tmp_path / "first", model, lambda job: suspend(job, 6), replicas=4, expected_code=3)
+
+    for replicas in (1, 2, 3, 5) if model == "gpt" else (3,):
+        directory = tmp_path / f"at-{replicas}"
+        shutil.copytree(tmp_path / "first", directory)
+        (directory / "kept" / "lease.json").unlink(missing_ok=True)  # of the directory copied
+        job = live(directory, model, nothing, replicas=replicas)
+
+        check(job, digest)
+        assert job.records("switch")[-1]["order"]["restore"]["committed"] >= 6
+
+
+def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
+    def kill_all_workers(job: RunningJob) -> None:
+        job.wait_for(lambda: job.records("saved"), "a checkpoint")
+        for record in job.records("worker"):
+            os.kill(record["pid"], signal.SIGKILL)
+
+    job = live(tmp_path, "gpt", kill_all_workers, replicas=2, pace=0.05)
+
+    check(job, elastic.reference("gpt", STEPS))
+    assert any(record["order"]["restore"] for record in job.records("switch"))
+
+
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path: Path) -> None:
+    live(tmp_path, "gpt", lambda job: suspend(job, 8), replicas=2, expected_code=3)
+    *_, older, newest = published(tmp_path)
+    data = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    with data.open("r+b") as file:
+        file.seek(data.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+    job = live(tmp_path, "gpt", nothing, replicas=2)
+
+    check(job, elastic.reference("gpt", STEPS))
+    (skipped,) = job.records("unrestorable")
+    assert skipped["checkpoint"] == newest.name
+    assert "is damaged" in skipped["reason"]
+    assert orders(job)[-1]["restore"]["checkpoint"] == older.name
+
+
+def test_a_place_that_fails_does_not_stop_the_training(tmp_path: Path) -> None:
+    def break_and_mend(job: RunningJob) -> None:
+        job.wait_for(lambda: job.records("saved"), "a checkpoint")
+        (tmp_path / "kept").rename(tmp_path / "away")
+        (tmp_path / "kept").touch()  # a file where the directory was
+        job.wait_for(lambda: job.records("save_failed"), "a failure")
+        with job.client() as client:
+            status = client.get("/v1/status").json()
+            metrics = client.get("/metrics").text
+        assert "Not a directory" in status["checkpoint_failure"]["reason"]
+        assert "pliant_checkpoint_failing 1.0" in metrics
+        (tmp_path / "kept").unlink()
+        (tmp_path / "away").rename(tmp_path / "kept")
+        count = len(job.records("saved"))
+        job.wait_for(lambda: len(job.records("saved")) > count, "a checkpoint again")
+
+    job = live(tmp_path, "gpt", break_and_mend, replicas=2, steps=60, pace=0.03)
+
+    check(job, elastic.reference("gpt", 60), 60)
+
+
+def test_a_limit_ends_a_job_that_would_train_unprotected(tmp_path: Path) -> None:
+    def break_it(job: RunningJob) -> None:
+        job.wait_for(lambda: job.records("saved"), "a checkpoint")
+        (tmp_path / "kept").rename(tmp_path / "away")
+        (tmp_path / "kept").touch()
+
+    job = live(
+        tmp_path,
+        "gpt",
+        break_it,
+        replicas=2,
+        steps=100_000,
+        pace=0.03,
+        max_unprotected="2s",
+        expected_code=1,
+    )
+
+    (ended,) = job.records("job_ended")
+    assert "max_unprotected is 2 s" in ended["reason"]
+
+
+def test_one_place_serves_one_job_at_a_time(tmp_path: Path) -> None:
+    def start_another(job: RunningJob) -> None:
+        job.wait_for(lambda: job.records("saved"), "a checkpoint")
+        other = tmp_path / "other"
+        words = [elastic.SCRIPT, "--model", "gpt", "--steps", STEPS]
+        with running(other, *words, "--checkpoint", tmp_path / "kept", name="other") as second:
+            assert second.exit_code() == 2
+        (ended,) = second.records("job_ended")
+        assert "belongs to another job: job job-" in ended["reason"]
+        with job.client() as client:
+            client.post("/v1/stop").raise_for_status()
+
+    live(tmp_path, "gpt", start_another, replicas=1, steps=100_000, pace=0.03, expected_code=3)
+
+
+SAVING = ("save", "share", "publish")
+"""Points of a save; the thread that writes passes the last two."""
+
+ANYTIME = ("vote", "commit", "tail", "boundary", "restore")
+
+
+def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter[str]:
+    """Kill everything, again and again, at points of a save or anywhere; return how often where."""
+    chance = random.Random(seed)
+    tally: Counter[str] = Counter()
+    for life in range(kills + 1):
+        point = chance.choice(SAVING if chance.random() < 0.5 else ANYTIME)
+        there = published(directory)
+        step = (_age(there[-1])[1] if there else 0) + chance.randint(0, 3)
+        is_last = life == kills
+        job = live(
+            directory,
+            "gpt",
+            nothing if is_last else kill_where_one_stops,
+            replicas=chance.randint(1, 4),
+            steps=steps,
+            every=chance.choice(("1steps", "2steps", "3steps")),
+            faults="" if is_last else f"*@{point}:{step}+=SIGSTOP",
+            expected_code=0 if is_last else None,
+        )
+        if not is_last:
+            tally[point] += 1
+        check_restore(job, there)
+    check(job, elastic.reference("gpt", steps), steps)
+    audit = audit_run(job.out)
+    tally["repeated"] = audit.superseded
+    assert tally["repeated"] == predicted(job)
+    return tally
+
+
+def kill_where_one_stops(job: RunningJob) -> None:
+    """Wait until a replica has stopped where its plan says, and kill everything."""
+
+    def has_stopped() -> bool:
+        for record in job.records("worker"):
+            with suppress(psutil.Error):
+                if psutil.Process(record["pid"]).status() == psutil.STATUS_STOPPED:
+                    return True
+        return job.process.poll() is not None
+
+    with suppress(AssertionError):  # it came to its end before that point
+        job.wait_for(has_stopped, "a replica stops")
+    kill_everything(job)
+
+
+def check_restore(job: RunningJob, there: list[Path]) -> None:
+    """The life that has just ended began from the newest checkpoint that was there before."""
+    *_, began = [n for n, record in enumerate(job.records()) if record["kind"] == "job_started"]
+    formed = [r for r in job.records()[began:] if r["kind"] == "switch"]
+    if formed:
+        restore = formed[0]["order"]["restore"]
+        assert (restore or {}).get("checkpoint", "") == (there[-1].name if there else "")
+
+
+def predicted(job: RunningJob) -> int:
+    """Return how many committed steps each restore undid, by the ledgers and the event log."""
+    commits: dict[int, set[int]] = defaultdict(set)
+    for line in Outcome(job, job.directory, 0).ledger:
+        if line.get("commit"):
+            commits[line["lineage"]].add(line["step"])
+    undone = 0
+    for restore in (order["restore"] for order in orders(job)):
+        if restore and not commits.get(-restore["lineage"]):
+            commits[-restore["lineage"]] = {-1}  # counted
+            for lineage, steps in commits.items():
+                if 0 < lineage < restore["lineage"]:
+                    late = {step for step in steps if step >= restore["committed"]}
+                    undone += len(late)
+                    steps -= late
+    return undone
+
+
+def test_a_job_that_is_killed_whole_again_and_again_ends_as_if_it_was_not(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "11"))
+
+    assert kill_often(tmp_path, seed=seed, kills=3, steps=20).total() >= 3
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_fifty_times(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED") or random.randrange(10_000))
+    tally = kill_often(tmp_path, seed=seed, kills=50, steps=200)
+
+    sys.stdout.write(f"SEED={seed} {dict(tally)}\n")
+    assert sum(tally[point] for point in SAVING) >= 10

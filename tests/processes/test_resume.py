@@ -1,0 +1,205 @@
+"""What people type to put a run aside and take it up again, and what they read meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.checkpoint import plain_torch
+from tests.processes.test_cli import WAIT_S, environment, pliant, wait_for
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+SCRIPT = """\
+import sys, threading, torch, pliant
+pliant.seed(1)
+model = torch.nn.Linear(4, 1)
+x = torch.randn(512, 4)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
+                    dataset=data, global_batch_size=32, micro_batch_size=4,
+                    checkpoint=pliant.Checkpoint("kept", every="1h")) as session:
+    for step in session.steps(int(sys.argv[1])):
+        for a, b in step:
+            step.backward(torch.nn.functional.mse_loss(model(a), b))
+        threading.Event().wait(float(sys.argv[2]))
+    if session.leader:
+        print("digest", session.committed, session.state_digest(), flush=True)
+"""
+
+INITIAL = """\
+import sys, torch, pliant
+from tests.checkpoint.plain_torch import model_and_optimizer
+model, optimizer = model_and_optimizer()
+torch.manual_seed(3)
+data = torch.utils.data.TensorDataset(torch.randn(64, 6), torch.randn(64, 3))
+if len(sys.argv) > 2:
+    whole = torch.load(sys.argv[2], weights_only=True)
+    from torch.distributed.checkpoint.state_dict import (
+        set_model_state_dict, set_optimizer_state_dict)
+    set_model_state_dict(model, whole["model"])
+    set_optimizer_state_dict(model, optimizer, whole["optim"])
+with pliant.Session(model=model, optimizer=optimizer, dataset=data,
+                    global_batch_size=24, micro_batch_size=8) as session:
+    for step in session.steps(3):
+        for a, b in step:
+            step.backward(torch.nn.functional.mse_loss(model(a), b))
+    if session.leader:
+        open(sys.argv[1], "w").write(session.state_digest())
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def digest_of(said: str) -> str:
+    (line,) = [line for line in said.splitlines() if line.startswith("digest 40 ")]
+    return line
+
+
+def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> None:
+    alone = subprocess.run(
+        [sys.executable, "train.py", "40", "0"],
+        cwd=home,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    (home / "kept").rename(home / "of the run alone")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pliant", "run", "--max", "2", "train.py", "40", "0.1"],
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(home, "r1,r2", state="training")
+
+    assert pliant(home, "suspend").returncode == 0
+    said, complained = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 3, complained
+    assert "is durable" in said
+    assert f": pliant resume {home}/runs/train" in complained
+    assert "suspended: train (after step " in pliant(home, "status").stderr
+    assert json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)["state"] == (
+        "suspended"
+    )
+    assert pliant(home, "checkpoint", "verify", "kept").returncode == 0
+
+    resumed = pliant(home, "run", "--resume", "--max", "3", "train.py", "40", "0")
+    assert resumed.returncode == 0, resumed.stderr
+    assert digest_of(resumed.stdout) == digest_of(alone.stdout)
+    assert pliant(home, "status").stderr == "pliant: no job is running; start one with pliant run\n"
+    audit = json.loads(pliant(home, "audit", "--json", "--out", "runs/train").stdout)
+    assert (audit["samples_exactly_once"], audit["superseded"]) == (True, 0)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(home: Path) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pliant", "run", "--max", "1", "train.py", "40", "0.1"],
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    wait_for(home, "r1", state="training")
+    run.send_signal(signal.SIGINT)
+    _, complained = run.communicate(timeout=WAIT_S)
+
+    assert run.returncode == 3
+    assert f"pliant resume {home}/runs/train" in complained
+    resumed = pliant(home, "resume", "--detach")
+    assert resumed.stdout == "job train runs in the background; follow it with pliant status\n"
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
+        if status["state"] == "finished":
+            break
+        time.sleep(0.2)
+    assert (status["state"], status["step"]) == ("finished", 40)
+    assert status["restored"]["committed"] > 0
+
+
+def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) -> None:
+    assert pliant(home, "resume").stderr == (
+        "pliant: there is no run to resume here; name its directory\n"
+    )
+    assert "holds no run to resume; leave out --resume" in (
+        pliant(home, "run", "--resume", "train.py", "1", "0").stderr
+    )
+    done = pliant(home, "run", "--max", "1", "train.py", "3", "0")
+    assert done.returncode == 0
+    (home / "train.py").write_text(SCRIPT.replace("pliant.seed(1)", "pliant.seed(2)"))
+
+    other = pliant(home, "run", "--resume", "--max", "1", "train.py", "3", "0")
+
+    assert other.returncode == 2
+    assert "seed is 2 here and 1 in checkpoint step-00000003-l1" in other.stderr
+    assert (home / "runs" / "train" / "events.jsonl").exists()
+
+
+def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path) -> None:
+    words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40", "0.1"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pliant", "run", *words],
+        cwd=home,
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    now = wait_for(home, "r1,r2", state="training")
+    os.kill(now["replicas"][0]["pids"][-1], signal.SIGKILL)
+    _, complained = run.communicate(timeout=WAIT_S)
+
+    assert run.returncode == 1
+    assert "fewer than min_replicas=2 are left" in complained
+    status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
+    assert status["checkpoint"]["committed"] == status["step"] > 0
+    resumed = pliant(home, "run", "--resume", "--max", "2", "train.py", "40", "0")
+    assert resumed.returncode == 0, resumed.stderr
+    audit = json.loads(pliant(home, "audit", "--json", "--out", "runs/train").stdout)
+    assert (audit["samples_exactly_once"], audit["superseded"]) == (True, 0)
+
+
+@pytest.mark.timeout(240)
+def test_a_sharded_checkpoint_of_plain_torch_starts_one_two_and_three_replicas(
+    tmp_path: Path,
+) -> None:
+    sharded, whole = tmp_path / "sharded", tmp_path / "whole.pt"
+    subprocess.run(
+        [sys.executable, plain_torch.__file__, "write", sharded, whole],
+        env={**environment(tmp_path), "OMP_NUM_THREADS": "1"},
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert set(torch.load(whole, weights_only=True)) == {"model", "optim"}
+    (tmp_path / "start.py").write_text(INITIAL)
+    subprocess.run(
+        [sys.executable, "start.py", "expected", whole],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        timeout=WAIT_S,
+        check=True,
+    )
+    for replicas in (1, 2, 3):
+        words = ["--init", str(sharded), "--max", str(replicas), "start.py", f"got-{replicas}"]
+        done = pliant(tmp_path, "run", *words)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / f"got-{replicas}").read_text() == (tmp_path / "expected").read_text()
