@@ -221,6 +221,30 @@ def test_of_many_that_race_at_most_one_holds_it(storage: Storage) -> None:
     assert sum(lease.still_held() for lease in held) == 1
 
 
+class LetsTwoWin(LocalStorage):
+    """An object store, whose conditional writes may not be relied on."""
+
+    @property
+    def has_one_winner(self) -> bool:
+        return False
+
+
+def test_replicas_that_start_together_do_not_take_the_lease_from_each_other(
+    tmp_path: Path,
+) -> None:
+    """Four of them on S3 went on with it for minutes, and the job did not start."""
+    root = LetsTwoWin(str(tmp_path))
+    world, others = World(), []
+    world.meanwhile.append(
+        lambda: others.append(acquire(root, "a", surroundings=World().surroundings))
+    )
+
+    slower = acquire(root, "a", surroundings=world.surroundings)
+
+    assert read_lease(root) == others[0].record
+    assert (others[0].still_held(), slower.still_held(), slower.beat()) == (True, False, False)
+
+
 def test_a_storage_that_fails_for_a_moment_does_not_lose_the_lease(root: LocalStorage) -> None:
     fuse = Fuse(blows_at=2, error=full(root.place(LEASE)))
     faulty = FaultyStorage(root, fuse)

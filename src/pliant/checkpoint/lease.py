@@ -130,6 +130,9 @@ def acquire(
 ) -> Lease:
     """Take the root for a job; waits while it is open whether a holder elsewhere lives.
 
+    If another process of the same job takes it at this moment the job has it, and that is enough:
+    the lease returned is then not held, and ``beat`` and ``still_held`` say so.
+
     Args:
         storage: the checkpoint root.
         job: the job's id; a restarted job takes its own lease over at once.
@@ -168,6 +171,8 @@ def acquire(
             if found is not None and found.job != me.job:
                 why = f"job {found.job} on {found.node} has just taken it"
                 raise _refusal(storage, Judgement(Verdict.REFUSED, why))
+            if found is not None:  # replicas that start together would take it from each other
+                return Lease(storage, me, "another process of this job has just taken it")
             continue
         if judgement.verdict is Verdict.REFUSED or (stop is not None and stop()):
             raise _refusal(storage, judgement)
