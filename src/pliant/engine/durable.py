@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -169,7 +170,7 @@ class Durability(Protocol):
 def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
     """Return the document and the tensors by name, in a fixed order; copies no tensor."""
     document, tensors = encode(state.capture_to_keep())
-    names = _names(json.loads(document), len(tensors), state.persistent_buffers())
+    names = _names(document, len(tensors), state.persistent_buffers())
     specs = [TensorSpec.of(tensor) for tensor in tensors]
     form = {
         "version": VERSION,
@@ -186,18 +187,19 @@ def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[s
     )
 
 
-def _names(form: Any, count: int, persistent: frozenset[str]) -> list[str]:
+@lru_cache(maxsize=1)  # training waits, and without a scheduler documents are often equal
+def _names(document: bytes, count: int, persistent: frozenset[str]) -> tuple[str, ...]:
     """Name each tensor by the first place at which the state holds it."""
     names = [""] * count
     used: set[str] = set()
-    for path, index in _places(form, ()):
+    for path, index in _places(json.loads(document), ()):
         if not names[index]:
             name = _name(path, persistent)
             while name in used:  # two places that spell alike
                 name += "'"
             used.add(name)
             names[index] = name
-    return names
+    return tuple(names)
 
 
 def _places(form: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:

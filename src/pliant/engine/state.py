@@ -113,14 +113,14 @@ class State:
         state = self.capture()
         for name in self._local_buffers:
             state["buffers"].pop(name, None)
-        kept = [*state["parameters"].values(), *state["buffers"].values()]
-        for optimizer in state["optimizers"]:
-            for entries in optimizer["state"].values():
-                kept += [value for value in entries.values() if torch.is_tensor(value)]
-        there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
         memo: dict[int, Any] = {}
-        for tensor in _tensors(state["extra"]):
-            memo[id(tensor)] = there.get(_place(tensor), tensor)
+        if own := list(_tensors(state["extra"])):
+            kept = [*state["parameters"].values(), *state["buffers"].values()]
+            for optimizer in state["optimizers"]:
+                for entries in optimizer["state"].values():
+                    kept += [value for value in entries.values() if torch.is_tensor(value)]
+            there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
+            memo = {id(tensor): there.get(_place(tensor), tensor) for tensor in own}
         state["extra"] = copy.deepcopy(state["extra"], memo)
         return state
 
