@@ -1,7 +1,7 @@
 """The benchmark model: a byte-level GPT of 9.64M parameters (116 MB with Adam state).
 
-Owns the model, its data and its loss, shared by every side of a comparison.  Must not know of
-sessions, of process groups or of who measures.
+Owns the model (and a larger one), its data and its loss, shared by every side of a comparison.
+Must not know of sessions, of process groups or of who measures.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from torch.utils.data import Dataset
 
 from pliant.recipes.gpt import GPT, GPTConfig, next_byte_loss
 
+SIZES = {
+    "10M": GPTConfig.benchmark(),
+    "300M": GPTConfig(context=128, width=1024, heads=16, layers=24, dropout=0.0, tied=False),
+}
+"""By number of parameters: 9.64M and 303M (3.6 GB with Adam state)."""
 
-def build() -> GPT:
+
+def build(params: str = "10M") -> GPT:
     """Return the model; the caller has seeded the generator."""
-    return GPT(GPTConfig.benchmark())
+    return GPT(SIZES[params])
 
 
 class Tokens(Dataset[tuple[Tensor, Tensor]]):

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,15 +76,25 @@ class PliantJob:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, script: Sequence[str], *, least: int, start: int, most: int, name: str
+    folder: Path,
+    script: Sequence[str],
+    *,
+    least: int,
+    start: int,
+    most: int,
+    name: str,
+    more: Mapping[str, str] | None = None,
 ) -> Iterator[PliantJob]:
-    """Start a job with its own state directory; end it, with all its processes, on the way out."""
+    """Start a job with its own state directory; end it, with all its processes, on the way out.
+
+    ``more`` goes into its environment.
+    """
     command = [
         *(*CLI, "run", "--name", name, "--out", str(folder / "run")),
         *("--min", str(least), "--start", str(start), "--max", str(most)),
         *script,
     ]
-    environment = harness.environment(XDG_STATE_HOME=str(folder / "state"))
+    environment = harness.environment(XDG_STATE_HOME=str(folder / "state"), **(more or {}))
     output = folder / "output.txt"
     with harness.process(command, env=environment, output=output) as started:
         try:
