@@ -184,3 +184,27 @@ def test_kinds_are_snake_case() -> None:
 @pytest.mark.parametrize("value", [None, True, "word", [1]])
 def test_what_is_no_number_reads_as_none(value: object) -> None:
     assert number(value) is None
+
+
+def test_what_a_superseded_coordinator_writes_does_not_count_but_commits_do(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "events.jsonl"
+    older, newer = EventLog(path, job="j"), EventLog(path, job="j")
+    older.speak_for(1)
+    newer.speak_for(2)
+
+    older.write("node_joined", node="a")
+    newer.write("coordinator_started")
+    older.write("node_lost", node="a")
+    older.write("commit", step=3, generation=1)
+    older.close()
+    newer.close()
+
+    reading = read(path)
+    assert [record["kind"] for record in reading.records] == [
+        "node_joined",
+        "coordinator_started",
+        "commit",
+    ]
+    assert reading.superseded == 1

@@ -9,12 +9,18 @@ A record::
     {"v": 1, "at": 1767225600.0, "mono": 8123.25, "job": "gpt", "kind": "switched",
      "replica": "r3", "generation": 4, "step": 118}
 
+``incarnation`` says which coordinator wrote it, and is left out where there can be but one.  While
+one follows another both may write for a moment: from the first record of the newer one on, what
+the older one writes is no longer true, and is left out when the log is read; except commits,
+which are the workers' own.
+
 ``at`` is wall-clock time for people; ``mono`` is the node's monotonic clock, which all processes
 of a node share, and the only one that durations are computed from.  Kinds are the core's events
 and commands by their snake_case name, and these:
 
     job_started   command, cwd, out, url, pid, min_replicas, max_replicas, start_replicas; again
                   when a job is resumed: what ran before is gone
+    coordinator_started  out, url, pid; another coordinator goes on with what runs
     worker        replica, node, pid
     plan          num_slots, total_steps, num_samples, global_batch, micro_batch
     decision      target_replicas, reason, ...
@@ -43,7 +49,9 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
-ENVELOPE = frozenset({"v", "at", "mono", "job", "kind"})
+ENVELOPE = frozenset({"v", "at", "mono", "job", "kind", "incarnation"})
+
+COMMIT = "commit"
 
 Record = dict[str, Any]
 Listener = Callable[[Record], None]
@@ -64,12 +72,31 @@ class Reading:
     skipped: int = 0
     """Lines inside the file that are no JSON object, or are of a later schema version."""
 
+    superseded: int = 0
+    """What a coordinator wrote after another had taken over; it is not in ``records``."""
+
+
+class Succession:
+    """Which records count where one coordinator follows another; asked in file order."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def counts(self, record: Record) -> bool:
+        """Whether the newest coordinator so far wrote this, or no coordinator was needed to."""
+        incarnation = record.get("incarnation")
+        if not isinstance(incarnation, int):
+            return True
+        self._newest = max(self._newest, incarnation)
+        return incarnation == self._newest or record.get("kind") == COMMIT
+
 
 class EventLog:
     """Appends records to one file; a record is on its way to disk when ``write`` returns.
 
-    One writer per file.  Every line goes out in a single write, so a killed process leaves at
-    most one torn line, at the end; the next writer closes that line before it appends.
+    Every line goes out in a single write, so a killed process leaves at most one torn line, at the
+    end; the next writer closes that line before it appends.  Two writers do not tear each other's
+    lines; whose lines count is for the reader (``Succession``).
     """
 
     def __init__(
@@ -81,7 +108,9 @@ class EventLog:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
         self._job = job
+        self._incarnation: int | None = None
         self._wall = wall
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
@@ -94,6 +123,10 @@ class EventLog:
         """Call ``listener`` with every later record, after it was written."""
         self._listeners.append(listener)
 
+    def speak_for(self, incarnation: int) -> None:
+        """Sign every later record with the number of the coordinator that writes it."""
+        self._incarnation = incarnation
+
     def write(self, kind: str, /, **values: Any) -> Record:
         """Append one record and return it.  ``mono`` may be given; ``at`` then follows from it."""
         now_mono = self._monotonic()
@@ -105,6 +138,8 @@ class EventLog:
             "job": self._job,
             "kind": kind,
         }
+        if self._incarnation is not None:
+            record["incarnation"] = self._incarnation
         record.update({name: plain(value) for name, value in values.items()})
         os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
         for listener in self._listeners:
@@ -193,7 +228,14 @@ def parse(data: bytes) -> Reading:
     last = _record(rest)
     if last is not None:
         records.append(last)
-    return Reading(records=records, torn=bool(rest.strip()) and last is None, skipped=skipped)
+    succession = Succession()
+    counted = [record for record in records if succession.counts(record)]
+    return Reading(
+        records=counted,
+        torn=bool(rest.strip()) and last is None,
+        skipped=skipped,
+        superseded=len(records) - len(counted),
+    )
 
 
 def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:

@@ -112,6 +112,7 @@ def _refused(record: Record, who: str) -> str | None:
 
 
 _SAY: dict[str, Callable[[Record, str], str | None]] = {
+    "coordinator_started": lambda r, who: "another coordinator goes on with what runs",
     "start_replica": lambda r, who: f"{who} is starting on {r.get('node') or 'this node'}",
     "spare": lambda r, who: f"{who} is ready to join",
     "refused": _refused,

@@ -101,6 +101,7 @@ class Board:
     exit_code: int | None = None
     reason: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    _former: dict[str, ReplicaStatus] = field(default_factory=dict)
     _holding: bool = False
     _recent: deque[tuple[int, float, int]] = field(
         default_factory=lambda: deque(maxlen=RECENT_COMMITS)
@@ -113,6 +114,10 @@ class Board:
         match record.get("kind"):
             case "job_started" | "plan" | "decision" | "end_job" | "job_ended" | "stop_requested":
                 self._job_record(record)
+            case "coordinator_started":
+                self._follow(record)
+            case "node_joined":
+                self._on_node_joined(record)
             case "saved" | "save_failed" | "suspend_requested":
                 self._durable_record(record)
             case "commit":
@@ -217,9 +222,39 @@ class Board:
     def _begin_again(self) -> None:
         """A resumed job: what is known of its steps and checkpoints stays, its processes do not."""
         self.replicas.clear()
+        self._former.clear()
         self._recent.clear()
         self.exit_code = self.reason = None
         self.stopping = self.suspending = self._holding = False
+
+    def _follow(self, record: Record) -> None:
+        """Another coordinator: replicas count again once their agent has said that they live."""
+        self._former |= self.replicas
+        self.replicas.clear()
+        self.exit_code = self.reason = None
+        self.about = {**self.about, **{name: record.get(name) for name in ("out", "url", "pid")}}
+
+    def _on_node_joined(self, record: Record) -> None:
+        """An agent says whom it runs: they have lived through a change of coordinators."""
+        node = str(record.get("node") or "")
+        for name in map(str, record.get("replicas") or ()):
+            if name not in self.replicas:
+                unknown = ReplicaStatus(name=name, state=ReplicaState.STARTING, node=node)
+                self.replicas[name] = self._former.pop(name, unknown)
+
+    def _on_registered(self, record: Record, name: str) -> None:
+        """One of them says where it stands."""
+        replica = self.replicas.get(name)
+        if replica is None:
+            return
+        if record.get("finished"):
+            replica.state = ReplicaState.FINISHED
+        elif record.get("leaving"):
+            replica.state = ReplicaState.LEAVING
+        elif record.get("has_state"):
+            replica.state = ReplicaState.WAITING if self._holding else ReplicaState.TRAINING
+        elif record.get("spare"):
+            replica.state = ReplicaState.SPARE
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
@@ -286,7 +321,10 @@ class Board:
                     name=name, state=ReplicaState.STARTING, node=node
                 )
             case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
-                self.replicas[name].pids.append(record["pid"])
+                if record["pid"] not in self.replicas[name].pids:  # told again: not known if heard
+                    self.replicas[name].pids.append(record["pid"])
+            case "registered":
+                self._on_registered(record, name)
             case "spare":
                 self._set(name, ReplicaState.SPARE)
             case "switched":

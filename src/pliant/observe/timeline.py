@@ -133,7 +133,6 @@ class Timeline:
     num_commits: int = 0
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
     _resizes: list[_Open] = field(default_factory=list)
-    _seen: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=64))
     _first_prepare: float | None = None
     _first_loss: float | None = None
     _losses: dict[str, str] = field(default_factory=dict)
@@ -345,10 +344,9 @@ class Timeline:
             loss=number(record.get("loss")),
             samples=_whole(record.get("samples")),
         )
-        if (commit.step, commit.generation) in self._seen:
-            return
-        self._seen.append((commit.step, commit.generation))
         last = self.commits[-1] if self.commits else None
+        if last and commit.step <= last.step and commit.generation <= last.generation:
+            return  # known, or told late by a coordinator that another has followed
         self.commits.append(commit)
         self.num_commits += 1
         if last is None:
