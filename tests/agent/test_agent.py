@@ -21,7 +21,6 @@ from pliant.agent.agent import Agent, AgentConfig
 from pliant.core.errors import PermanentError
 from pliant.core.vocabulary import (
     Busy,
-    Command,
     EndJob,
     EndReplica,
     Exited,
@@ -35,7 +34,7 @@ from pliant.core.vocabulary import (
     StartReplica,
 )
 from pliant.wire.codec import Envelope, Message, decode, encode
-from pliant.wire.notes import AgentFailed, Alive, Started
+from pliant.wire.notes import AgentFailed, Alive, Heard, Started, Work
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -67,6 +66,7 @@ class World:
     lines: list[tuple[str, str]] = field(default_factory=list)
     connection: ServerConnection | None = None
     num_connections: int = 0
+    serving: asyncio.Task[None] | None = None
     others: frozenset[psutil.Process] = field(
         default_factory=lambda: frozenset(psutil.Process().children())
     )
@@ -84,7 +84,7 @@ class World:
                 assert isinstance(envelope, Envelope)
                 self.heard.append(envelope.message)
 
-    async def say(self, command: Command, incarnation: int = 1) -> None:
+    async def say(self, command: Message, incarnation: int = 1) -> None:
         await self.until(lambda: self.connection)
         assert self.connection is not None
         await self.connection.send(encode(command, Incarnation(incarnation)).decode())
@@ -110,17 +110,22 @@ Play = Callable[..., World]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", [str(COLD_SERVER)])
 
-    def run(scene: Scene, script: str = WAITS, devices: int = 2) -> World:
+    def run(
+        scene: Scene,
+        script: str = WAITS,
+        devices: int = 2,
+        give_up_s: float = DEADLINE_S,
+        knows: bool = True,
+    ) -> World:
         path = tmp_path / "script.py"
         path.write_text(script)
+        work = Work(job="j", command=(str(path),), cwd=str(tmp_path), out=str(tmp_path))
         config = AgentConfig(
             node=NODE,
-            job="j",
             devices=devices,
-            command=(str(path),),
-            cwd=tmp_path,
-            out=tmp_path,
             environment=dict(os.environ),
+            work=work if knows else None,
+            give_up_s=give_up_s,
         )
         return asyncio.run(_main(config, scene))
 
@@ -135,6 +140,7 @@ async def _main(config: AgentConfig, scene: Scene) -> World:
         port = next(iter(server.sockets)).getsockname()[1]
         world.agent.open()
         serving = asyncio.create_task(world.agent.serve(f"ws://127.0.0.1:{port}", "token"))
+        world.serving = serving
         try:
             await scene(world)
         finally:
@@ -267,11 +273,8 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_is_forgotten(play: P
     play(scene)
 
 
-def test_a_connection_that_is_cut_after_a_long_time_is_made_again(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_is_cut_after_a_long_time_is_made_again(play: Play) -> None:
     """A job older than the reconnect deadline ended at the first reset of its connection."""
-    monkeypatch.setattr("pliant.agent.uplink.RECONNECT_S", 0.2)
 
     async def scene(world: World) -> None:
         await world.hear(Alive)
@@ -281,19 +284,65 @@ def test_a_connection_that_is_cut_after_a_long_time_is_made_again(
 
         await world.hear(NodeJoined, 2)
 
-    play(scene)
+    play(scene, give_up_s=0.2)
 
 
-def test_a_coordinator_that_stays_away_ends_the_agent(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pliant.agent.uplink.RECONNECT_S", 0.3)
-
+def test_a_coordinator_that_stays_away_ends_the_agent(play: Play) -> None:
     async def scene(world: World) -> None:
         with pytest.raises(PermanentError, match="no coordinator at ws:"):
             await asyncio.wait_for(world.agent.serve("ws://127.0.0.1:9", "token"), DEADLINE_S)
 
+    play(scene, give_up_s=0.3)
+
+
+def test_what_no_coordinator_has_read_is_said_again_to_the_next(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        await world.say(Heard(count=len(world.heard) - 1))  # all but the greeting
+        await world.say(end("r1"))
+        (told,) = await world.hear(Exited)
+        assert world.connection is not None
+        await world.connection.close()
+        await world.until(lambda: world.num_connections == 2)
+
+        assert await world.hear(Exited, 2) == [told, told]
+        assert len(world.all(Started)) == 1
+
     play(scene)
+
+
+def test_a_coordinator_that_is_silent_is_taken_for_lost(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.agent.uplink.LOOK_S", 0.02)
+
+    async def scene(world: World) -> None:
+        await world.until(lambda: world.num_connections == 2)
+
+    play(scene)
+
+
+def test_an_agent_leaves_a_coordinator_of_another_job(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.hear(NodeJoined)
+        await world.say(Work(job="other", command=("train.py",), cwd="/", out="/"))
+        assert world.serving is not None
+        with pytest.raises(PermanentError, match=r"runs train\.py of job other in /, and the work"):
+            await asyncio.wait_for(world.serving, DEADLINE_S)
+
+    play(scene)
+
+
+def test_an_agent_without_the_jobs_directories_says_which(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.hear(NodeJoined)
+        await world.say(Work(job="j", command=("train.py",), cwd="/", out="/nowhere"))
+        assert world.serving is not None
+        with pytest.raises(PermanentError, match="/nowhere of job j is no directory on this node"):
+            await asyncio.wait_for(world.serving, DEADLINE_S)
+
+    play(scene, knows=False)
 
 
 def test_the_end_of_the_job_ends_every_worker(play: Play) -> None:

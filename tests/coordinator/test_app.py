@@ -28,12 +28,13 @@ from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import Incarnation, NodeId, NodeJoined, ReplicaId, Scaled, StartReplica
 from pliant.observe.log import EventLog
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
-from pliant.wire.notes import Alive, Logged, Started
+from pliant.wire.notes import Alive, Logged, Started, Work
 
 pytestmark = pytest.mark.timeout(30)
 
 TOKEN = "secret"
 DEADLINE_S = 5.0
+WORK = Work(job="j", command=("train.py",), cwd="/", out="/")
 JOINED = NodeJoined(node=NodeId("here"), devices=2)
 
 
@@ -52,7 +53,7 @@ class World:
         )
         self.sock = open_socket("127.0.0.1", 0)
         self.url = url_of(self.sock)
-        app = create_app(self.driver, token=TOKEN, events_path=path)
+        app = create_app(self.driver, work=WORK, token=TOKEN, events_path=path)
         self.server = Server(app, self.sock)
 
     def people(self, token: str | None = TOKEN) -> httpx.AsyncClient:
@@ -76,6 +77,7 @@ class World:
 def play(directory: Path, scene: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
         world = World(directory)
+        await world.driver.begin()
         await world.server.start()
         driving = asyncio.create_task(world.driver.run())
         try:
@@ -103,6 +105,7 @@ def test_an_agent_that_joins_is_told_what_to_start(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         async with world.agent() as agent:
             await agent.send(wire(JOINED))
+            assert await hear(agent) == WORK
             told = [await hear(agent), await hear(agent)]
         assert told == [StartReplica(replica=ReplicaId(f"r{n}"), node=JOINED.node) for n in (1, 2)]
 

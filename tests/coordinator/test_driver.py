@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pliant.coordinator.driver import PAUSE_S, Clock, Driver
-from pliant.coordinator.register import ConflictError, RegisterFile
-from pliant.core.errors import PermanentError
+from pliant.coordinator.register import RegisterFile
+from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
@@ -39,7 +39,7 @@ from pliant.core.vocabulary import (
     StartReplica,
     Switch,
 )
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Record, read
 from pliant.wire.notes import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")
@@ -394,3 +394,53 @@ def test_the_clock_stands_still_while_the_process_is_stopped() -> None:
     assert told[:2] == [0.1, 0.2]
     assert told[2] - told[1] < PAUSE_S
     assert told[3] - told[2] == pytest.approx(0.1)
+
+
+def test_what_a_coordinator_before_has_logged_is_known_and_not_logged_again(tmp_path: Path) -> None:
+    async def first(world: World) -> None:
+        await world.until(lambda: world.log._incarnation)  # as it is before anybody is served
+        world.driver.hear(_committed(0), NODE)
+
+    async def second(world: World) -> None:
+        await world.until(lambda: world.log._incarnation)
+        for step in (0, 1):
+            world.driver.hear(_committed(step), NODE)
+
+    play(tmp_path, first)
+    world = play(tmp_path, second)
+
+    records = read(tmp_path / "events.jsonl").records
+    commits = [(r["step"], r["incarnation"]) for r in records if r["kind"] == "commit"]
+    assert commits == [(0, 1), (1, 2)]
+    assert world.driver.board.committed == 2
+
+
+def test_a_coordinator_with_nothing_to_do_notices_that_another_has_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.coordinator.driver.LOOK_S", 0.05)
+
+    async def main() -> None:
+        older, newer = World(tmp_path), World(tmp_path)
+        driving = asyncio.create_task(older.driver.run())
+        await older.until(lambda: older.register.read())
+        await newer.driver.begin()
+        with pytest.raises(ConflictError, match=r"taken over this job: .* incarnation 2"):
+            await asyncio.wait_for(driving, DEADLINE_S)
+        older.log.close()
+        newer.log.close()
+
+    asyncio.run(main())
+
+
+def _committed(step: int) -> Committed:
+    return Committed(
+        replica=ReplicaId("r1"),
+        generation=Generation(1),
+        step=step,
+        mono_s=1.0 + step,
+        loss=0.5,
+        grad_norm=None,
+        samples=8,
+        step_s=0.1,
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.coordinator.register import ConflictError, RegisterFile
-from pliant.core.errors import PermanentError
+from pliant.coordinator.register import RegisterFile
+from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.vocabulary import (
     Generation,
     Incarnation,

@@ -44,7 +44,8 @@ from tests.fuzz.script import Permits
 from tests.processes.elastic import Outcome
 
 from pliant.agent import launcher
-from pliant.cli.run import JobConfig, run_job
+from pliant.cli.hosting import JobConfig
+from pliant.cli.run import run_job
 from pliant.core.policy import ElasticPolicy
 from pliant.engine import forkserver
 from pliant.observe.log import Record

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from pliant.agent import launcher
-from pliant.cli.run import JobConfig, run_job
+from pliant.cli.hosting import JobConfig
+from pliant.cli.run import run_job
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
 from pliant.core.membership import Timeouts

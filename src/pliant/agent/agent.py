@@ -1,7 +1,8 @@
 """The agent of one node: runs workers, carries what they and the coordinator say to each other.
 
 Owns the processes of its node: their devices, their control sockets, their output, their exits.
-Knows nothing of generations, torch or why a replica starts or ends: it decides nothing.
+Its coordinator may die and another follow: the workers go on meanwhile.  Knows nothing of
+generations, torch or why a replica starts or ends: it decides nothing.
 
     coordinator ==WebSocket==> agent --socket pair--> fork server --fork--> workers
                                  \\=======one socket pair per worker=======/
@@ -23,8 +24,9 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from pliant.agent.launcher import Launcher
-from pliant.agent.uplink import Uplink
+from pliant.agent.uplink import RECONNECT_S, Uplink
 from pliant.agent.worker import Worker
+from pliant.core.errors import PermanentError
 from pliant.core.vocabulary import (
     Command,
     EndJob,
@@ -34,6 +36,7 @@ from pliant.core.vocabulary import (
     Incarnation,
     NodeId,
     NodeJoined,
+    Progressed,
     ReplicaId,
     StartReplica,
 )
@@ -49,7 +52,7 @@ from pliant.wire.launch import (
     WorkerExited,
     WorkerStarted,
 )
-from pliant.wire.notes import AgentFailed, Alive, Started
+from pliant.wire.notes import AgentFailed, Alive, Started, Work
 from pliant.wire.seams import OutputListener
 
 ALIVE_S = 1.0
@@ -58,6 +61,9 @@ ALIVE_S = 1.0
 MAX_SERVER_LIVES = 2
 """Fork servers an agent starts in its life: a second death has a cause that a third would meet."""
 
+SIGNS_OF_LIFE = (Alive, Progressed)
+"""What nobody wants to hear later."""
+
 _REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
 
 _log = logging.getLogger(__name__)
@@ -65,20 +71,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """What an agent runs, and where."""
+    """Where an agent runs, and what, if that is known before its coordinator says so."""
 
     node: NodeId
-    job: str
 
     devices: int
     """Workers that may run here at a time."""
-
-    command: tuple[str, ...]
-    """The script and its arguments."""
-
-    cwd: Path
-    out: Path
-    """Directory of the run; the agent writes ``logs/`` in it."""
 
     environment: Mapping[str, str]
     """Environment of the workers."""
@@ -86,9 +84,11 @@ class AgentConfig:
     address: str = "127.0.0.1"
     """Address under which workers elsewhere reach this node."""
 
-    init: Path | None = None
-    holder: str = ""
-    """Identifies the job at its checkpoints."""
+    work: Work | None = None
+    """What the job runs; the agent writes ``logs/`` in the directory of the run."""
+
+    give_up_s: float = RECONNECT_S
+    """How long a lost coordinator is looked for, in seconds; then the workers end."""
 
     guarded: tuple[Path, ...] = field(default=())
     """Files that must not outlive this process, even if it is killed."""
@@ -103,6 +103,7 @@ class Agent:
 
     def __init__(self, config: AgentConfig, *, listener: OutputListener = nobody_listens) -> None:
         self._config = config
+        self._work = config.work
         self._listener = listener
         self._workers: dict[ReplicaId, Worker] = {}
         self._waiting: deque[ReplicaId] = deque()
@@ -114,17 +115,23 @@ class Agent:
         self._early: list[Message] = []
         self._refused = 0
         self._has_failed = False
+        self._misfit: PermanentError | None = None
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Start the fork server, which imports for a second or two; returns at once."""
+        """Start the fork server, which imports for a second or two; returns at once.
+
+        Without work this waits for what the coordinator says.
+        """
+        if self._work is None:
+            return
         self._lives += 1
         self._launcher = Launcher(on_report=self._on_report, on_gone=self._on_server_gone)
         self._launcher.start(
             environment=self._config.environment,
-            cwd=self._config.cwd,
-            log=self._config.out / "logs" / "forkserver.log",
+            cwd=Path(self._work.cwd),
+            log=Path(self._work.out) / "logs" / "forkserver.log",
         )
         if self._config.guarded:
             self.guard()
@@ -138,9 +145,17 @@ class Agent:
         """Obey the coordinator at ``url`` until it ends the job.
 
         Raises:
-            PermanentError: the coordinator refuses this agent or cannot be reached any more.
+            PermanentError: the coordinator refuses this agent, cannot be reached any more, or is
+                of a job that cannot run here.
         """
-        self._uplink = Uplink(url, token, greeting=self._greeting, on_command=self._obey)
+        self._uplink = Uplink(
+            url,
+            token,
+            greeting=self._greeting,
+            on_work=self._employ,
+            on_command=self._obey,
+            give_up_s=self._config.give_up_s,
+        )
         for message in self._early:
             self._uplink.send(message)
         uplink = asyncio.create_task(self._uplink.run())
@@ -150,6 +165,8 @@ class Agent:
             await asyncio.wait({uplink, over}, return_when=asyncio.FIRST_COMPLETED)
             if uplink.done():
                 uplink.result()
+            if self._misfit is not None:
+                raise self._misfit
         finally:
             for task in (uplink, alive, over):
                 task.cancel()
@@ -171,6 +188,29 @@ class Agent:
         await asyncio.sleep(0)  # let transports close their files
 
     # --- what the coordinator says ------------------------------------------------
+
+    def _employ(self, work: Work) -> None:
+        """Take on a job; a coordinator that comes later must be of the same."""
+        if self._work is None:
+            missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
+            if missing:
+                self._leave(
+                    f"{missing[0]} of job {work.job} is no directory on this node; an agent needs "
+                    "the directories of its coordinator"
+                )
+                return
+            self._work = work
+            self.open()
+        elif work != self._work:
+            self._leave(
+                f"the coordinator runs {_words(work)}, and the workers here belong to "
+                f"{_words(self._work)}"
+            )
+
+    def _leave(self, reason: str) -> None:
+        """Have no part in this job, which may go on without this node."""
+        self._misfit = PermanentError(reason)
+        self._over.set()
 
     def _obey(self, command: Command, incarnation: Incarnation) -> None:
         """Carry out a command; one that was carried out before changes nothing."""
@@ -205,19 +245,20 @@ class Agent:
             self._spawn(self._launch(worker))
 
     async def _launch(self, worker: Worker) -> None:
-        replica = worker.replica
-        log = self._config.out / "logs" / f"{replica}.log"
-        fds = await worker.open(log, self._listener)
+        replica, work = worker.replica, self._work
+        if work is None:
+            raise PermanentError(f"{replica} is to start before anybody said what it runs")
+        fds = await worker.open(Path(work.out) / "logs" / f"{replica}.log", self._listener)
         assignment = Assignment(
             replica=replica,
-            job=self._config.job,
-            command=self._config.command,
-            cwd=str(self._config.cwd),
-            out=str(self._config.out),
+            job=work.job,
+            command=work.command,
+            cwd=work.cwd,
+            out=work.out,
             address=self._config.address,
             incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
-            init=str(self._config.init) if self._config.init else None,
-            holder=self._config.holder,
+            init=work.init,
+            holder=work.holder,
             pid=os.getpid(),
         )
         if self._launcher is not None:
@@ -300,7 +341,7 @@ class Agent:
     def _send(self, message: Message) -> None:
         if self._uplink is None:
             self._early.append(message)
-        else:
+        elif self._uplink.is_connected or not isinstance(message, SIGNS_OF_LIFE):
             self._uplink.send(message)
 
     def _fail(self, reason: str) -> None:
@@ -328,3 +369,7 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"{type(error).__name__}: {error}")
+
+
+def _words(work: Work) -> str:
+    return f"{' '.join(work.command)} of job {work.job} in {work.out}"

@@ -1,7 +1,10 @@
 """The agent's WebSocket to the coordinator: everything up, commands down, again if it breaks.
 
-Owns one connection at a time.  Knows nothing of what is said.  What is said while it is down is
-kept, in order, up to a bound.
+Owns one connection at a time, and what has not arrived: messages are kept, in order and up to a
+bound, until a coordinator says that it has read them, and those that none has read are said again
+on the next connection.  Knows nothing of what is said.
+
+    connect --> greeting, what was not heard, what is new --> it breaks, or is silent --> connect
 """
 
 from __future__ import annotations
@@ -12,24 +15,50 @@ from collections import deque
 from collections.abc import Callable
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from pliant.core.errors import PermanentError
 from pliant.core.vocabulary import Command, Incarnation
-from pliant.wire.codec import COMMANDS, MAX_MESSAGE_BYTES, Message, Refusal, decode, encode
+from pliant.wire.codec import (
+    COMMANDS,
+    COORDINATOR_NOTES,
+    MAX_MESSAGE_BYTES,
+    Message,
+    Refusal,
+    decode,
+    encode,
+)
+from pliant.wire.notes import Heard, Work
 
 RECONNECT_S = 10.0
-"""How long a lost coordinator is looked for, in seconds, before the agent gives up."""
+"""How long a lost coordinator is looked for unless told otherwise, in seconds."""
 
 RETRY_S = 0.2
-"""Between two attempts to connect, in seconds."""
+"""Before the second attempt to connect, in seconds; each further one waits longer."""
 
-MAX_KEPT = 10_000
-"""Messages kept while there is no connection; the oldest go first."""
+SLOWEST_RETRY_S = 2.0
+"""Longest pause between two attempts, in seconds: a tenth of what a new coordinator waits."""
+
+OPEN_S = 5.0
+"""Longest wait for an answer to an attempt: one that was stopped takes connections, in seconds."""
+
+LOOK_S = 1.0
+"""Between two looks whether the coordinator has said something, in seconds."""
+
+SILENT_LOOKS = 10
+"""Looks in a row that find nothing, after which it is taken for lost.  It says Heard to each sign
+of life.  Looks, not seconds: while this process is stopped none is made."""
+
+MAX_KEPT = 50_000
+"""Messages kept for a coordinator that is not there; the oldest go first."""
+
+FORBIDDEN = (401, 403)
+"""HTTP status of a coordinator that does not want this agent; others are of what stands between."""
 
 _log = logging.getLogger(__name__)
 
 OnCommand = Callable[[Command, Incarnation], None]
+OnWork = Callable[[Work], None]
 
 
 class Uplink:
@@ -41,9 +70,21 @@ class Uplink:
         token: str,
         *,
         greeting: Callable[[], list[Message]],
+        on_work: OnWork,
         on_command: OnCommand,
+        give_up_s: float = RECONNECT_S,
     ) -> None:
-        """``greeting`` words what is said first on every new connection."""
+        """Make one that is not connected.
+
+        Args:
+            url: of the coordinator.
+            token: the job's.
+            greeting: words what is said first on every new connection.
+            on_work: takes what the job runs, on every new connection.
+            on_command: takes commands.
+            give_up_s: how long a lost coordinator is looked for.
+        """
+        self.is_connected = False
         self.refused = 0
         """Messages of the coordinator that could not be read."""
         self.stale = 0
@@ -52,8 +93,13 @@ class Uplink:
         self._url = url
         self._token = token
         self._greeting = greeting
+        self._on_work = on_work
         self._on_command = on_command
+        self._give_up_s = give_up_s
         self._queue: deque[Message] = deque(maxlen=MAX_KEPT)
+        self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
+        self._num_heard = 0
+        self._silence = 0
         self._something = asyncio.Event()
 
     def send(self, message: Message) -> None:
@@ -65,52 +111,73 @@ class Uplink:
         """Connect and serve until cancelled.
 
         Raises:
-            PermanentError: refused, or not reached for ``RECONNECT_S``.
+            PermanentError: refused, or not reached for as long as was asked.
         """
         loop = asyncio.get_running_loop()
-        last_seen_s = loop.time()
+        last_seen_s, wait_s = loop.time(), RETRY_S
         while True:
             try:
                 async with connect(
                     self._url,
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE_BYTES,
-                    ping_interval=None,  # Alive is the sign of life, and says more
+                    open_timeout=OPEN_S,
+                    close_timeout=LOOK_S,
+                    ping_interval=None,  # Alive and Heard are the signs of life, and say more
                     proxy=None,
                 ) as connection:
                     try:
                         await self._serve(connection)
                     finally:  # however it ended, until now there was a coordinator
-                        last_seen_s = loop.time()
-            except InvalidHandshake as error:
-                raise PermanentError(f"the coordinator refused this agent: {error}") from error
+                        last_seen_s, wait_s = loop.time(), RETRY_S
             except (OSError, WebSocketException, TimeoutError) as error:
-                if loop.time() - last_seen_s > RECONNECT_S:
+                if _is_refusal(error):
+                    sentence = f"the coordinator refused this agent: {error}"
+                    raise PermanentError(sentence) from error
+                if loop.time() - last_seen_s > self._give_up_s:
                     raise PermanentError(f"no coordinator at {self._url}: {error}") from error
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
 
     async def _serve(self, connection: ClientConnection) -> None:
         """Speak on one connection until it closes."""
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())
-        writer = asyncio.create_task(self._write(connection))
+        self._queue.extendleft(reversed(self._unheard))
+        self._unheard.clear()
+        self._num_heard = self._silence = 0
+        self._something.set()
+        self.is_connected = True
+        tasks = [
+            asyncio.create_task(work) for work in (self._write(connection), self._watch(connection))
+        ]
         try:
             async for data in connection:
                 self._take(data)
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            self.is_connected = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, connection: ClientConnection) -> None:
         while True:
             await self._something.wait()
             while self._queue:
-                await connection.send(encode(self._queue[0], self.incarnation).decode())
-                self._queue.popleft()
+                self._unheard.append(self._queue.popleft())
+                await connection.send(encode(self._unheard[-1], self.incarnation).decode())
             self._something.clear()
 
+    async def _watch(self, connection: ClientConnection) -> None:
+        """Cut a connection at the other end of which nobody lives."""
+        while self._silence < SILENT_LOOKS:
+            self._silence += 1
+            await asyncio.sleep(LOOK_S)
+        _log.warning("the coordinator at %s is silent", self._url)
+        connection.transport.abort()
+
     def _take(self, data: bytes | str) -> None:
-        received = decode(data, COMMANDS)
+        received = decode(data, COMMANDS | COORDINATOR_NOTES)
         if isinstance(received, Refusal):
             self.refused += 1
             _log.warning("refused a message of the coordinator: %s", received.reason)
@@ -119,5 +186,22 @@ class Uplink:
             self.stale += 1
             return
         self.incarnation = received.incarnation
-        command: Command = received.message  # type: ignore[assignment]  # decode allows only these
-        self._on_command(command, received.incarnation)
+        self._silence = 0
+        match received.message:
+            case Heard(count=count):
+                self._forget(count)
+            case Work() as work:
+                self._on_work(work)
+            case command:
+                self._on_command(command, received.incarnation)  # type: ignore[arg-type]
+
+    def _forget(self, count: int) -> None:
+        """Take note that so many messages of this connection were read."""
+        while self._num_heard < count and self._unheard:
+            self._unheard.popleft()
+            self._num_heard += 1
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the coordinator does not want this agent; else it is not there, or not yet."""
+    return isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN

@@ -9,6 +9,7 @@ one sentence on stderr and exit code 2.  Knows nothing of how the answers are ma
     2           the user's input: options, job file, ConfigError, UsageError, no Session
     3           stopped on request (stop, Ctrl-C once)
     4           the last holder of the state was lost; names the last committed step
+    5           another coordinator has taken over; the job goes on under that one
     130         Ctrl-C twice
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,7 +30,7 @@ from rich.console import Console
 
 from pliant.cli import checkpoint, jobs, screens, settings
 from pliant.cli.client import Client
-from pliant.core.errors import ConfigError, PliantError
+from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of
@@ -52,6 +54,32 @@ app.add_typer(checkpoint.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
+]
+Min = Annotated[
+    int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
+]
+Start = Annotated[
+    int | None,
+    typer.Option("--start", metavar="N", help="Replicas to start with.  [default: max]"),
+]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="[default: the script's name]")
+]
+Init = Annotated[
+    str | None,
+    typer.Option("--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."),
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-restarts",
+        metavar="N",
+        help="Replicas replaced after faults before giving up."
+        f"  [default: {settings.DEFAULT_RESTARTS}]",
+    ),
+]
+LogJson = Annotated[
+    bool, typer.Option("--json", help="Print the event log's records as they come.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Out = Annotated[
@@ -83,41 +111,21 @@ def run(
         list[str] | None,
         typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
     ] = None,
-    low: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
-    ] = None,
+    low: Min = None,
     high: Annotated[
         int | None,
         typer.Option(
             "--max", metavar="N", help="Most replicas.  [default: accelerators, or 4 cores]"
         ),
     ] = None,
-    start: Annotated[
-        int | None,
-        typer.Option("--start", metavar="N", help="Replicas to start with.  [default: max]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="[default: the script's name]")
-    ] = None,
+    start: Start = None,
+    name: Name = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Where its files go.  [default: runs/NAME]"),
     ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            "--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."
-        ),
-    ] = None,
-    max_restarts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-restarts",
-            metavar="N",
-            help="Replicas replaced after faults before giving up."
-            f"  [default: {settings.DEFAULT_RESTARTS}]",
-        ),
-    ] = None,
+    init: Init = None,
+    max_restarts: MaxRestarts = None,
     port: Annotated[
         int | None,
         typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
@@ -137,9 +145,7 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background; follow it with status.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the event log's records as they come.")
-    ] = False,
+    as_json: LogJson = False,
 ) -> int:
     """Run a script on replicas that may join, leave and die.
 
@@ -165,6 +171,100 @@ def run(
     if detach:
         return starting.detached(command, resolved, as_json=as_json)
     return starting.attached(command, resolved, as_json=as_json)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def coordinator(
+    target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
+    ] = None,
+    low: Min = None,
+    high: Annotated[
+        int | None,
+        typer.Option("--max", metavar="N", help="Most replicas.  [default: devices of all agents]"),
+    ] = None,
+    start: Start = None,
+    name: Name = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where its files go; agents see the same.  [default: runs/NAME]",
+        ),
+    ] = None,
+    init: Init = None,
+    max_restarts: MaxRestarts = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", help="Where its agents find it.")
+    ] = None,
+    as_json: LogJson = False,
+) -> int:
+    """Run a job's coordinator alone; agents on its nodes run the replicas.
+
+    One that has died is started again with the same command: what runs goes on meanwhile, and the
+    new one takes over.
+    """
+    from pliant.cli import start as starting  # what it needs is slow to import
+
+    given = {
+        "min_replicas": low,
+        "max_replicas": high,
+        "start_replicas": start,
+        "name": name,
+        "out": out,
+        "init": init,
+        "max_restarts": max_restarts,
+        "port": port,
+    }
+    command, job = settings.read_command(target, arguments or [])
+    resolved = settings.resolve(given, os.environ, job)
+    return starting.coordinated(command, resolved, as_json=as_json)
+
+
+@app.command()
+def agent(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the coordinator is.")],
+    token_file: Annotated[
+        Path,
+        typer.Option("--token-file", metavar="FILE", help="DIR/token of the coordinator's --out."),
+    ],
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices",
+            metavar="N",
+            help="Replicas at a time.  [default: accelerators, or 4 cores]",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="[default: the host's name]")
+    ] = None,
+    give_up: Annotated[
+        str,
+        typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
+    ] = "5m",
+) -> int:
+    """Run replicas on this node for a coordinator, until the job ends."""
+    from pliant.cli import apart
+    from pliant.cli.run import count_devices
+
+    if devices is not None and devices < 1:
+        raise ConfigError(f"--devices {devices} must be at least 1")
+    config = apart.NodeConfig(
+        url=url,
+        token_file=token_file,
+        node=node or socket.gethostname(),
+        devices=devices or count_devices(),
+        give_up_s=settings.seconds(give_up),
+    )
+    try:
+        return apart.run_agent(config, dict(os.environ))
+    except PermanentError as error:
+        print(f"pliant: {error}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 @app.command()

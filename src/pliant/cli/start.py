@@ -1,7 +1,7 @@
-"""``pliant run``: from resolved settings to a running job, in the foreground or behind.
+"""``pliant run`` and ``pliant coordinator``: from resolved settings to a running job.
 
 Owns what happens around a job: its directory, the view on it, and what is left when it was
-refused.  Knows nothing of how a job runs (``cli.run``).
+refused.  Knows nothing of how a job runs (``cli.run``, ``cli.apart``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pliant.cli.apart import run_coordinator
+from pliant.cli.hosting import JobConfig, refuse_second
 from pliant.cli.jobs import forget_suspended, record_suspended, running_jobs
-from pliant.cli.run import JobConfig, run_job
+from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
     job_name,
@@ -29,7 +31,7 @@ from pliant.cli.settings import (
     shown_replica,
 )
 from pliant.cli.view import View, view_for
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.policy import ElasticPolicy
 from pliant.observe import log
 from pliant.observe.log import Record
@@ -38,6 +40,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_STOPPED = 3
+EXIT_TAKEN_OVER = 5
 
 DETACH_S = 30.0
 """Longest wait for a job in the background to be found, in seconds."""
@@ -59,9 +62,38 @@ class JsonView(View):
         """Leave output out: standard output holds records only."""
 
 
-def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
-    """Run a job and follow it to its end; return its exit code."""
-    name, policy = _checked(command, settings)
+def coordinated(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
+    """Run the coordinator of a job, and follow it to its end; return its exit code.
+
+    Its directory is where an earlier coordinator of the job has left what it knew.
+
+    Raises:
+        ConfigError: it has no port to which agents can come back.
+    """
+    if not settings["port"].value:
+        raise ConfigError("a coordinator needs a --port of its own, to which its agents come back")
+    out = settings["out"].value or Path("runs") / job_name(settings, command[0])
+    settings = {
+        **settings,
+        "out": Resolved(value=out, source="--out"),
+        "resume": Resolved(value=_has_begun(out), source="--out"),
+    }
+    return attached(command, settings, as_json=as_json, is_apart=True)
+
+
+def attached(
+    command: list[str],
+    settings: Mapping[str, Resolved],
+    *,
+    as_json: bool,
+    is_apart: bool = False,
+) -> int:
+    """Run a job and follow it to its end; return its exit code.  ``is_apart``: agents are not here.
+
+    Raises:
+        ConfigError: it cannot run like this.
+    """
+    name, policy = _checked(command, settings, is_apart=is_apart)
     new = not _exists(settings)
     out = output_directory(settings, name)
     init = _initial(settings["init"].value, out)
@@ -83,7 +115,9 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     code = EXIT_FAILED
     try:
         with view:
-            code = run_job(config, observer=view)
+            code = (run_coordinator if is_apart else run_job)(config, observer=view)
+    except ConflictError as error:
+        return _say_last(str(error), EXIT_TAKEN_OVER)
     except ConfigError:
         code = EXIT_USAGE
         raise
@@ -96,7 +130,12 @@ def attached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         console.print(f"files: {out}", markup=False, soft_wrap=True)
     _say_how_to_go_on(name, out, view, code, quiet=as_json)
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
-        print(f"pliant: {' '.join((view.board.reason or NOT_STARTED).split())}", file=sys.stderr)
+        _say_last(view.board.reason or NOT_STARTED, code)
+    return code
+
+
+def _say_last(sentence: str, code: int) -> int:
+    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
     return code
 
 
@@ -189,7 +228,9 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     raise ConfigError(f"job {name} was not found within {DETACH_S:g} s; see {out / 'pliant.log'}")
 
 
-def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str, ElasticPolicy]:
+def _checked(
+    command: list[str], settings: Mapping[str, Resolved], *, is_apart: bool = False
+) -> tuple[str, ElasticPolicy]:
     """Check everything that can be checked before anything is written."""
     policy = policy_of(settings)
     name = job_name(settings, command[0])
@@ -199,8 +240,7 @@ def _checked(command: list[str], settings: Mapping[str, Resolved]) -> tuple[str,
     init = settings["init"].value
     if init is not None and "://" not in init and not Path(init).exists():
         raise ConfigError(f"--init {init} does not exist")
-    if any(job.job == name for job in running_jobs()):
-        raise ConfigError(f"a job named {name} is running already; choose another with --name")
+    refuse_second(name, besides=settings["out"].value if is_apart else None)
     return name, policy
 
 

@@ -34,7 +34,8 @@ from pliant.core.vocabulary import (
     SuspendRequested,
 )
 from pliant.observe.explain import decisions_of
-from pliant.observe.log import follow
+from pliant.observe.log import follow, read
+from pliant.wire.notes import Work
 
 DEFAULT_NOTICE_S = 30.0
 """Notice of a drain for which nobody named one, in seconds."""
@@ -84,8 +85,8 @@ class Events(BaseModel):
     """Pass as ``after`` to get what comes later."""
 
 
-def create_app(driver: Driver, *, token: str, events_path: Path) -> FastAPI:
-    """Return the app of one job."""
+def create_app(driver: Driver, *, work: Work, token: str, events_path: Path) -> FastAPI:
+    """Return the app of one job; agents are told its ``work``."""
     app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
     people = APIRouter(prefix="/v1", dependencies=[Depends(_Bearer(token))])
     _add_views(people, driver, events_path)
@@ -110,7 +111,7 @@ def create_app(driver: Driver, *, token: str, events_path: Path) -> FastAPI:
             driver.refuse("stranger", "a WebSocket without the token")
             await socket.close(status.WS_1008_POLICY_VIOLATION)
             return
-        await serve_agent(socket, driver)
+        await serve_agent(socket, driver, work)
 
     return app
 
@@ -124,7 +125,7 @@ def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
     @people.get("/explain")
     async def explain() -> list[Explanation]:
         """Return the last decisions, oldest first."""
-        records = (record for _, record in follow(events_path))
+        records = read(events_path).records
         return [
             Explanation(at=one.at, target_replicas=one.target_replicas, reason=one.reason)
             for one in decisions_of(records)

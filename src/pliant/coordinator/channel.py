@@ -15,12 +15,16 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from pliant.coordinator.driver import Driver
 from pliant.core.vocabulary import Command, Exited, Incarnation, NodeJoined
 from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
+from pliant.wire.notes import Alive, CoordinatorNote, Heard, Work
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
 
 MAX_QUEUED = 10_000
 """Commands that may wait for a slow agent; with more it is cut off, and comes back or is lost."""
+
+HEARD_EVERY = 100
+"""Messages after which an agent is told that they were read, if it does not ask with Alive."""
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined}
 
@@ -35,8 +39,8 @@ class AgentChannel:
         self._socket = socket
         self._queue: asyncio.Queue[str] = asyncio.Queue()
 
-    def send(self, command: Command, incarnation: Incarnation) -> None:
-        """Queue a command; never blocks."""
+    def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
+        """Queue a command, or what goes with them; never blocks."""
         self._queue.put_nowait(encode(command, incarnation).decode())
 
     async def write(self) -> None:
@@ -46,28 +50,45 @@ class AgentChannel:
         await self._socket.close(_TRY_AGAIN_LATER)
 
 
-async def serve_agent(socket: WebSocket, driver: Driver) -> None:
-    """Serve one agent whose token was checked, until its connection ends."""
+async def serve_agent(socket: WebSocket, driver: Driver, work: Work) -> None:
+    """Serve one agent whose token was checked, until its connection ends.
+
+    It is told what the job runs before anything else.
+    """
     await socket.accept()
     joined = await _hello(socket, driver)
     if joined is None:
         await _close(socket)
         return
     channel = AgentChannel(socket)
+    channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
     writer = asyncio.create_task(channel.write())
     try:
-        while (data := await _receive(socket)) is not None:
-            received = decode(data, _MAY_SAY)
-            if isinstance(received, Refusal):
-                driver.refuse("agent", received.reason)
-            else:
-                driver.hear(received.message, joined.node)
+        await _listen(socket, joined, channel, driver)
     finally:
         driver.detach(joined.node, channel)
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
         await _close(socket)
+
+
+async def _listen(
+    socket: WebSocket, joined: NodeJoined, channel: AgentChannel, driver: Driver
+) -> None:
+    """Hand on what one agent says, and tell it how much of it was read."""
+    count = 0
+    while (data := await _receive(socket)) is not None:
+        received = decode(data, _MAY_SAY)
+        is_sign = False
+        if isinstance(received, Refusal):
+            driver.refuse("agent", received.reason)
+        else:
+            driver.hear(received.message, joined.node)
+            is_sign = isinstance(received.message, Alive)
+        count += 1
+        if is_sign or count % HEARD_EVERY == 0:
+            channel.send(Heard(count=count), driver.incarnation)
 
 
 async def _hello(socket: WebSocket, driver: Driver) -> NodeJoined | None:

@@ -1,8 +1,10 @@
 """Drives the core: events in, register written, commands out, everything logged.
 
 Owns the one queue of a job and the order of things (R1, R2): take an event, ask the core, write
-the register, only then send the commands.  Decides nothing; an ``if`` about whether to resize
-does not belong here.  Knows nothing of HTTP: agents are channels, people are events.
+the register, only then send the commands.  Another driver may have gone before it, and one may
+follow while it still lives: what the log tells of the first is taken up, and the second is noticed
+by the register.  Decides nothing; an ``if`` about whether to resize does not belong here.  Knows
+nothing of HTTP: agents are channels, people are events.
 
     agents, people, time --> queue --> core.step --> register (fsync) --> channels
                                            |
@@ -44,7 +46,7 @@ from pliant.core.vocabulary import (
     StartReplica,
     Ticked,
 )
-from pliant.observe.log import EventLog, fields_of, plain
+from pliant.observe.log import EventLog, Record, fields_of, plain, read
 from pliant.observe.status import Board
 from pliant.wire.codec import EVENTS, Message
 from pliant.wire.notes import (
@@ -75,6 +77,9 @@ KEPT_STEPS = 1000
 WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 """Pauses after a write of the register that failed; together less than a heartbeat's patience, in
 seconds."""
+
+LOOK_S = 2.0
+"""Between two looks into the register whether another coordinator has taken over, in seconds."""
 
 NODE_GRACE_S = 10.0
 """How long a node may be without a connection before it counts as lost, in seconds."""
@@ -114,6 +119,8 @@ class Clock:
     """Monotonic seconds that stand still while this process is stopped."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.has_slept = False
+        """Whether this process was stopped since someone last took note of it."""
         self._monotonic = monotonic
         self._last_s = monotonic()
         self._paused_s = 0.0
@@ -124,6 +131,7 @@ class Clock:
         gap_s = now_s - self._last_s
         if gap_s > PAUSE_S:
             self._paused_s += gap_s - TICK_S
+            self.has_slept = True
         self._last_s = now_s
         return now_s - self._paused_s
 
@@ -161,8 +169,16 @@ class Driver:
         self._nodes: dict[NodeId, _Node] = {}
         self._homes: dict[ReplicaId, NodeId] = {}
         self._committed: dict[int, Generation] = {}
+        self._look_at_s = 0.0
+        self._failure: str | None = None
         self._end: EndJob | None = None
+        self._hung_up = asyncio.Event()
         log.subscribe(self.board.add)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Number of this coordinator; known once it has begun."""
+        return self._state.membership.incarnation
 
     # --- from agents and people --------------------------------------------------
 
@@ -194,6 +210,8 @@ class Driver:
         """
         known = joined.node in self._nodes
         self._nodes[joined.node] = _Node(channel)
+        if self._end is not None:
+            channel.send(self._end, self.incarnation)
         self._homes.update(dict.fromkeys(joined.replicas, joined.node))
         if joined.replicas or not known:
             self.put(joined)
@@ -202,6 +220,8 @@ class Driver:
         """Note that a connection ended; the node is lost only after ``NODE_GRACE_S``."""
         if node in self._nodes and self._nodes[node].channel is channel:
             self._nodes[node] = _Node(None, self._clock.now_s())
+        if all(known.channel is None for known in self._nodes.values()):
+            self._hung_up.set()
 
     def refuse(self, sender: str, reason: str) -> None:
         """Count a message that could not be read."""
@@ -216,20 +236,29 @@ class Driver:
         Raises:
             ConflictError: another coordinator has taken over.
         """
-        await self._begin()
-        while self._end is None:
-            due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
-            asked = None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(max(due_s, 0.0), TICK_S)):
-                    asked = await self._queue.get()
-            await self._turn(asked)
-        while not self._queue.empty():
-            _give_up(self._queue.get_nowait())
+        if self._register is None:
+            await self.begin()
+        try:
+            while self._end is None:
+                await self._look()
+                due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
+                asked = None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(max(due_s, 0.0), TICK_S)):
+                        asked = await self._queue.get()
+                await self._turn(asked)
+        finally:
+            while not self._queue.empty():
+                _give_up(self._queue.get_nowait())
         return self._end
 
-    async def _begin(self) -> None:
-        """Take over: write the next incarnation before anything is said or heard (R2)."""
+    async def begin(self) -> None:
+        """Take over: write the next incarnation before anything is said or heard (R2).
+
+        Raises:
+            ConflictError: another coordinator does the same at this moment.
+            PermanentError: the register cannot be read or written.
+        """
         recorded = await asyncio.to_thread(self._register_file.read)
         now_s = self._clock.now_s()
         self._state, ready = controller.begin(
@@ -237,18 +266,64 @@ class Driver:
         )
         self._register = recorded
         await self._carry_out(ready)
+        self._look_at_s = now_s + LOOK_S
+        for record in (await asyncio.to_thread(read, self.log.path)).records:
+            self._remember(record)
+        self.log.speak_for(self.incarnation)
+
+    def _remember(self, record: Record) -> None:
+        """Take up what the coordinators before have told; replicas report some commits again."""
+        self.board.add(record)
+        step, generation = record.get("step"), record.get("generation")
+        if record.get("kind") == "commit" and isinstance(step, int) and isinstance(generation, int):
+            self._commits_once(step, Generation(generation))
+
+    def end(self, end: EndJob) -> None:
+        """Tell the agents of an end that the core did not decide on."""
+        if self._end is None:
+            self._execute(end, self.incarnation)
+
+    async def hung_up(self, limit_s: float) -> None:
+        """Wait until every agent has closed its connection, for so long at most."""
+        if any(known.channel is not None for known in self._nodes.values()):
+            self._hung_up.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._hung_up.wait()
+
+    async def _look(self) -> None:
+        """End this coordinator soon if it is no longer the newest, even if it has nothing to say.
+
+        Raises:
+            ConflictError: another has taken over.
+        """
+        now_s = self._clock.now_s()
+        if now_s >= self._look_at_s or self._clock.has_slept:
+            self._clock.has_slept = False
+            self._look_at_s = now_s + LOOK_S
+            await self._confirm()
+
+    async def _confirm(self) -> None:
+        if self._register is not None:
+            await asyncio.to_thread(self._register_file.confirm, self._register)
 
     async def _turn(self, asked: _Asked | None) -> None:
         """Let the core answer one event, and then the time that has passed."""
         now_s = self._clock.now_s()
         if asked is not None:
-            ready = await self._step(asked.event, now_s)
-            if asked.answer is not None and not asked.answer.done():
-                asked.answer.set_result(ready)
+            try:
+                ready = await self._step(asked.event, now_s)
+                if asked.answer is not None and not asked.answer.done():
+                    asked.answer.set_result(ready)
+            finally:
+                _give_up(asked)
         for node in self._silent_nodes(now_s):
             await self._step(NodeLost(node=node), now_s)
         if now_s >= controller.next_deadline_s(self._state):
             await self._step(Ticked(), now_s)
+        if self._failure is not None and self._end is None:
+            end = EndJob(exit_code=1, reason=self._failure)
+            await self._carry_out(Ready(incarnation=self.incarnation, commands=(end,)))
 
     def _silent_nodes(self, now_s: float) -> list[NodeId]:
         """Forget the nodes that have been without a connection for too long."""
@@ -275,8 +350,8 @@ class Driver:
         if ready.register is not None and ready.register != self._register:
             await self._write_register(ready.register)
         for command in ready.commands:
-            if isinstance(command, Publish) and self._register is not None:
-                await asyncio.to_thread(self._register_file.confirm, self._register)
+            if isinstance(command, Publish | EndJob):  # R20
+                await self._confirm()
             self._execute(command, ready.incarnation)
 
     async def _write_register(self, register: Register) -> None:
@@ -359,18 +434,16 @@ class Driver:
 
     def _give_up(self, reason: str) -> None:
         """End the job for what the core does not decide on."""
-        if self._end is None:
-            self._execute(EndJob(exit_code=1, reason=reason), self._state.membership.incarnation)
+        if self._failure is None:
+            self._failure = reason
 
     def _on_committed(self, note: Committed) -> None:
         """Log a step once: every member reports it, the first to be heard counts.
 
         A step that comes again in a newer generation was lost and done again, and is logged again.
         """
-        if note.generation <= self._committed.get(note.step, NO_GENERATION):
+        if not self._commits_once(note.step, note.generation):
             return
-        self._committed[note.step] = note.generation
-        self._committed.pop(note.step - KEPT_STEPS, None)
         self.put(  # a dead worker's last heartbeat may be older than its last commit
             Progressed(
                 replica=note.replica,
@@ -391,12 +464,20 @@ class Driver:
             mono=note.mono_s,
         )
 
+    def _commits_once(self, step: int, generation: Generation) -> bool:
+        """Whether this commit was not known yet; from now on it is."""
+        if generation <= self._committed.get(step, NO_GENERATION):
+            return False
+        self._committed[step] = generation
+        self._committed.pop(step - KEPT_STEPS, None)
+        return True
+
     def _append_metrics(self, step: int, values: dict[str, float]) -> None:
         with self._metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain({"step": step, **values})) + "\n")
 
 
 def _give_up(asked: _Asked) -> None:
-    """Tell who asked that the job is over."""
+    """Tell who asked and has no answer that the job, or this coordinator, is over."""
     if asked.answer is not None and not asked.answer.done():
         asked.answer.set_result(None)

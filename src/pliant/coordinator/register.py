@@ -15,14 +15,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.core.errors import PermanentError
+from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.vocabulary import Register
 
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
-
-
-class ConflictError(PermanentError):
-    """Another coordinator has written the register: it has taken over, this one must end."""
 
 
 class RegisterFile:
@@ -76,7 +72,8 @@ class RegisterFile:
         found = self.read()
         if found != expected:
             raise ConflictError(
-                f"{self._path} was changed by another coordinator: incarnation {found.incarnation}"
+                "another coordinator has taken over this job: "
+                f"{self._path} is now that of incarnation {found.incarnation}"
                 if found
                 else f"{self._path} was removed while the job ran"
             )

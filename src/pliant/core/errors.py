@@ -6,6 +6,7 @@
   + TransitionError   an event arrived where it cannot: our bug; carries phase and event
   + NoStateError      nobody who is left holds the state of the run
   + PermanentError    a shell failed for good
+    - ConflictError   another coordinator has taken over the job of this one
   + TransientError    a shell failed for now; carries when to try again
   + ResizeAborted     a resize in place is impossible; fall back to a restart
 
@@ -45,6 +46,10 @@ class NoStateError(PliantError):
 
 class PermanentError(PliantError):
     """A shell failed in a way that trying again cannot mend."""
+
+
+class ConflictError(PermanentError):
+    """Another coordinator has written the register: it has taken over, this one must end."""
 
 
 class TransientError(PliantError):

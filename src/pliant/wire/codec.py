@@ -21,7 +21,7 @@ import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.vocabulary import Command, Event, Incarnation, WorkerEvent
-from pliant.wire.notes import AgentNote, Note, WorkerNote
+from pliant.wire.notes import AgentNote, CoordinatorNote, Note, WorkerNote
 
 VERSION = 1
 """Raised when the meaning of a message changes; both sides must agree exactly."""
@@ -36,6 +36,7 @@ WORKER_EVENTS: frozenset[type] = frozenset(get_args(WorkerEvent))
 COMMANDS: frozenset[type] = frozenset(get_args(Command))
 WORKER_NOTES: frozenset[type] = frozenset(get_args(WorkerNote))
 AGENT_NOTES: frozenset[type] = frozenset(get_args(AgentNote))
+COORDINATOR_NOTES: frozenset[type] = frozenset(get_args(CoordinatorNote))
 
 _ENVELOPE = ("v", "type", "incarnation")
 
@@ -61,7 +62,8 @@ def type_name(kind: type) -> str:
 
 
 TYPES: dict[str, type] = {
-    type_name(kind): kind for kind in EVENTS | COMMANDS | WORKER_NOTES | AGENT_NOTES
+    type_name(kind): kind
+    for kind in EVENTS | COMMANDS | WORKER_NOTES | AGENT_NOTES | COORDINATOR_NOTES
 }
 """Every message by its name on the wire."""
 

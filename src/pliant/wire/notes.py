@@ -1,8 +1,8 @@
 """What processes tell each other that the core never decides on.
 
-Owns the facts for people (commits, logged values, error texts, process ids) and the agent's
-sign of life.  Knows nothing of the protocol: a note may be lost without changing what happens
-to a job.
+Owns the facts for people (commits, logged values, error texts, process ids), the signs of life
+of agent and coordinator, and what an agent is told to run.  Knows nothing of the protocol: a note
+may be lost without changing what happens to a job.
 """
 
 from __future__ import annotations
@@ -126,8 +126,38 @@ class AgentFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a job runs: the first thing that a coordinator says to an agent, on each connection."""
+
+    job: str
+
+    command: tuple[str, ...]
+    """The script and its arguments."""
+
+    cwd: str
+    """Where it runs; absolute, and the same on every node."""
+
+    out: str
+    """Directory of the run, absolute; every node sees the same one."""
+
+    init: str | None = None
+    """File with weights to start from."""
+
+    holder: str = ""
+    """Identifies the job at its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """How many messages the coordinator has read on this connection; also its sign of life."""
+
+    count: int
+
+
 WorkerNote = (
     Committed | Logged | Planned | Noted | IntervalChosen | SaveFailed | Usage | Traceback | Ended
 )
 AgentNote = Started | Alive | AgentFailed
-Note = WorkerNote | AgentNote
+CoordinatorNote = Work | Heard
+Note = WorkerNote | AgentNote | CoordinatorNote

@@ -1,0 +1,347 @@
+"""A coordinator in this process: served, found by the commands of people, ended by signals.
+
+Owns what a process that runs a coordinator has besides it: socket, event log, token, discovery
+record, signals, and which other processes may serve the same directory.  Decides nothing about
+the job, and knows nothing of how its agents are started.
+
+    hosted: register (incarnation + 1) --> serve --> record --> ... --> record gone, socket closed
+            Ctrl-C or SIGTERM: stop at the next step; a second Ctrl-C: end now, 130
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pliant.cli.jobs import jobs_directory, running_jobs
+from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.job import Settings
+from pliant.core.policy import ElasticPolicy
+from pliant.core.vocabulary import EndJob, StopRequested
+from pliant.observe.log import EventLog
+from pliant.wire.notes import Work
+
+if TYPE_CHECKING:
+    from pliant.cli.view import Observer
+    from pliant.coordinator.driver import Driver
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+TOKEN = "token"  # noqa: S105  the file's name
+"""File in the directory of a run that says who may talk to its coordinators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """What to run, and how large."""
+
+    name: str
+    argv: tuple[str, ...]
+    """The script and its arguments."""
+
+    policy: ElasticPolicy
+    out: Path
+    """An existing directory; a run that it holds goes on."""
+
+    max_restarts: int = Settings().restart_budget
+    port: int = 0
+    """Port of the coordinator; 0: any that is free."""
+
+    address: str = "127.0.0.1"
+    init: Path | None = None
+    settings: Settings | None = None
+    """Timeouts and budgets other than the default; ``policy`` and ``max_restarts`` count."""
+
+    def work(self) -> Work:
+        """Return what agents are to run; a holder is chosen in the first life of the directory."""
+        return Work(
+            job=self.name,
+            command=self.argv,
+            cwd=str(Path.cwd()),
+            out=str(self.out.absolute()),
+            init=str(self.init.absolute()) if self.init else None,
+            holder=_holder(self),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFiles:
+    """What says that the job runs, and who may talk to it; gone when it ends."""
+
+    record: Path
+    token: Path
+
+    @classmethod
+    def of(cls, name: str) -> RuntimeFiles:
+        """Return those of a job."""
+        directory = jobs_directory()
+        return cls(directory / f"{name}.json", directory / f"{name}.token")
+
+    def write(self, config: JobConfig, *, url: str, token: str) -> None:
+        """Write the token, for this user only, and then the record that points to it.
+
+        Raises:
+            ConfigError: the state directory cannot be written.
+        """
+        values = {
+            "job": config.name,
+            "url": url,
+            "pid": os.getpid(),
+            "started": time.time(),
+            "out": str(config.out.absolute()),
+        }
+        try:
+            self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path, text in ((self.token, token), (self.record, json.dumps(values))):
+                _write_privately(path, text)
+        except OSError as error:
+            sentence = f"{self.record.parent} cannot be written: {error.strerror}"
+            raise ConfigError(sentence) from error
+
+    def remove(self) -> None:
+        """Remove what ``write`` wrote, if it is still this process's."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads(self.record.read_text())["pid"] == os.getpid():
+                self.record.unlink()
+                self.token.unlink()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A coordinator that is served."""
+
+    driver: Driver
+    log: EventLog
+    url: str
+    token: str
+    interrupted: asyncio.Event
+    """Somebody does not want to wait for the job's end."""
+
+    @property
+    def agents_url(self) -> str:
+        """Return where agents connect."""
+        return f"{self.url.replace('http', 'ws', 1)}/v1/agents"
+
+    async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
+        """Wait for what ends the job first: the core, the failure of another, or Ctrl-C twice.
+
+        Raises:
+            ConflictError: it goes on, under another coordinator.
+        """
+        driving = asyncio.create_task(self.driver.run())
+        stopping = asyncio.create_task(self.interrupted.wait())
+        serving = [asyncio.create_task(other) for other in others]
+        tasks: tuple[asyncio.Task[Any], ...] = (driving, stopping, *serving)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            end = await self._end(driving, stopping, serving)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.log.write("job_ended", exit_code=end.exit_code, reason=end.reason)
+        return end
+
+    async def _end(
+        self,
+        driving: asyncio.Task[EndJob],
+        stopping: asyncio.Task[Any],
+        serving: list[asyncio.Task[None]],
+    ) -> EndJob:
+        if stopping.done():
+            end = EndJob(exit_code=EXIT_INTERRUPTED, reason="interrupted twice")
+            self.driver.end(end)
+            return end
+        try:
+            if not driving.done():
+                for task in serving:
+                    if task.done():
+                        task.result()
+            return await driving
+        except ConflictError:
+            raise
+        except PermanentError as error:
+            return EndJob(exit_code=EXIT_FAILED, reason=str(error))
+
+
+@contextlib.asynccontextmanager
+async def hosted(
+    config: JobConfig,
+    work: Work,
+    *,
+    token: str,
+    follows: bool = False,
+    devices: int | None = None,
+    observer: Observer | None = None,
+) -> AsyncIterator[Host]:
+    """Take over the job and serve it.
+
+    Args:
+        config: of the job.
+        work: what agents are told to run.
+        token: who knows it may talk to the coordinator.
+        follows: another coordinator has gone before, and what it started may still run.
+        devices: how many there are, if that is known.
+        observer: hears of every record of the event log.
+    """
+    from pliant.coordinator.app import create_app
+    from pliant.coordinator.driver import Clock, Driver
+    from pliant.coordinator.register import RegisterFile
+    from pliant.coordinator.server import Server, open_socket, url_of
+
+    sock = open_socket(config.address, config.port)
+    url, files = url_of(sock), RuntimeFiles.of(config.name)
+    log = EventLog(log_path(config.out), job=config.name)
+    if observer is not None:
+        log.subscribe(observer.record)
+    driver = Driver(
+        settings=_settings(config),
+        register=RegisterFile(config.out / "register.json"),
+        log=log,
+        metrics_path=config.out / "metrics.jsonl",
+        clock=Clock(),
+    )
+    app = create_app(driver, work=work, token=token, events_path=log_path(config.out))
+    server = Server(app, sock)
+    interrupted = asyncio.Event()
+    with contextlib.closing(log), contextlib.closing(sock), _signals(driver, interrupted):
+        await driver.begin()
+        try:
+            await server.start()
+            files.write(config, url=url, token=token)
+            _log_start(log, config, url, follows=follows, devices=devices)
+            yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+        finally:
+            await server.stop()
+            files.remove()
+
+
+def log_path(out: Path) -> Path:
+    """Return where the event log of a run lies."""
+    return out / "events.jsonl"
+
+
+def lasting_token(out: Path) -> str:
+    """Return the token of all coordinators of a directory; the first of them makes it.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    path = out / TOKEN
+    try:
+        if not path.exists():
+            _write_privately(path, secrets.token_urlsafe(32))
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def locked(out: Path, *, alone: bool) -> Iterator[None]:
+    """Keep others away from a directory; ends with this process.
+
+    One that is ``alone`` runs the workers, too, and tolerates nobody.  Of several coordinators
+    with agents elsewhere the register decides which counts, so they tolerate each other.
+
+    Raises:
+        ConfigError: another runs the job that does not go with this one.
+    """
+    with (out / "running.lock").open("ab") as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"the job of {out} is running already; see pliant status") from None
+        yield
+
+
+def refuse_second(name: str, *, besides: Path | None = None) -> None:
+    """Make sure that no job of this name runs, unless its files lie in ``besides``.
+
+    Raises:
+        ConfigError: one does.
+    """
+    for job in running_jobs():
+        if job.job == name and (besides is None or job.out != besides.absolute()):
+            sentence = f"a job named {name} is running already; choose another with --name"
+            raise ConfigError(sentence)
+
+
+@contextlib.contextmanager
+def _signals(driver: Driver, interrupted: asyncio.Event) -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into a wish to stop, the second SIGINT into the end."""
+    loop = asyncio.get_running_loop()
+    wishes = 0
+
+    def interrupt() -> None:
+        nonlocal wishes
+        wishes += 1
+        if wishes == 1:
+            driver.put(StopRequested())
+        else:
+            interrupted.set()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, lambda: driver.put(StopRequested()))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _settings(config: JobConfig) -> Settings:
+    base = config.settings or Settings()
+    values = {name: getattr(base, name) for name in Settings.__slots__}
+    return Settings(**{**values, "policy": config.policy, "restart_budget": config.max_restarts})
+
+
+def _log_start(
+    log: EventLog, config: JobConfig, url: str, *, follows: bool, devices: int | None
+) -> None:
+    if follows:
+        log.write("coordinator_started", out=str(config.out.absolute()), url=url, pid=os.getpid())
+        return
+    log.write(
+        "job_started",
+        command=list(config.argv),
+        out=str(config.out.absolute()),
+        url=url,
+        cwd=str(Path.cwd()),
+        pid=os.getpid(),
+        init=None if config.init is None else str(config.init.absolute()),
+        policy={
+            name: getattr(config.policy, f"{name}_replicas") for name in ("min", "max", "start")
+        },
+        max_restarts=config.max_restarts,
+        min_replicas=config.policy.min_replicas,
+        max_replicas=config.policy.max_replicas or devices,
+        start_replicas=config.policy.start_replicas,
+    )
+
+
+def _holder(config: JobConfig) -> str:
+    """Return who this job is to its checkpoints: the same in every life of its directory."""
+    path = config.out / "holder"
+    if not path.exists():
+        path.write_text(f"{config.name}-{secrets.token_hex(4)}\n")
+    return path.read_text().strip()
+
+
+def _write_privately(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+    fresh.replace(path)
