@@ -1,0 +1,218 @@
+"""A coordinator dies, or sleeps, and another follows: training goes on, with the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.processes import elastic
+from tests.processes.apart import ApartJob, apart
+from tests.processes.elastic import Outcome, kill, scale, wait_for_members, wait_for_switch
+from tests.processes.launching import DEADLINE_S
+
+from pliant.core.rollcall import UNWANTED
+from pliant.observe.audit import audit_run
+from pliant.observe.status import board_of
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+STEPS = 40
+
+
+@contextmanager
+def training(
+    directory: Path, *, steps: int = STEPS, faults: str = "", pace: float = 0.02, **options: Any
+) -> Iterator[ApartJob]:
+    """Train apart, and check in the end that nothing was lost, done twice or left behind."""
+    words: list[object] = [elastic.SCRIPT, "--model", "gpt", "--steps", steps, "--pace", pace]
+    words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
+    words += ["--faults", faults]
+    with apart(directory, *words, **{"nodes": {"here": 4}, **options}) as job:
+        yield job
+        assert job.end() == 0, job.said()
+        job.assert_nothing_is_left()
+        assert not (job.out / "token").exists()
+        Outcome(job, directory, steps).check(elastic.reference("gpt", steps))
+        check_log(job, steps)
+
+
+def check_log(job: ApartJob, steps: int) -> None:
+    """Each step was committed once, is in the log once, and what is derived from it is right."""
+    records = job.records()
+    commits = Counter(record["step"] for record in records if record["kind"] == "commit")
+    assert set(commits) == set(range(steps)), "a commit is missing in the log"
+    generations = [(r["step"], r["generation"]) for r in records if r["kind"] == "commit"]
+    assert len(generations) == len(set(generations))
+    audit = audit_run(job.out)
+    assert audit.committed_steps == steps
+    assert audit.superseded == 0
+    status = board_of(records).as_json()
+    assert (status["state"], status["step"]) == ("finished", steps)
+
+
+def status_of(job: ApartJob) -> dict[str, Any]:
+    with job.client() as client:
+        answer: dict[str, Any] = client.get("/v1/status").json()
+    return answer
+
+
+def is_stopped(job: ApartJob, replica: str) -> bool:
+    return psutil.Process(job.pid_of(replica)).status() == psutil.STATUS_STOPPED
+
+
+def test_training_goes_on_while_no_coordinator_lives(tmp_path: Path) -> None:
+    with training(tmp_path) as job:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        job.kill_coordinator()
+        before = job.num_committed()
+        job.wait_for_ledger(before + 8)
+        job.coordinate()
+        job.wait_for(lambda: len(job.records("registered")) == 2, "both say where they stand")
+        job.wait_for_steps(before + 10)
+
+        status = status_of(job)
+
+        assert [(r["name"], r["state"], len(r["pids"])) for r in status["replicas"]] == [
+            ("r1", "training", 1),
+            ("r2", "training", 1),
+        ]
+        assert status["pid"] == job.process.pid
+        assert status["generation"] == 1
+    assert [record["order"]["generation"] for record in job.records("switch")] == [1]
+    assert not job.records("reform")
+
+
+def test_who_dies_while_no_coordinator_lives_is_replaced(tmp_path: Path) -> None:
+    """A break that is told to nobody is seen by the next coordinator all the same."""
+    with training(tmp_path) as job:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        pid = job.pid_of("r2")
+        job.kill_coordinator()
+        os.kill(pid, signal.SIGKILL)
+        job.coordinate()
+        wait_for_members(job, "r1", "r3")
+
+        assert [r["name"] for r in status_of(job)["replicas"]] == ["r1", "r3"]
+    assert [[s["replica"] for s in r["order"]["members"]] for r in job.records("reform")] == [
+        ["r1"]
+    ]
+
+
+def test_the_number_of_an_attempt_that_nobody_remembers_is_not_used_again(tmp_path: Path) -> None:
+    """A join is prepared, its joiner dies, and then nobody but the register knows of it."""
+    with training(tmp_path, start=1, faults="r2@build=SIGSTOP") as job:
+        wait_for_members(job, "r1")
+        scale(job, 2)
+        job.wait_for(lambda: job.records("worker")[1:] and is_stopped(job, "r2"), "r2 builds")
+        pid = job.pid_of("r2")
+        job.kill_coordinator()
+        os.kill(pid, signal.SIGKILL)
+        job.wait_for_ledger(job.num_committed() + 3)
+        job.coordinate()
+        wait_for_members(job, "r1", "r3")
+    numbers = [record["order"]["generation"] for record in job.records("prepare")]
+    assert numbers[:2] == [1, 2]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_a_switch_that_no_coordinator_sees_through_is_mended_by_the_next(tmp_path: Path) -> None:
+    """All were told to switch, and the joiner dies on its way in, with nobody to say so to."""
+    faults = "r1@boundary:1+=SIGSTOP,r3@transfer=SIGKILL"
+    with training(tmp_path, replicas=3, start=2, faults=faults) as job:
+        wait_for_members(job, "r1", "r2")
+        scale(job, 3)
+        wait_for_switch(job, "r1", "r2", "r3")
+        job.wait_for(lambda: is_stopped(job, "r1"), "r1 is at the boundary")
+        pid = job.pid_of("r1")
+        job.kill_coordinator()
+        os.kill(pid, signal.SIGCONT)
+        job.coordinate()
+        wait_for_members(job, "r1", "r2", "r4")
+    assert len(job.records("reform")) == 1
+
+
+def test_a_switch_goes_through_without_a_coordinator(tmp_path: Path) -> None:
+    with training(tmp_path, start=1, faults="r1@boundary:1+=SIGSTOP") as job:
+        wait_for_members(job, "r1")
+        scale(job, 2)
+        wait_for_switch(job, "r1", "r2")
+        job.wait_for(lambda: is_stopped(job, "r1"), "r1 is at the boundary")
+        pid = job.pid_of("r1")
+        job.kill_coordinator()
+        os.kill(pid, signal.SIGCONT)
+        job.wait_for_ledger(job.num_committed() + 5)
+        job.coordinate()
+        job.wait_for(lambda: len(job.records("registered")) == 2, "both say where they stand")
+    assert not job.records("reform")
+    assert [r["current"] for r in job.records("registered")] == [2, 2]
+
+
+def test_what_was_held_is_held_until_a_replacement_has_come(tmp_path: Path) -> None:
+    with training(tmp_path, least=2) as job:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        kill(job, "r2")
+        job.wait_for(lambda: job.records("reform"), "the rest holds")
+        job.kill_coordinator()
+        job.coordinate()
+        job.wait_for(lambda: job.records("registered"), "r1 says where it stands")
+        wait_for_members(job, "r1", "r3")
+    assert job.records("reform")[0]["order"]["hold"]
+
+
+def test_of_two_coordinators_the_older_one_ends(tmp_path: Path) -> None:
+    """The first is stopped, a second takes over, the first wakes up and finds wishes waiting."""
+    with training(tmp_path, steps=70) as job:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        (first,) = job.coordinators
+        os.kill(first.pid, signal.SIGSTOP)
+        job.roads["here"].cut()
+        with job.client() as client, ThreadPoolExecutor(1) as pool:
+            job.coordinate()
+            wish = pool.submit(client.post, "/v1/scale", json={"target": 1}, timeout=60)
+            job.roads["here"].mend()
+            job.wait_for(lambda: len(job.records("registered")) == 2, "the second has taken over")
+            os.kill(first.pid, signal.SIGCONT)
+
+            assert first.wait(DEADLINE_S) == 5
+            assert wish.exception() or wish.result().status_code == 409
+        assert "another coordinator has taken over this job" in job.said()
+        scale(job, 1)
+        wait_for_members(job, "r1")
+    assert not job.records("reform")
+
+
+def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path) -> None:
+    """r1 is out of reach and left out; of the next coordinator it is the first to be heard."""
+    nodes = {"near": 1, "other": 1}
+    with training(tmp_path, steps=100, nodes=nodes, timeouts={"heartbeat_s": 2.0}) as job:
+        wait_for_members(job, "r1", "r2")
+        (cut,) = [n for n in nodes if _home(job, "r1") == n]
+        (kept,) = set(nodes) - {cut}
+        job.roads[cut].cut()
+        wait_for_members(job, "r2")
+        job.kill_coordinator()
+        job.roads[kept].cut()
+        job.coordinate()
+        job.roads[cut].mend()
+        job.wait_for(lambda: job.records("registered"), "r1 says where it stands")
+        job.roads[kept].mend()
+        wait_for_members(job, "r2", "r3")
+    assert [record["replica"] for record in job.records("registered")] == ["r1", "r2"]
+    assert [r["reason"] for r in job.records("end_replica") if r["replica"] == "r1"][-1] == UNWANTED
+
+
+def _home(job: ApartJob, replica: str) -> str:
+    (home,) = [r["node"] for r in job.records("worker") if r["replica"] == replica]
+    return str(home)
