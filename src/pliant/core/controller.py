@@ -188,6 +188,10 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
         case StopRequested():
             _on_stop(turn, StopKind.STOP)
         case SuspendRequested():
+            if turn.job.reference is not None and not _is_durable(turn.job):
+                why = "its script keeps no checkpoints to go on from; pliant stop ends it"
+                turn.declined = Declined(reason=why)
+                return
             _on_stop(turn, StopKind.SUSPEND)
         case Offered(replicas=replicas):
             turn.job = replace(turn.job, offered=replicas)
