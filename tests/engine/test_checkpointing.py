@@ -80,6 +80,19 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     assert "does not match" in said
 
 
+def test_a_history_that_goes_back_behind_a_damaged_one_is_kept_again(tmp_path: Path) -> None:
+    train("gpt", tmp_path)
+    oldest, *newer = names(tmp_path)
+    for name in newer:
+        flip_a_byte(tmp_path / name)
+
+    with pytest.raises(Died):
+        train("gpt", tmp_path, die_at=STEPS - 1, checkpoint={"every": "1steps", "keep": 9})
+
+    again = [name for name in names(tmp_path) if name.endswith("-l2")]
+    assert int(oldest.split("-")[1]) < int(again[0].split("-")[1]) < STEPS
+
+
 def test_where_every_checkpoint_is_damaged_nothing_else_is_trained(tmp_path: Path) -> None:
     train("gpt", tmp_path)
     for name in names(tmp_path):

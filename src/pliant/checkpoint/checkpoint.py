@@ -120,7 +120,6 @@ class Checkpoint:
             office=office,
             tenure=self._tenure,
             second=self._second,
-            committed=found[0].committed if found else 0,
         )
         return found
 

@@ -117,7 +117,6 @@ class Writer:
         office: Office,
         tenure: Tenure,
         second: Storage | None = None,
-        committed: int = 0,
     ) -> None:
         """Start the thread.
 
@@ -128,7 +127,6 @@ class Writer:
             office: what is asked and told.
             tenure: the right to write here; proved last before publishing.
             second: where published checkpoints are copied to.
-            committed: steps of the newest checkpoint that is there.
         """
         self._storage = storage
         self._rules = rules
@@ -137,7 +135,8 @@ class Writer:
         self._tenure = tenure
         self._second = second
         now_s = time.monotonic()
-        self._progress = Progress(began_s=now_s, kept=committed, kept_at_s=now_s)
+        self._progress = Progress(began_s=now_s, kept_at_s=now_s)
+        self._was_asked = False
         self._pace = _Pace()
         self._copier = Copier()
         self._save: _Save | None = None
@@ -160,6 +159,9 @@ class Writer:
         with self._changed:
             is_saving = self._save is not None
             self._pace.step(now_s, is_saving=is_saving)
+            if not self._was_asked:  # what lies there may be damaged, or ahead of this history
+                self._was_asked = True
+                self._progress = replace(self._progress, kept=committed - 1)
             self._check_limit(now_s)
             return not is_saving and durability.is_due(
                 self._rules.interval, self._progress, committed, now_s=now_s
@@ -255,7 +257,8 @@ class Writer:
 
     def _work(self, save: _Save) -> None:
         """Bring one snapshot to its end; one that is needed has several tries."""
-        tries = NEEDED_TRIES if save.is_needed else 1
+        is_follower = save.snapshot.rank > 0  # the leader waits for its share
+        tries = NEEDED_TRIES if save.is_needed or is_follower else 1
         while tries and not save.is_dropped:
             tries -= 1
             try:
