@@ -7,7 +7,11 @@ the lease (``lease_rules``).  Used from one thread at a time.
 
 from __future__ import annotations
 
-from pliant.checkpoint.lease import Lease, Surroundings, acquire
+from contextlib import suppress
+
+from pliant.checkpoint.errors import LeaseHeldError
+from pliant.checkpoint.lease import Lease, Surroundings, acquire, read_lease
+from pliant.checkpoint.lease_rules import BEATS_PER_TTL, Record
 from pliant.checkpoint.storage import Storage
 
 TTL_S = 180.0
@@ -34,6 +38,8 @@ class Tenure:
         self._pid = pid
         self._surroundings = surroundings
         self._lease: Lease | None = None
+        self._has_held = False
+        self._seen: Record | None = None
 
     def ensure(self) -> bool:
         """Hold the lease; true.
@@ -50,21 +56,30 @@ class Tenure:
                 pid=self._pid,
                 surroundings=self._surroundings,
             )
+        self._has_held = True
         return True
 
     @property
     def beat_every_s(self) -> float | None:
-        """How often ``beat`` has to be called; None while nothing is held."""
-        return None if self._lease is None else self._lease.beat_every_s
+        """How often ``beat`` has to be called; None before anything was held."""
+        return TTL_S / BEATS_PER_TTL if self._has_held else None
 
     def beat(self) -> None:
-        """Show that the job lives, if this replica is the one that shows it.
+        """Show that the job lives, or see to it that another of its replicas does.
 
         Raises:
             StorageError: the storage refused; beat again.
         """
-        if self._lease is not None and not self._lease.beat():
-            self._lease = None  # another replica of the job shows it now, or nobody may
+        if self._lease is not None:
+            if not self._lease.beat():
+                self._lease, self._seen = None, None
+            return
+        found = read_lease(self._storage)
+        is_silent = found is not None and found.job == self._job and found == self._seen
+        self._seen = found
+        if is_silent:  # whoever took it over is gone, and to others the job looks dead
+            with suppress(LeaseHeldError):  # the next publication will say so
+                self.ensure()
 
     def release(self) -> None:
         """Give the place back, if this replica holds it."""
