@@ -96,6 +96,30 @@ def test_a_share_that_has_shrunk_since_is_not_published(tmp_path: Path) -> None:
     assert catalogue.listed(storage) == []
 
 
+def test_a_share_that_an_earlier_run_left_is_not_published(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(99), rank=1, num_shares=2, generation=1, run="killed")
+    write_share(storage, name, contents(), rank=0, num_shares=2, generation=1, run="new")
+
+    with pytest.raises(DamagedError, match="it is the record of another share"):
+        publish(storage, name, generation=1, num_shares=2, job="gpt", run="new")
+    write_share(storage, name, contents(), rank=1, num_shares=2, generation=1, run="new")
+    publish(storage, name, generation=1, num_shares=2, job="gpt", run="new")
+    assert catalogue.verify(storage, name).is_sound
+
+
+def test_what_has_lost_a_file_is_published_again(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = save(storage, num_shares=2, generation=4).name
+    (tmp_path / name / "__1_4.distcp").unlink()
+
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=5)
+    publish(storage, name, generation=5, num_shares=1, job="gpt")
+
+    assert catalogue.verify(storage, name).is_sound
+
+
 def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     first = save(storage)

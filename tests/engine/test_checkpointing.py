@@ -102,6 +102,29 @@ def test_where_every_checkpoint_is_damaged_nothing_else_is_trained(tmp_path: Pat
         train("gpt", tmp_path)
 
 
+def test_where_every_checkpoint_lacks_a_file_nothing_else_is_trained(tmp_path: Path) -> None:
+    train("gpt", tmp_path)
+    for path in tmp_path.glob("step-*/*.distcp"):
+        path.unlink()
+
+    with pytest.raises(ConfigError, match="no checkpoint of this run can be used; the last one"):
+        train("gpt", tmp_path)
+
+
+def test_a_history_is_not_opened_under_the_number_of_one_that_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(Died):
+        train("gpt", tmp_path, checkpoint={"every": "4steps"}, die_at=7)
+    train("gpt", tmp_path, checkpoint={"every": "4steps"})
+    of_the_second = [name for name in names(tmp_path) if name.endswith("-l2")]
+    for name in of_the_second:
+        flip_a_byte(tmp_path / name)
+
+    train("gpt", tmp_path, checkpoint={"every": "4steps"})
+
+    assert of_the_second
+    assert names(tmp_path)[-1] == f"step-{STEPS:08d}-l3"
+
+
 def test_only_so_many_are_kept_and_the_milestones(tmp_path: Path) -> None:
     train("gpt", tmp_path, 12, checkpoint={"every": "1steps", "keep": 2, "milestones": 6})
 

@@ -116,7 +116,7 @@ class Checkpoint:
         self._writer = Writer(
             self._storage,
             rules=self._rules,
-            identity=Identity(job=facts.job, values=dict(facts.identity)),
+            identity=Identity(job=facts.job, values=dict(facts.identity), run=holder),
             office=office,
             tenure=self._tenure,
             second=self._second,
@@ -166,14 +166,18 @@ class Checkpoint:
     def _look(self, facts: Facts, office: Office) -> tuple[Found, ...]:
         """Return the published checkpoints that look whole; say which do not.
 
-        Only their manifests are read: each byte is proved when one is loaded.
+        Only their manifests are read: each byte is proved when one is loaded.  If all are damaged
+        they are returned, so that the run is refused and does not silently begin anew.
         """
         found: list[Found] = []
+        damaged: list[Found] = []
         for one in catalogue.listed(self._storage):
             if len(found) == MAX_FOUND:
                 break
             if one.damage is not None:
                 office.noted(f"skipped: {one.damage}")
+                lineage = Lineage(one.lineage)
+                damaged.append(Found(name=one.name, committed=one.committed, lineage=lineage))
                 continue
             manifest = open_checkpoint(self._storage, one.name).manifest
             if manifest is None:
@@ -188,7 +192,7 @@ class Checkpoint:
                     calls=int(manifest.facts.get("calls", 0)),
                 )
             )
-        return tuple(found)
+        return tuple(found or damaged[:MAX_FOUND])
 
     def _check_identity(
         self, name: str, theirs: Mapping[str, Any], facts: Facts, office: Office

@@ -91,6 +91,8 @@ class Share:
     rank: int
     num_shares: int
     generation: int
+    run: str = ""
+    """Tells runs apart that used the same place and numbers one after another."""
     plan: str
     """Digest of the names, types and shapes that were divided."""
     file: FileRecord

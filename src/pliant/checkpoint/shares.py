@@ -72,6 +72,7 @@ def write_share(
     rank: int,
     num_shares: int,
     generation: int,
+    run: str = "",
     stop: Callable[[], bool] | None = None,
 ) -> Share:
     """Write this member's part; on return it is durable.
@@ -83,6 +84,7 @@ def write_share(
         rank: this member's position among those who write.
         num_shares: how many write.
         generation: of the members.
+        run: of which this is; runs one after another may number their generations alike.
         stop: asked between pieces, on this thread.
 
     Raises:
@@ -112,6 +114,7 @@ def write_share(
         rank=rank,
         num_shares=num_shares,
         generation=generation,
+        run=run,
         file=FileRecord(name=file, num_bytes=written.num_bytes),
         items=tuple(found),
     )
@@ -132,6 +135,7 @@ def publish(
     generation: int,
     num_shares: int,
     job: str,
+    run: str = "",
     identity: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     aliases: Mapping[str, str] | None = None,
@@ -139,7 +143,7 @@ def publish(
 ) -> Manifest:
     """Make the checkpoint exist; on return it is durable.
 
-    Publishing one that exists changes nothing.
+    Publishing one that exists changes nothing, unless files of it are gone.
 
     Args:
         storage: the checkpoint root.
@@ -147,6 +151,7 @@ def publish(
         generation: whose shares it consists of.
         num_shares: how many there must be.
         job: whose it is.
+        run: whose shares are meant, as they say themselves.
         identity: what must agree for a run to go on with the same bits.
         facts: anything else worth knowing; plain JSON values.
         aliases: further names of tensors (tied weights), each with the name it was written under.
@@ -161,13 +166,12 @@ def publish(
     parsed = layout.parse_name(name)
     if parsed is None:
         raise ValueError(f"{name!r} is no name of a checkpoint")
-    try:
-        return load_manifest(
-            storage.read(f"{name}/{layout.MANIFEST}"), storage.place(f"{name}/{layout.MANIFEST}")
-        )
-    except (MissingError, DamagedError):
-        pass
-    shares = [_share(storage, name, rank, generation, num_shares) for rank in range(num_shares)]
+    there = _published(storage, name)
+    if there is not None:
+        return there
+    shares = [
+        _share(storage, name, rank, generation, num_shares, run) for rank in range(num_shares)
+    ]
     _check_files(storage, name, shares)
     items = _with_aliases(_merged(storage.place(name), shares), aliases or {})
     index = dump_index(items)
@@ -308,11 +312,25 @@ def _tensor_items(
     ]
 
 
-def _share(storage: Storage, name: str, rank: int, generation: int, num_shares: int) -> Share:
+def _published(storage: Storage, name: str) -> Manifest | None:
+    """Return the manifest of a checkpoint that exists, with all its files."""
+    path = f"{name}/{layout.MANIFEST}"
+    try:
+        manifest = load_manifest(storage.read(path), storage.place(path))
+    except (MissingError, DamagedError):
+        return None
+    sizes = {entry.name: entry.num_bytes for entry in storage.entries(name)}
+    is_whole = all(sizes.get(record.name) == record.num_bytes for record in manifest.files)
+    return manifest if is_whole else None
+
+
+def _share(
+    storage: Storage, name: str, rank: int, generation: int, num_shares: int, run: str
+) -> Share:
     path = f"{name}/{layout.share_file(rank, generation)}"
     share = load_share(storage.read(path), storage.place(path))
-    told = (share.checkpoint, share.rank, share.generation, share.num_shares)
-    if told != (name, rank, generation, num_shares):
+    told = (share.checkpoint, share.rank, share.generation, share.num_shares, share.run)
+    if told != (name, rank, generation, num_shares, run):
         raise DamagedError(f"{storage.place(path)} is damaged: it is the record of another share")
     return share
 

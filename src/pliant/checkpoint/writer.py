@@ -70,6 +70,8 @@ class Identity:
 
     job: str
     values: Mapping[str, str]
+    run: str = ""
+    """The same for all replicas; told from other runs that used this place before."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,6 +294,7 @@ class Writer:
             rank=snapshot.rank,
             num_shares=snapshot.size,
             generation=snapshot.generation,
+            run=self._identity.run,
             stop=lambda: self._is_dropped(save),
         )
         own_s = time.monotonic() - began_s
@@ -338,6 +341,7 @@ class Writer:
             generation=snapshot.generation,
             num_shares=snapshot.size,
             job=self._identity.job,
+            run=self._identity.run,
             identity=self._identity.values,
             facts={"calls": snapshot.calls},
             aliases=snapshot.aliases,

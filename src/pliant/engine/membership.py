@@ -22,7 +22,7 @@ from pliant.core import member as protocol
 from pliant.core.batching import Node
 from pliant.core.errors import ConfigError
 from pliant.core.member import Member
-from pliant.core.vocabulary import Found, Generation, Lineage, Order, ReplicaId, Seat
+from pliant.core.vocabulary import NO_LINEAGE, Found, Generation, Lineage, Order, ReplicaId, Seat
 from pliant.engine import shared
 from pliant.engine.durable import CheckpointDamaged
 from pliant.engine.evaluation import Solo, Team
@@ -218,6 +218,7 @@ class Alone:
         self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
         self._trainee = trainee
         self._found = list(found)
+        self._newest = max((one.lineage for one in found), default=NO_LINEAGE)
         self._noted = noted
         self._is_stopping = False
         self.leads = True
@@ -253,7 +254,7 @@ class Alone:
             self._noted(f"checkpoint {found.name} is skipped: {error}")
             return f"{found.name}: {error}"
         self._found = []
-        lineage = Lineage(found.lineage + 1)
+        lineage = Lineage(self._newest + 1)  # never that of one that was skipped
         self.member = replace(self.member, committed=found.committed, lineage=lineage)
         return ""
 
