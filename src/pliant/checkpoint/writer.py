@@ -144,6 +144,7 @@ class Writer:
         self._save: _Save | None = None
         self._is_closed = False
         self._has_given_up = False
+        self._is_unproved = False  # the last share went into a checkpoint of another leader's
         self._beaten_s = time.monotonic()
         self._said = ""
         self._explained = ""
@@ -165,6 +166,9 @@ class Writer:
                 self._was_asked = True
                 self._progress = replace(self._progress, kept=committed - 1)
             self._check_limit(now_s)
+            if self._is_unproved:  # its leader is gone, and whether it came to publish is not known
+                self._is_unproved = False
+                self._progress = replace(self._progress, is_owed=True)
             return not is_saving and durability.is_due(
                 self._rules.interval, self._progress, committed, now_s=now_s
             )
@@ -307,6 +311,7 @@ class Writer:
                 durability.kept(self._progress, snapshot.committed, at_s=save.taken_s),
                 cost_s=max(cost_s, 1e-3),
             )
+            self._is_unproved = snapshot.rank != 0
         if snapshot.rank == 0:
             self._tidy(save)
 
@@ -390,6 +395,9 @@ class Writer:
             yield
         except (StorageError, DamagedError) as error:
             self._office.noted(f"{what} could not be seen to: {error}")
+        except Exception as error:  # or the thread would end, and with it all saving
+            why = f"{type(error).__name__}: {error}"
+            self._office.noted(f"{what} could not be seen to: {why}")
 
     def _failed(self, save: _Save, reason: str) -> float:
         with self._changed:

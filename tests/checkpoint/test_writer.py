@@ -1,0 +1,122 @@
+"""A writer brings snapshots to storage, and knows what it cannot know."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from pliant.checkpoint.catalogue import listed
+from pliant.checkpoint.local import LocalStorage
+from pliant.checkpoint.tenure import Tenure
+from pliant.checkpoint.writer import Identity, Rules, Writer
+from pliant.core.durability import parse_interval
+from pliant.core.vocabulary import Generation, Lineage
+from pliant.engine.durable import Snapshot
+
+LIMIT_S = 20.0
+
+
+@dataclass
+class Told:
+    """An office that allows everything and remembers what it was told."""
+
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
+        del name, committed, lineage
+        return True
+
+    def saved(self, name: str, **_: object) -> None:
+        pass
+
+    def failed(self, reason: str, **_: object) -> None:
+        self.failures.append(reason)
+
+    def explained(self, reason: str) -> None:
+        pass
+
+    def noted(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Bewildered(Tenure):
+    """Fails as no storage says that it may."""
+
+    @property
+    def beat_every_s(self) -> float:
+        return 0.01
+
+    def beat(self) -> None:
+        raise KeyError("a library's own mistake")
+
+
+@contextmanager
+def writer(path: Path, office: Told, tenure: type[Tenure] = Tenure) -> Iterator[Writer]:
+    storage = LocalStorage(str(path))
+    made = Writer(
+        storage,
+        rules=Rules(
+            interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
+        ),
+        identity=Identity(job="gpt", values={}),
+        office=office,
+        tenure=tenure(storage, "gpt", pid=os.getpid()),
+    )
+    try:
+        yield made
+    finally:
+        made.close(wait_s=LIMIT_S)
+
+
+def snapshot(committed: int, *, rank: int, size: int) -> Snapshot:
+    return Snapshot(
+        committed=committed,
+        lineage=Lineage(1),
+        generation=Generation(3),
+        calls=0,
+        rank=rank,
+        size=size,
+        document=b"{}",
+        tensors={"model.a": torch.arange(4.0), "model.b": torch.arange(6.0)},
+        objects={},
+        aliases={},
+    )
+
+
+def settled(made: Writer) -> bool:
+    look = threading.Event()
+    for _ in range(int(LIMIT_S / 0.02)):
+        if made.is_settled:
+            return True
+        look.wait(0.02)
+    return False
+
+
+@pytest.mark.parametrize(("rank", "size", "is_due"), [(0, 1, False), (1, 2, True)])
+def test_who_comes_to_lead_saves_unless_it_knows_that_the_last_was_published(
+    tmp_path: Path, rank: int, size: int, is_due: bool
+) -> None:
+    with writer(tmp_path, Told()) as made:
+        made.begin(snapshot(500, rank=rank, size=size), is_needed=False)
+        assert settled(made)
+
+        assert made.is_due(501) is is_due
+
+
+def test_a_mistake_outside_of_a_save_does_not_end_all_saving(tmp_path: Path) -> None:
+    office = Told()
+    with writer(tmp_path, office, Bewildered) as made:
+        threading.Event().wait(0.1)
+        made.begin(snapshot(500, rank=0, size=1), is_needed=True)
+        assert settled(made)
+
+    assert [one.damage for one in listed(LocalStorage(str(tmp_path)))] == [None]
+    assert "the lease could not be seen to: KeyError" in office.notes[0]
