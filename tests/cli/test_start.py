@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pliant.cli import start
+from pliant.cli.hosting import JobConfig, _holder, locked
+from pliant.cli.jobs import record_suspended, suspended_jobs
 from pliant.cli.main import code_of
+from pliant.core.errors import ConfigError
+from pliant.core.policy import ElasticPolicy
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +56,73 @@ def test_an_interrupt_before_the_start_leaves_no_directory(
 
     assert capsys.readouterr().err == "pliant: stopped before the job had started\n"
     assert sorted(path.name for path in Path().iterdir()) == ["train.py"]
+
+
+def test_a_run_that_is_refused_removes_nothing_of_one_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExitStack() as first:
+
+        def refuse(config: Any, **_: Any) -> int:
+            first.enter_context(locked(config.out, alone=True))  # started at the same moment
+            with locked(config.out, alone=True):
+                raise AssertionError("two run in one directory")
+
+        ends_like(monkeypatch, refuse)
+
+        assert code_of(["run", "train.py"]) == 2
+        assert Path("runs/train/running.lock").exists()
+
+
+def test_a_job_that_could_not_be_resumed_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Path("runs/train").absolute()
+    out.mkdir(parents=True)
+    (out / "events.jsonl").touch()
+    record_suspended("train", out, 7)
+
+    def refuse(config: Any, **_: Any) -> int:
+        raise ConfigError("its script is wrong")
+
+    ends_like(monkeypatch, refuse)
+
+    assert code_of(["run", "--resume", "train.py"]) == 2
+    assert [(job.job, job.committed) for job in suspended_jobs()] == [("train", 7)]
+
+
+def test_a_run_whose_directory_was_moved_begins_with_its_own_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before, out = tmp_path / "runs" / "old", tmp_path / "runs" / "new"
+    out.mkdir(parents=True)
+    (out / "init.pt").touch()
+    began = {
+        "kind": "job_started",
+        "at": 1.0,
+        "job": "train",
+        "policy": {"min": 1, "max": 1, "start": None},
+        "command": ["train.py"],
+        "cwd": str(tmp_path),
+        "out": str(before),
+        "init": str(before / "init.pt"),
+    }
+    (out / "events.jsonl").write_text(json.dumps(began) + "\n")
+    seen: list[Any] = []
+
+    def note(config: Any, **_: Any) -> int:
+        seen.append(config.init)
+        return 0
+
+    ends_like(monkeypatch, note)
+
+    assert code_of(["resume", str(out)]) == 0
+    assert seen == [out / "init.pt"]
+
+
+def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
+    config = JobConfig(name="train", argv=("train.py",), policy=ElasticPolicy(), out=tmp_path)
+    (tmp_path / "holder").touch()  # the disk was full
+
+    holder = _holder(config)
+
+    assert holder.startswith("train-")
+    assert _holder(config) == holder

@@ -333,9 +333,14 @@ def _log_start(
 def _holder(config: JobConfig) -> str:
     """Return who this job is to its checkpoints: the same in every life of its directory."""
     path = config.out / "holder"
-    if not path.exists():
-        path.write_text(f"{config.name}-{secrets.token_hex(4)}\n")
-    return path.read_text().strip()
+    with contextlib.suppress(FileNotFoundError):
+        if said := path.read_text().strip():
+            return said
+    holder = f"{config.name}-{secrets.token_hex(4)}"
+    fresh = path.with_name(".holder")
+    fresh.write_text(f"{holder}\n")
+    fresh.replace(path)
+    return holder
 
 
 def _write_privately(path: Path, text: str) -> None:

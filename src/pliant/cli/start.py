@@ -19,8 +19,13 @@ from pathlib import Path
 from rich.console import Console
 
 from pliant.cli.apart import run_coordinator
-from pliant.cli.hosting import JobConfig, refuse_second
-from pliant.cli.jobs import forget_suspended, record_suspended, running_jobs
+from pliant.cli.hosting import JobConfig, locked, refuse_second
+from pliant.cli.jobs import (
+    forget_suspended,
+    record_suspended,
+    running_jobs,
+    suspended_jobs,
+)
 from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
@@ -106,6 +111,7 @@ def attached(
         port=settings["port"].value,
         init=init,
     )
+    waiting = next((job for job in suspended_jobs() if job.job == name), None)
     forget_suspended(name)
     console = Console(highlight=False)
     show = shown_replica(settings)
@@ -124,6 +130,8 @@ def attached(
     except OSError as error:  # the disk is full, or the directory was removed
         view.board.reason = f"the job ended: {error.filename or out}: {error.strerror}"
     finally:
+        if code == EXIT_USAGE and waiting is not None:
+            record_suspended(name, waiting.out, waiting.committed)
         if new and not view.board.committed and (code == EXIT_USAGE or not _has_begun(out)):
             _remove(out, settings)
     if out.exists() and not as_json:
@@ -155,7 +163,7 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
         "name": last["job"],
         "out": out,
         "max_restarts": last.get("max_restarts"),
-        "init": last.get("init"),
+        "init": _moved(last, out),
         "resume": True,
     }
     try:
@@ -167,6 +175,16 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
     settings = resolve(given, {}, None)
     start = detached if detach else attached
     return start(list(last["command"]), settings, as_json=as_json)
+
+
+def _moved(began: Record, out: Path) -> str | None:
+    """Return what the run began from; what was made of a checkpoint lies in its directory."""
+    init = began.get("init")
+    if init is None:
+        return None
+    own = out / Path(init).name
+    is_own = Path(init).parent == Path(str(began.get("out")))
+    return str(own) if is_own and own.exists() else str(init)
 
 
 def _is_start(record: Record) -> bool:
@@ -267,7 +285,11 @@ def _initial(source: str | None, out: Path) -> Path | None:
 
 def _remove(out: Path, settings: Mapping[str, Resolved]) -> None:
     """Leave nothing of a run that was refused before its first step."""
-    shutil.rmtree(out, ignore_errors=True)
+    try:
+        with locked(out, alone=True):  # of two that were started at the same moment one lives
+            shutil.rmtree(out, ignore_errors=True)
+    except (ConfigError, OSError):
+        return
     if settings["out"].value is None:
         with suppress(OSError):
             out.parent.rmdir()  # runs/, if it was made for this

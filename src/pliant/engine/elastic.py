@@ -328,9 +328,11 @@ class Elastic:
         """
         while True:
             try:
-                if is_new:
-                    self._trainee.keep(is_needed=True)
                 self.await_kept()
+                if is_new:
+                    is_new = False
+                    self._trainee.keep(is_needed=True)
+                    continue
             except GroupBroken as broken:
                 if self._keeper.released:  # nobody is left to do it with
                     return
