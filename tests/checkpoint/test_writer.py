@@ -120,3 +120,21 @@ def test_a_mistake_outside_of_a_save_does_not_end_all_saving(tmp_path: Path) -> 
 
     assert [one.damage for one in listed(LocalStorage(str(tmp_path)))] == [None]
     assert "the lease could not be seen to: KeyError" in office.notes[0]
+
+
+def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.writer.CLOSE_S", 0.05)
+    returns = threading.Event()
+    monkeypatch.setattr(LocalStorage, "sink", lambda *_: returns.wait(LIMIT_S))
+    try:
+        with writer(tmp_path, Told()) as made:
+            assert made.begin(snapshot(500, rank=0, size=1), is_needed=True)
+
+            assert not made.begin(snapshot(501, rank=0, size=1), is_needed=True)
+            assert not made.is_settled
+            returns.set()
+            made.lose()
+    finally:
+        returns.set()

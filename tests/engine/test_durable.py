@@ -158,6 +158,36 @@ def test_a_tensor_more_or_less_in_the_model_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"schedulers": []}, "the checkpoint has 1 schedulers, and this script has 0"),
+        ({"scaler": torch.amp.GradScaler("cpu")}, "only this script has a scaler"),
+        ({"extra": {}}, "only the checkpoint has extra_state$"),
+        ({"extra": None}, "only this script has extra_state named 'ema'"),
+    ],
+)
+def test_what_a_script_has_got_or_lost_since_is_named(
+    change: dict[str, Any], sentence: str
+) -> None:
+    run, other = Run(seed=1, steps=2), Run(seed=2, steps=1)
+    parts: dict[str, Any] = {
+        "optimizers": [other.optimizer],
+        "schedulers": [other.scheduler],
+        "scaler": None,
+        "extra": {"": other.average},
+        **change,
+    }
+    if parts["extra"] is None:
+        parts["extra"] = {"": other.average, "ema": other.average}
+    state = State(model=other.model, local_buffers=frozenset(), **parts)
+    before = state.digest(0)
+
+    with pytest.raises(ConfigError, match=sentence):
+        durable.restore(state, run.keep())
+    assert state.digest(0) == before
+
+
+@pytest.mark.parametrize(
     "text",
     [
         b"",

@@ -41,7 +41,8 @@ SHARES_S = 60.0
 that is gone without notice is told by the loss, one whose storage fails is not."""
 
 CLOSE_S = 5.0
-"""Longest wait for the thread after it was told to end: it may be in an operation that hangs."""
+"""Longest wait for the thread where nothing else can be done meanwhile: it may be in an operation
+that hangs, in seconds."""
 
 LOOK_S, LONG_LOOK_S = 0.02, 0.5
 """Between two looks for shares: first and longest, in seconds."""
@@ -179,7 +180,8 @@ class Writer:
         with self._changed:
             if self._save is not None and not is_needed:
                 return False
-            self._changed.wait_for(lambda: self._save is None)
+            if not self._changed.wait_for(lambda: self._save is None, CLOSE_S):
+                return False
         contents = self._copier.copy(
             snapshot.tensors,
             {DOCUMENT: snapshot.document, **snapshot.objects},

@@ -146,8 +146,8 @@ class Durability(Protocol):
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
         """Copy this replica's share and write it in the background.
 
-        While another is being written it waits for that if ``is_needed``, else does nothing and
-        returns False.
+        While another is being written it does nothing and returns False; if ``is_needed``, only
+        after a few seconds, for the caller has waited until all was settled.
         """
 
     @property

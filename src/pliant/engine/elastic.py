@@ -50,6 +50,7 @@ from pliant.engine.identity import describe_layout
 from pliant.engine.keeper import Keeper
 from pliant.engine.membership import (
     KEPT_LOOK_S,
+    KEPT_S,
     Condition,
     Formed,
     Shape,
@@ -62,6 +63,7 @@ from pliant.engine.membership import (
 from pliant.engine.office import WireOffice
 from pliant.engine.reporter import Reporter
 from pliant.engine.transfer import Stamp, TransferRefused, receive_state, send_state
+from pliant.wire.notes import Noted
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
@@ -309,8 +311,12 @@ class Elastic:
 
     def await_kept(self) -> None:
         """Wait until this replica has done its part of what is being kept."""
-        told_s = -math.inf
+        told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
         while not self._trainee.is_kept():
+            if time.monotonic() > deadline_s:
+                text = f"the last checkpoint was not written within {KEPT_S:g} s"
+                self._keeper.note(Noted(replica=self.member.replica, text=text))
+                break
             if time.monotonic() - told_s > BUSY_S / 3:
                 told_s = time.monotonic()
                 self.tell_busy(BUSY_S)

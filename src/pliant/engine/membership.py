@@ -11,6 +11,7 @@ changes it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -37,6 +38,9 @@ ALONE = ReplicaId("alone")
 
 KEPT_LOOK_S = 0.02
 """Between two looks whether the state is kept, in seconds."""
+
+KEPT_S = 3600.0
+"""Longest wait for what is being written: one operation of a storage may never return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +191,7 @@ class Membership(Protocol):
         """Return those who run the tail of a step that was committed in ``generation``."""
 
     def await_kept(self) -> None:
-        """Wait until this replica has done its part of what is being kept.
+        """Wait until this replica has done its part of what is being kept, or for ``KEPT_S``.
 
         Raises:
             GroupBroken: somebody died meanwhile; call ``recover``.
@@ -291,8 +295,11 @@ class Alone:
 
     def await_kept(self) -> None:
         """Wait for what is being written."""
-        look = threading.Event()
+        look, deadline_s = threading.Event(), time.monotonic() + KEPT_S
         while not self._trainee.is_kept():
+            if time.monotonic() > deadline_s:
+                self._noted(f"the last checkpoint was not written within {KEPT_S:g} s")
+                return
             look.wait(KEPT_LOOK_S)
 
     def finish(self, *, has_left_loop: bool) -> None:

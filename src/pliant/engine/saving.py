@@ -56,7 +56,7 @@ class Saver:
         Args:
             member: between two steps.
             place: rank and number of the members, each of which calls this.
-            is_needed: wait for one that is being written; without it that one is enough.
+            is_needed: tried again if the storage refuses; the one before must be settled.
         """
         if self._durability is None or self._saved == (member.lineage, member.committed):
             return

@@ -214,6 +214,22 @@ class State:
                 raise ConfigError(
                     f"this script's model has {strange[0]!r}, which the checkpoint's has not"
                 )
+        self._check_others(document, here)
+
+    def _check_others(self, document: Any, here: Mapping[str, Any]) -> None:
+        """Make sure that there is a place for everything else, and something for every place."""
+        for part in ("optimizers", "schedulers"):
+            kept, ours = len(document[part]), len(here[part])
+            if kept != ours:
+                raise ConfigError(f"the checkpoint has {kept} {part}, and this script has {ours}")
+        if (document["scaler"] is None) != (self._scaler is None):
+            who = "this script" if document["scaler"] is None else "the checkpoint"
+            raise ConfigError(f"only {who} has a scaler")
+        for part in ("extra", "modules"):
+            what = "extra_state" if part == "extra" else "a module with extra state"
+            for name in sorted(document[part].keys() ^ here[part].keys()):
+                who = "this script" if name in here[part] else "the checkpoint"
+                raise ConfigError(f"only {who} has {what}" + f" named {name!r}" * bool(name))
 
     def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
         """Return where each tensor of a document is to be written: own storage where there is any.
