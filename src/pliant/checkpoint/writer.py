@@ -31,6 +31,7 @@ from pliant.checkpoint.storage import Storage
 from pliant.checkpoint.tenure import Tenure
 from pliant.core import durability
 from pliant.core.durability import Interval, Progress
+from pliant.core.errors import PliantError
 from pliant.engine import probe
 from pliant.engine.durable import Office, Snapshot
 
@@ -73,6 +74,10 @@ class Identity:
     values: Mapping[str, str]
     run: str = ""
     """The same for all replicas; told from other runs that used this place before."""
+
+
+class _ShareMissing(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """A member did not write its part in time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -277,6 +282,9 @@ class Writer:
             except LeaseHeldError as error:
                 self._give_up(str(error), save.snapshot.committed)
                 break
+            except _ShareMissing as error:
+                self._failed(save, str(error))
+                break  # its writer has given up: waiting again would be as long, and as vain
             except (StorageError, DamagedError, NotAllowedError) as error:
                 wait_s = self._failed(save, str(error))
             except Exception as error:  # a thread boundary: silence would be taken for success
@@ -326,7 +334,7 @@ class Writer:
                 return
             if time.monotonic() > deadline_s:
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in there)
-                raise DamagedError(f"the share of rank {missing} of {size} did not come in time")
+                raise _ShareMissing(f"the share of rank {missing} of {size} did not come in time")
             with self._changed:
                 self._changed.wait_for(lambda: save.is_dropped, pause_s)
             if self._is_dropped(save):

@@ -40,6 +40,7 @@ from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.policy import ElasticPolicy
 from pliant.observe import log
 from pliant.observe.log import Record
+from pliant.observe.status import board_of
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -158,6 +159,8 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
     last = began[-1]
     out = out.absolute()
+    if (found := board_of(log.read(out / "events.jsonl").records)).exit_code == EXIT_OK:
+        raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
     given = {
         **{f"{name}_replicas": last["policy"].get(name) for name in ("min", "max", "start")},
         "name": last["job"],

@@ -47,7 +47,7 @@ from pliant.engine.durable import CheckpointDamaged, Office
 from pliant.engine.evaluation import Team
 from pliant.engine.groups import Group, GroupBroken
 from pliant.engine.identity import describe_layout
-from pliant.engine.keeper import Keeper
+from pliant.engine.keeper import LOOK_S, Keeper
 from pliant.engine.membership import (
     KEPT_LOOK_S,
     KEPT_S,
@@ -550,12 +550,17 @@ class Elastic:
         self._enter(order)
         old.retire()
 
+    def _busy_while_saving(self) -> None:
+        """Ask to be waited for: what the members of a hold have may be the last of it."""
+        if not self._trainee.is_kept():
+            self.tell_busy(3 * LOOK_S)
+
     def _hold(self, formed: Formed) -> None:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
         self._trainee.keep(is_needed=True)  # these may be the last that have it
-        self._keeper.await_ready(generation)
+        self._keeper.await_ready(generation, self._busy_while_saving)
         with self._keeper.changed:
             numbers = self._metadata(None, Wishes(stop=False, save=False))
         rows = formed.group.all_gather(numbers).tolist()

@@ -222,11 +222,15 @@ class Keeper:
                     return self.member.reform
                 self.changed.wait(LOOK_S)
 
-    def await_ready(self, generation: Generation) -> None:
-        """Wait in a hold until this replica is ready to enter a newer generation."""
+    def await_ready(self, generation: Generation, look: Callable[[], None]) -> None:
+        """Wait in a hold until this replica is ready to enter a newer generation.
+
+        ``look`` is called about once a second.
+        """
         with self.changed:
             while not protocol.ready_number(self.member):
                 self.check(generation)
+                look()
                 self.changed.wait(LOOK_S)
 
     def await_release(self, limit_s: float | None) -> bool:
