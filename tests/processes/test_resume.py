@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.checkpoint import plain_torch
-from tests.processes.test_cli import WAIT_S, environment, pliant, wait_for
+from tests.processes.test_cli import ROOT, WAIT_S, environment, pliant, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+HERE = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+"""For scripts that use a module of the tests."""
 
 SCRIPT = """\
 import sys, threading, torch, pliant
@@ -194,12 +197,20 @@ def test_a_sharded_checkpoint_of_plain_torch_starts_one_two_and_three_replicas(
     subprocess.run(
         [sys.executable, "start.py", "expected", whole],
         cwd=tmp_path,
-        env=environment(tmp_path),
+        env=environment(tmp_path) | HERE,
         timeout=WAIT_S,
         check=True,
     )
     for replicas in (1, 2, 3):
         words = ["--init", str(sharded), "--max", str(replicas), "start.py", f"got-{replicas}"]
-        done = pliant(tmp_path, "run", *words)
+        done = subprocess.run(
+            [sys.executable, "-m", "pliant", "run", *words],
+            cwd=tmp_path,
+            env=environment(tmp_path) | HERE,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         assert (tmp_path / f"got-{replicas}").read_text() == (tmp_path / "expected").read_text()

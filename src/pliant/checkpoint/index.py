@@ -45,6 +45,8 @@ _NAMES = {
     _STORED_AT,
     "torch.Size",
     "torch.serialization._get_layout",
+    "builtins.getattr",  # names a member of an enumeration; Python 3.11.0 to 3.11.3 wrote it so
+    "__builtin__.getattr",
     "collections.OrderedDict",
     "pathlib.PosixPath",
     "pathlib._local.PosixPath",

@@ -172,6 +172,7 @@ class Driver:
         self._look_at_s = 0.0
         self._failure: str | None = None
         self._end: EndJob | None = None
+        self._is_over = False
         self._hung_up = asyncio.Event()
         log.subscribe(self.board.add)
 
@@ -188,7 +189,7 @@ class Driver:
 
     async def ask(self, event: Event) -> Ready | None:
         """Queue an event of a person and return what the core said; ``None``: the job is over."""
-        if self._end is not None:
+        if self._end is not None or self._is_over:
             return None
         answer: asyncio.Future[Ready | None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait(_Asked(event, answer))
@@ -248,6 +249,7 @@ class Driver:
                         asked = await self._queue.get()
                 await self._turn(asked)
         finally:
+            self._is_over = True
             while not self._queue.empty():
                 _give_up(self._queue.get_nowait())
         return self._end
