@@ -975,6 +975,18 @@ TOGETHER = [
         proof=f"{DURABLE}::test_a_tensor_more_or_less_in_the_model_is_named",
     ),
     Refusal(
+        sentence="the checkpoint has 1 schedulers, and this script has 0",
+        when="an optimizer or a scheduler was added or taken out since",
+        instead="what was trained, or another place",
+        proof=f"{DURABLE}::test_what_a_script_has_got_or_lost_since_is_named",
+    ),
+    Refusal(
+        sentence="only this script has a scaler",
+        when="a scaler or a part of `extra_state` was added or taken out since",
+        instead="what was trained, or another place",
+        proof=f"{DURABLE}::test_what_a_script_has_got_or_lost_since_is_named",
+    ),
+    Refusal(
         sentence="the checkpoint to start from has no 'body.0.bias'",
         when="`--init` names a checkpoint of another model",
         instead="one of this model",
