@@ -215,7 +215,7 @@ def test_one_place_serves_one_job_at_a_time(tmp_path: Path) -> None:
 SAVING = ("save", "share", "publish")
 """Points of a save; the thread that writes passes the last two."""
 
-ANYTIME = ("vote", "commit", "tail", "boundary", "restore")
+ANYTIME = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail", "restore")
 
 
 def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter[str]:
