@@ -216,6 +216,7 @@ SAVING = ("save", "share", "publish")
 """Points of a save; the thread that writes passes the last two."""
 
 ANYTIME = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail", "restore")
+"""Points that every life passes, the last one if there is a checkpoint."""
 
 
 def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter[str]:
@@ -226,6 +227,7 @@ def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter
         point = chance.choice(SAVING if chance.random() < 0.5 else ANYTIME)
         there = published(directory)
         step = (_age(there[-1])[1] if there else 0) + chance.randint(0, 3)
+        step = 0 if point == "restore" else step
         is_last = life == kills
         job = live(
             directory,
