@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,13 +91,17 @@ def snapshot(committed: int, *, rank: int, size: int) -> Snapshot:
     )
 
 
-def settled(made: Writer) -> bool:
+def comes_true(what: Callable[[], bool]) -> bool:
     look = threading.Event()
     for _ in range(int(LIMIT_S / 0.02)):
-        if made.is_settled:
+        if what():
             return True
         look.wait(0.02)
     return False
+
+
+def settled(made: Writer) -> bool:
+    return comes_true(lambda: made.is_settled)
 
 
 @pytest.mark.parametrize(("rank", "size", "is_due"), [(0, 1, False), (1, 2, True)])
@@ -122,15 +126,39 @@ def test_a_mistake_outside_of_a_save_does_not_end_all_saving(tmp_path: Path) -> 
     assert "the lease could not be seen to: KeyError" in office.notes[0]
 
 
+def test_the_next_save_has_all_shares_though_one_was_still_waiting_to_try_the_last(
+    tmp_path: Path,
+) -> None:
+    place, office = tmp_path / "kept", Told()
+    place.touch()  # a file where the directory is to be
+    with writer(place, office) as leader, writer(place, office) as follower:
+        for rank, made in enumerate((leader, follower)):
+            made.begin(snapshot(500, rank=rank, size=2), is_needed=False)
+        assert comes_true(lambda: len(office.failures) == 2)
+        place.unlink()
+
+        for rank, made in enumerate((leader, follower)):
+            assert made.begin(snapshot(501, rank=rank, size=2), is_needed=False)
+        assert settled(leader)
+
+    assert [one.committed for one in listed(LocalStorage(str(place)))] == [501]
+
+
 def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pliant.checkpoint.writer.CLOSE_S", 0.05)
-    returns = threading.Event()
-    monkeypatch.setattr(LocalStorage, "sink", lambda *_: returns.wait(LIMIT_S))
+    hangs, returns = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        returns.wait(LIMIT_S)
+
+    monkeypatch.setattr(LocalStorage, "sink", hang)
     try:
         with writer(tmp_path, Told()) as made:
             assert made.begin(snapshot(500, rank=0, size=1), is_needed=True)
+            assert hangs.wait(LIMIT_S)
 
             assert not made.begin(snapshot(501, rank=0, size=1), is_needed=True)
             assert not made.is_settled

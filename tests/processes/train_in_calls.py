@@ -3,7 +3,8 @@
     python tests/processes/train_in_calls.py --digest-file F
 
 With ``--meeting D`` replica r3 comes to its first call only when r1 is in the last tail of its
-own, where it stays until the file ``D/go`` exists.
+own, where it stays until the file ``D/go`` exists; in the second call nobody hurries before r3 has
+come.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ def main() -> None:
                 if meeting and step.index == FIRST_CALL - 1:
                     (meeting / "last-tail").touch()
                     wait_for(meeting / "go")
+                elif meeting and step.index >= FIRST_CALL:
+                    if me == "r3":
+                        (meeting / "came").touch()
+                    wait_for(meeting / "came", at_most_s=5.0)
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))
@@ -65,8 +70,8 @@ def main() -> None:
     os.close(fd)
 
 
-def wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + 60.0
+def wait_for(path: Path, at_most_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + at_most_s
     while not path.exists() and time.monotonic() < deadline_s:
         time.sleep(0.02)
 

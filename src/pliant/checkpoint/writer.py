@@ -45,6 +45,9 @@ CLOSE_S = 5.0
 """Longest wait for the thread where nothing else can be done meanwhile: it may be in an operation
 that hangs, in seconds."""
 
+REPLACED_S = 1.0
+"""Longest that training waits for the thread to let go of a snapshot that a newer one replaces."""
+
 LOOK_S, LONG_LOOK_S = 0.02, 0.5
 """Between two looks for shares: first and longest, in seconds."""
 
@@ -180,12 +183,18 @@ class Writer:
             )
 
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
-        """Copy this replica's share and hand it to the thread; see ``Durability``."""
+        """Copy this replica's share and hand it to the thread; see ``Durability``.
+
+        What is still on its way is given up: whoever led it has come to its end, or would not have
+        proposed this boundary.
+        """
         began_s = time.monotonic()
         with self._changed:
-            if self._save is not None and not is_needed:
-                return False
-            if not self._changed.wait_for(lambda: self._save is None, CLOSE_S):
+            if self._save is not None:
+                self._save.is_dropped = True
+                self._changed.notify_all()
+            wait_s = CLOSE_S if is_needed else REPLACED_S
+            if not self._changed.wait_for(lambda: self._save is None, wait_s):
                 return False
         contents = self._copier.copy(
             snapshot.tensors,

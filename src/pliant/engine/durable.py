@@ -146,8 +146,9 @@ class Durability(Protocol):
     def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
         """Copy this replica's share and write it in the background.
 
-        While another is being written it does nothing and returns False; if ``is_needed``, only
-        after a few seconds, for the caller has waited until all was settled.
+        It replaces one that this replica has not brought to an end: whoever led that has given it
+        up.  Where storage does not let go of it within a second, or a few if ``is_needed``, it does
+        nothing and returns False.
         """
 
     @property
