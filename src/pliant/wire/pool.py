@@ -1,0 +1,106 @@
+"""What a pool and its claimants tell each other, over HTTP with JSON bodies.
+
+Owns the two bodies: what a claimant reports and what a pool offers it.  A claimant is a job
+(elastic) or a person's claim on devices (fixed).  Decides nothing.
+
+    claimant -> pool    PUT /v1/claims/{name}   Report, at every change and every so often -> Offer
+    pool -> claimant    PUT /v1/offer           Offer, at every change
+
+Both say everything, so that either may be lost.  A device belongs to a claimant from the first
+offer that names it until a report of at least that offer's revision leaves it out; the process that
+uses it holds the lock of its file meanwhile, so that even a lie starts no second one on it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+HEARTBEAT_S = 2.0
+"""Between two reports of a claimant to which nothing happens, in seconds."""
+
+SILENT_S = 15.0
+"""After so long without a report a claimant is taken for dead once its devices' locks are free."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Wanted(_Body):
+    """What a claimant asks for."""
+
+    kind: Literal["elastic", "fixed"] = "elastic"
+    team: str = "default"
+    priority: str = "normal"
+    """Name of a priority class of the pool."""
+
+    min_replicas: Annotated[int, Field(ge=1)] = 1
+    """Guaranteed: fewer make no sense to it, and taking one of them suspends it."""
+
+    ask_replicas: Annotated[int, Field(ge=0)] = 1
+    """What it could use now, at most; its policy says so.  Fixed: equal to ``min_replicas``."""
+
+    sizes: tuple[int, ...] | None = None
+    """The only sizes that it takes, ascending; None: any between the two."""
+
+    num_slots: Annotated[int, Field(ge=1)] | None = None
+    """K of its step, once known: what one more replica is worth follows from it."""
+
+    can_suspend: bool = False
+    """Whether it has checkpoints, so that even its minimum can be taken."""
+
+    notice_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long its replicas may take to leave."""
+
+
+class Report(_Body):
+    """Where a claimant stands; the body of ``PUT /v1/claims/{name}``."""
+
+    wanted: Wanted
+    revision: Annotated[int, Field(ge=0)] = 0
+    """Of the newest offer it follows; 0: none."""
+
+    holds: tuple[int, ...] = ()
+    """Devices that it may start a process on, or has one on."""
+
+    url: str = ""
+    """Where it takes offers; empty: only as answers to its reports."""
+
+    token: str = ""
+    """Bearer token for ``url``."""
+
+    pid: Annotated[int, Field(ge=1)]
+    """Its process on this machine."""
+
+    is_running: bool = False
+    """A job: processes are started; it is past waiting for its minimum."""
+
+    is_suspended: bool = False
+    """It has checkpointed and given everything back, and waits for its minimum again."""
+
+
+class Offer(_Body):
+    """What a claimant may use; answer to a report, and body of ``PUT /v1/offer``."""
+
+    pool: str
+    """Identity of this life of the pool: revisions of another one are not comparable."""
+
+    revision: Annotated[int, Field(ge=1)]
+    """Grows with every change; one that is not newer is ignored."""
+
+    devices: tuple[int, ...] = ()
+    """Those it may have processes on: all it holds, and new ones."""
+
+    replicas: Annotated[int, Field(ge=0)] = 0
+    """How many it may have; fewer than ``devices``: it is to choose which ones to give back."""
+
+    notice_s: Annotated[float, Field(ge=0)] = 30.0
+    """Time for that, before the pool ends what is left of it."""
+
+    suspend: bool = False
+    """Its minimum is needed elsewhere: checkpoint, give everything back, and wait."""
+
+    reason: str = ""
+    """One sentence for people: who took or gave it, and why."""
