@@ -145,9 +145,8 @@ class Checkpoint:
         """How long the last snapshot kept the training waiting, in seconds."""
         return self._open().stall_s
 
-    def lose(self, reason: str) -> None:
+    def lose(self) -> None:
         """Forget what is being written."""
-        del reason
         self._open().lose()
 
     def close(self, *, wait_s: float, is_over: bool) -> None:

@@ -12,18 +12,11 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from pliant.checkpoint.errors import DamagedError, UntrustedError
 from pliant.checkpoint.layout import path_of
 from pliant.checkpoint.manifest import Chunk, Item
 from pliant.checkpoint.pickles import Pairs, Record, UnknownNameError, read, write
-
-DTYPES = {
-    str(value).removeprefix("torch."): value
-    for value in vars(torch).values()
-    if isinstance(value, torch.dtype)
-}
+from pliant.engine.codec import DTYPES
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _STORED_AT = "torch.distributed.checkpoint.filesystem._StorageInfo"

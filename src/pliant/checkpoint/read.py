@@ -20,10 +20,11 @@ import torch
 from pliant.checkpoint import layout
 from pliant.checkpoint.archives import read_archive
 from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
-from pliant.checkpoint.index import DTYPES, load_index
+from pliant.checkpoint.index import load_index
 from pliant.checkpoint.manifest import Chunk, Item, Manifest, digest_of, load_manifest
 from pliant.checkpoint.storage import Data, Storage
 from pliant.core.errors import ConfigError
+from pliant.engine.codec import DTYPES
 
 READS_AHEAD = 4
 """Reads under way at once: hides the latency of an object store; a disk needs fewer."""

@@ -41,6 +41,8 @@ DTYPES = {
     if isinstance(value, torch.dtype)
 }
 
+WORDS = {dtype: word for word, dtype in DTYPES.items()}
+
 _FACTORIES: dict[str, Any] = {
     "none": None,
     **{kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)},
@@ -273,7 +275,7 @@ _SIMPLE: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytearray: ("bytearray", _pack_bytes),
     complex: ("complex", _pack_complex),
     range: ("range", lambda value: [value.start, value.stop, value.step]),
-    torch.dtype: ("dtype", lambda value: str(value).removeprefix("torch.")),
+    torch.dtype: ("dtype", WORDS.__getitem__),
     torch.device: ("device", str),
 }
 _READERS: dict[str, Callable[..., Any]] = {

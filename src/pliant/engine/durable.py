@@ -24,7 +24,7 @@ import torch
 
 from pliant.core.errors import ConfigError, PliantError
 from pliant.core.vocabulary import Found, Generation, Lineage
-from pliant.engine.codec import DTYPES, DocumentError, decode, encode
+from pliant.engine.codec import DTYPES, WORDS, DocumentError, decode, encode
 from pliant.engine.state import State
 from pliant.engine.transfer import TensorSpec
 
@@ -76,14 +76,6 @@ class Snapshot:
 
     aliases: Mapping[str, str]
     """Further names of tensors that the model holds more than once (tied weights)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """Where a run stands that was read from a checkpoint."""
-
-    committed: int
-    calls: int
 
 
 class Office(Protocol):
@@ -155,7 +147,7 @@ class Durability(Protocol):
     def is_settled(self) -> bool:
         """Whether this replica's part of all that was begun is done; the leader publishes, too."""
 
-    def lose(self, reason: str) -> None:
+    def lose(self) -> None:
         """A member is gone: forget what is being written, for it may have had a share of it."""
 
     def close(self, *, wait_s: float, is_over: bool) -> None:
@@ -172,23 +164,27 @@ def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[s
     """Return the document and the tensors by name, in a fixed order; copies no tensor."""
     document, tensors = encode(state.capture_to_keep())
     names = _names(document, len(tensors), state.persistent_buffers())
-    specs = [TensorSpec.of(tensor) for tensor in tensors]
-    form = {
-        "version": VERSION,
-        "committed": committed,
-        "calls": calls,
-        "tensors": [
-            [name, _word_of(spec.dtype), spec.shape, spec.stride]
-            for name, spec in zip(names, specs, strict=True)
-        ],
-        "state": document.decode(),
-    }
-    return json.dumps(form).encode(), dict(
-        zip(names, map(torch.Tensor.detach, tensors), strict=True)
-    )
+    specs = tuple(TensorSpec.of(tensor) for tensor in tensors)
+    position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
+    form = f'{position[:-1]}, "tensors": {_table(names, specs)}, "state": {_quoted(document)}}}'
+    return form.encode(), dict(zip(names, map(torch.Tensor.detach, tensors), strict=True))
 
 
-@lru_cache(maxsize=1)  # training waits, and without a scheduler documents are often equal
+# Training waits for a description, and one is often equal to the last one but for the numbers.
+
+
+@lru_cache(maxsize=1)
+def _table(names: tuple[str, ...], specs: tuple[TensorSpec, ...]) -> str:
+    rows = zip(names, specs, strict=True)
+    return json.dumps([[name, WORDS[spec.dtype], spec.shape, spec.stride] for name, spec in rows])
+
+
+@lru_cache(maxsize=1)
+def _quoted(document: bytes) -> str:
+    return json.dumps(document.decode())
+
+
+@lru_cache(maxsize=1)
 def _names(document: bytes, count: int, persistent: frozenset[str]) -> tuple[str, ...]:
     """Name each tensor by the first place at which the state holds it."""
     names = [""] * count
@@ -236,36 +232,33 @@ def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
 # --- in ---------------------------------------------------------------------------------
 
 
-def position(reader: Reader) -> Restored:
-    """Return where the run of a checkpoint stands.
-
-    Raises:
-        CheckpointDamaged: it cannot be read.
-    """
-    return _read(reader).restored
-
-
-def restore(state: State, reader: Reader) -> Restored:
+def restore(state: State, reader: Reader, *, committed: int) -> None:
     """Put a checkpoint into a session's objects; they may be half written if it raises.
+
+    Args:
+        state: the session's.
+        reader: of the checkpoint.
+        committed: steps after which it was taken, as its name says.
 
     Raises:
         CheckpointDamaged: it cannot be read, or is not what was written.
         ConfigError: it was made by another model or other optimizers.
     """
     kept = _read(reader)
+    if kept.committed != committed:
+        raise CheckpointDamaged(f"it holds step {kept.committed}, and should hold {committed}")
     specs = [spec for _, spec in kept.tensors]
     state.check_fits(kept.tree, specs)
     targets = state.allocate(kept.tree, specs)
     reader.read({name: target for (name, _), target in zip(kept.tensors, targets, strict=True)})
     state.apply(decode(kept.document, targets))
-    return kept.restored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """A document that was read."""
 
-    restored: Restored
+    committed: int
     tensors: list[tuple[str, TensorSpec]]
     document: bytes
     tree: Any
@@ -284,7 +277,7 @@ def _read(reader: Reader) -> _Kept:
     try:
         document = form["state"].encode()
         return _Kept(
-            restored=Restored(committed=int(form["committed"]), calls=int(form["calls"])),
+            committed=int(form["committed"]),
             tensors=[
                 (name, TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
                 for name, word, shape, stride in form["tensors"]
@@ -294,7 +287,3 @@ def _read(reader: Reader) -> _Kept:
         )
     except (ValueError, KeyError, TypeError, AttributeError, DocumentError) as error:
         raise CheckpointDamaged(f"its document cannot be read: {error}") from error
-
-
-def _word_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -218,7 +218,7 @@ class Elastic:
             if order is None:
                 return
             probe.at("reform", self.member.committed)
-            self._trainee.lose(reason)
+            self._trainee.lose()
             try:
                 self._enter(order)
             except GroupBroken as broken:
@@ -420,7 +420,7 @@ class Elastic:
         self.tell_busy(RESTORE_S)
         try:
             if restore.checkpoint != NO_CHECKPOINT:
-                self._trainee.restore(restore.checkpoint)
+                self._trainee.restore(restore.checkpoint, restore.committed)
         except CheckpointDamaged as error:
             self._keeper.tell(
                 Unrestorable(

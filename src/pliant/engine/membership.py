@@ -121,7 +121,7 @@ class Trainee(Protocol):
     def take_state(self, state: Any) -> None:
         """Take a received state."""
 
-    def restore(self, checkpoint: str) -> None:
+    def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds.
 
         Raises:
@@ -134,7 +134,7 @@ class Trainee(Protocol):
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
 
-    def lose(self, reason: str) -> None:
+    def lose(self) -> None:
         """A member of the generation is gone, or may be."""
 
 
@@ -253,7 +253,7 @@ class Alone:
     def _restore(self, found: Found) -> str:
         """Go on from a checkpoint; return what is wrong with it, if it cannot be used."""
         try:
-            self._trainee.restore(found.name)
+            self._trainee.restore(found.name, found.committed)
         except CheckpointDamaged as error:
             self._noted(f"checkpoint {found.name} is skipped: {error}")
             return f"{found.name}: {error}"

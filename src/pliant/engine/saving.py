@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pliant.core.member import Member
 from pliant.core.vocabulary import Found
 from pliant.engine import durable, probe
-from pliant.engine.durable import Durability, Facts, Office, Restored, Snapshot
+from pliant.engine.durable import Durability, Facts, Office, Snapshot
 from pliant.engine.state import State
 
 CLOSE_S = 3600.0
@@ -82,33 +82,25 @@ class Saver:
         if taken:
             self._saved = (member.lineage, member.committed)
 
-    def position(self, name: str) -> Restored:
-        """Return where the run of a checkpoint stands.
-
-        Raises:
-            CheckpointDamaged: it cannot be read.
-        """
-        return durable.position(self._open().reader(name))
-
-    def restore(self, name: str) -> Restored:
+    def restore(self, name: str, committed: int) -> None:
         """Take a checkpoint's state; the objects of the session may be half written if it raises.
 
         Raises:
             CheckpointDamaged: it cannot be read, or is not what was written.
             ConfigError: it is of another model.
         """
-        return durable.restore(self._state, self._open().reader(name))
+        durable.restore(self._state, self._open().reader(name), committed=committed)
 
     @property
     def is_settled(self) -> bool:
         """Whether this replica has done its part of all that was handed over."""
         return self._durability is None or self._durability.is_settled
 
-    def lose(self, reason: str) -> None:
+    def lose(self) -> None:
         """A member is gone: forget what is being written, for it may have had a share of it."""
         if self._durability is not None:
             self._saved = None  # whether its leader came to publish it is not known
-            self._durability.lose(reason)
+            self._durability.lose()
 
     def close(self, *, is_leaving: bool, is_over: bool) -> None:
         """End; who leaves first does its part of what is being written."""

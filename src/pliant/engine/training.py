@@ -194,9 +194,9 @@ class Training:
         self._update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
-    def restore(self, checkpoint: str) -> None:
+    def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
-        self._saver.restore(checkpoint)
+        self._saver.restore(checkpoint, committed)
         self._update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
@@ -208,9 +208,9 @@ class Training:
         """Whether this replica has done its part of all that was to be kept."""
         return self._saver.is_settled
 
-    def lose(self, reason: str) -> None:
+    def lose(self) -> None:
         """A member of the generation is gone, or may be."""
-        self._saver.lose(reason)
+        self._saver.lose()
 
     # --- helpers ------------------------------------------------------------------------
 

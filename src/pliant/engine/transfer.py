@@ -169,7 +169,7 @@ class _Manifest:
     specs: tuple[TensorSpec, ...]
 
     def to_bytes(self) -> bytes:
-        specs = [[str(s.dtype).removeprefix("torch."), s.shape, s.stride] for s in self.specs]
+        specs = [[codec.WORDS[s.dtype], s.shape, s.stride] for s in self.specs]
         head = json.dumps(specs).encode()
         return struct.pack("<q", len(head)) + head + self.document
 
