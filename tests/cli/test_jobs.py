@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_records_of_the_gone_are_removed_by_whoever_looks(tmp_path: Path) -> Non
 
     assert [job.job for job in running_jobs(tmp_path)] == ["new"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.token"]
+
+
+def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_path: Path) -> None:
+    for name, age_s in (("killed", 3600.0), ("starting", 1.0)):
+        token = tmp_path / f"{name}.token"
+        token.write_text("secret\n")
+        os.utime(token, (time.time() - age_s,) * 2)
+
+    assert running_jobs(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["starting.token"]
 
 
 def test_a_record_that_is_being_written_is_left_alone(tmp_path: Path) -> None:

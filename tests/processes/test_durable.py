@@ -53,7 +53,6 @@ def live(
             job.assert_nothing_is_left()
         else:  # with its fork server killed nobody is left to tidy up but the next command
             running_jobs(job.record_path.parent)
-            job.token_path.unlink(missing_ok=True)  # if it was killed between the two files
             job.assert_nothing_is_left()
     return job
 

@@ -113,8 +113,8 @@ class RuntimeFiles:
         """Remove what ``write`` wrote, if it is still this process's."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             if json.loads(self.record.read_text())["pid"] == os.getpid():
-                self.record.unlink()
-                self.token.unlink()
+                self.token.unlink(missing_ok=True)
+                self.record.unlink()  # last: whoever finds it alone knows what to remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from pathlib import Path
 from pliant.core.errors import ConfigError
 
 NONE_RUNNING = "no job is running; start one with pliant run"
+
+STARTED_S = 60.0
+"""A token without a record is of a job that was killed, if it is as old as that, in seconds."""
 
 SUSPENDED = ".suspended"
 """Ends the names of records of jobs that do not run and can go on."""
@@ -62,10 +66,20 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
         if job is not None and _lives(job.pid):
             found.append(job)
         elif job is not None:
-            for stale in (path, job.token_file):
+            for stale in (job.token_file, path):
                 with suppress(OSError):
                     stale.unlink()
+    _sweep(directory)
     return sorted(found, key=lambda job: job.started)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the tokens of jobs that were killed before they could be found."""
+    for token in directory.glob("*.token"):
+        with suppress(OSError):
+            is_old = time.time() - token.stat().st_mtime > STARTED_S
+            if is_old and not token.with_suffix(".json").exists():
+                token.unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

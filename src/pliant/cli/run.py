@@ -68,7 +68,7 @@ def _agent(config: JobConfig, work: Work, observer: Observer | None) -> Agent:
             environment=dict(os.environ),
             address=config.address,
             work=work,
-            guarded=(files.record, files.token),
+            guarded=(files.token, files.record),
         ),
         listener=observer.output if observer else nobody_listens,
     )
