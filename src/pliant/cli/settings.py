@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
@@ -272,8 +273,7 @@ def seconds(text: str) -> float:
     Raises:
         ConfigError: it is something else.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|min|m|h)?", text.strip())
-    if match is None:
+    found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
+    if found is None:
         raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
-    unit = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-    return float(match[1]) * unit[match[2]]
+    return found

@@ -445,7 +445,7 @@ def _on_stop(turn: Turn, kind: StopKind) -> None:
     if job.stage is not Stage.STOPPING:
         stop_by_s = turn.now_s + turn.settings.timeouts.step_s
         turn.job = replace(job, stage=Stage.STOPPING, stop_by_s=stop_by_s)
-    turn.commands.append(Stop(to=present, save=kind is StopKind.SUSPEND))
+    turn.commands.append(Stop(to=present))
     turn.notes.append(f"{kind} after the next step, on request")
 
 

@@ -15,6 +15,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 
 AUTO_MIN_S, AUTO_MAX_S = 15.0, 3600.0
@@ -29,8 +30,6 @@ ASSUMED_COST_S = 1.0
 
 RETRY_S, MAX_RETRY_S = 1.0, 60.0
 """Wait after the first failure, and the longest; doubled from one to the next, in seconds."""
-
-_UNITS_S = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +82,10 @@ def parse_interval(text: str) -> Interval:
     """
     if text == "auto":
         return Interval()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip()) if text else None
-    if found is not None:
-        number, unit = float(found[1]), found[2]
-        if unit in ("step", "steps") and number == int(number) >= 1:
-            return Interval(steps=int(number))
-        if unit in _UNITS_S and number > 0:
-            return Interval(seconds=number * _UNITS_S[unit])
+    if found := re.fullmatch(r"([1-9]\d*)\s*steps?", text.strip()):
+        return Interval(steps=int(found[1]))
+    if seconds := seconds_of(text):
+        return Interval(seconds=seconds)
     raise ConfigError(
         f"every={text!r} is no interval; write a number and a unit, as in '10min', '90s', '2h' or "
         "'500steps', or 'auto'"

@@ -39,7 +39,6 @@ from pliant.core.vocabulary import (
     Saved,
     Scaled,
     Stop,
-    StopKind,
     StopRequested,
     SuspendRequested,
     Ticked,
@@ -242,7 +241,7 @@ def _stop_again(turn: Turn) -> None:
         job, stage=Stage.STOPPING, stop_by_s=turn.now_s + turn.settings.timeouts.step_s
     )
     to = group.members(job.membership)
-    turn.commands.append(Stop(to=to, save=job.stop is StopKind.SUSPEND))
+    turn.commands.append(Stop(to=to))
 
 
 def _have_seen(registrations: Iterable[Registered]) -> bool:

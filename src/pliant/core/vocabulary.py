@@ -569,12 +569,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Say in the next metadata that the run is to stop after that step."""
+    """Say in the next metadata that the run is to stop after that step, and keep that state."""
 
     to: tuple[ReplicaId, ...]
-
-    save: bool = False
-    """Write a checkpoint there before Finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

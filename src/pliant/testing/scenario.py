@@ -368,8 +368,8 @@ def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> s
             return f"dismiss {','.join(to)}: {reason}"
         case Release(to=to):
             return f"release {','.join(to)}"
-        case Stop(to=to, save=save):
-            return f"stop {','.join(to)}{' save' * save}"
+        case Stop(to=to):
+            return f"stop {','.join(to)}"
         case RollCall(to=to):
             return f"roll-call {','.join(to)}"
         case Publish(to=to, checkpoint=checkpoint):
