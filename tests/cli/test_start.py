@@ -118,6 +118,17 @@ def test_a_run_whose_directory_was_moved_begins_with_its_own_weights(
     assert seen == [out / "init.pt"]
 
 
+def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("weights").mkdir()
+
+    assert code_of(["run", "--init", "weights", "train.py"]) == 2
+
+    assert capsys.readouterr().err.startswith("pliant: --init weights: ")
+    assert sorted(path.name for path in Path().iterdir()) == ["train.py", "weights"]
+
+
 def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
     config = JobConfig(name="train", argv=("train.py",), policy=ElasticPolicy(), out=tmp_path)
     (tmp_path / "holder").touch()  # the disk was full

@@ -51,6 +51,9 @@ EXIT_TAKEN_OVER = 5
 DETACH_S = 30.0
 """Longest wait for a job in the background to be found, in seconds."""
 
+INITIAL_S = 3600.0
+"""Longest that a checkpoint to begin with may take to read, in seconds."""
+
 POLL_S = 0.05
 
 NOT_STARTED = "stopped before the job had started"
@@ -102,7 +105,12 @@ def attached(
     name, policy = _checked(command, settings, is_apart=is_apart)
     new = not _exists(settings)
     out = output_directory(settings, name)
-    init = _initial(settings["init"].value, out)
+    try:
+        init = _initial(settings["init"].value, out)
+    except ConfigError:
+        if new:
+            _remove(out, settings)
+        raise
     config = JobConfig(
         name=name,
         argv=tuple(command),
@@ -154,12 +162,13 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
     Raises:
         ConfigError: what it was cannot be read, or its script is gone.
     """
-    began = [record for record in log.read(out / "events.jsonl").records if _is_start(record)]
+    records = log.read(out / "events.jsonl").records
+    began = [record for record in records if _is_start(record)]
     if not began:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
     last = began[-1]
     out = out.absolute()
-    if (found := board_of(log.read(out / "events.jsonl").records)).exit_code == EXIT_OK:
+    if (found := board_of(records)).exit_code == EXIT_OK:
         raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
     given = {
         **{f"{name}_replicas": last["policy"].get(name) for name in ("min", "max", "start")},
@@ -274,12 +283,16 @@ def _initial(source: str | None, out: Path) -> Path | None:
     if source is None or ("://" not in source and Path(source).is_file()):
         return None if source is None else Path(source)
     target = out / "init.pt"
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "pliant.checkpoint.initial", source, str(target)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-m", "pliant.checkpoint.initial", source, str(target)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=INITIAL_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"--init {source} was not read within {INITIAL_S:g} s") from None
     if done.returncode != 0:
         said = done.stderr.strip().rpartition("\n")[2]
         raise ConfigError(f"--init {source}: {said}")
