@@ -28,7 +28,7 @@ class Watched:
         self.course: Course | None = None
         self._saver: Saver | None = None
         self._copy_s = 0.0
-        self._newest = ""
+        self._newest = ("", 0)
         save, copy = Saver.save, Copier.copy
 
         @functools.wraps(copy)
@@ -47,7 +47,8 @@ class Watched:
             began, cpu_s = time.perf_counter(), time.process_time()
             save(saver, member, place, is_needed=is_needed)
             stall_s = time.perf_counter() - began
-            self._newest = f"step-{member.committed:08d}-l{member.lineage}"
+            name = f"step-{member.committed:08d}-l{member.lineage}"
+            self._newest = (name, member.committed)
             if self.course is not None:
                 self.course.saved(
                     Saved(
@@ -71,7 +72,7 @@ class Watched:
         """Read the newest checkpoint as the origin of a restored run does."""
         if self._saver is None:
             raise AssertionError("a restore comes after the saves")
-        return timed(functools.partial(self._saver.restore, self._newest))
+        return timed(functools.partial(self._saver.restore, *self._newest))
 
     def tidy(self) -> None:
         """Do nothing: ``keep=1`` does."""
