@@ -27,6 +27,26 @@ def reference(model: str, steps: int, *, options: dict[str, Any] | None = None, 
     return models.train(models.build(model, **(options or {})), steps, **more)
 
 
+def run_until_over(directory: Path, model: str, play: Play, **more: Any) -> Outcome:
+    """Train under an agent for as long as ``play`` goes on, and two steps or so beyond."""
+    over = directory / "over"
+
+    def play_and_end(job: RunningJob) -> None:
+        play(job)
+        over.touch()
+
+    outcome = run(
+        directory,
+        model,
+        100_000,
+        play_and_end,
+        arguments=("--until", over, *more.pop("arguments", ())),
+        **more,
+    )
+    outcome.steps = outcome.digests[0]["committed"]
+    return outcome
+
+
 def run(
     directory: Path,
     model: str,

@@ -54,6 +54,8 @@ def main() -> None:
             "loss": step.loss.hex(),
         }
         append(options.tails_file, line)
+        if options.until is not None and options.until.exists():
+            step.stop()
         session.log(loss=step.loss)
         go_wrong(options, me, case, step.index)
 
@@ -120,6 +122,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait per micro-batch")
+    parser.add_argument("--until", type=Path, help="file that ends the run as soon as it exists")
     parser.add_argument("--misfit", help="the replica that has another model")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
     parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")

@@ -76,7 +76,7 @@ def encode(
         CodecError: a value of unsupported type, with its path starting at ``name``.
     """
     encoder = _Encoder(shared=shared)
-    form = encoder.encode(value, name, 0)
+    form = encoder.encode(value, (name,), 0)
     return _dump(form).encode(), encoder.tensors
 
 
@@ -96,6 +96,27 @@ def _dump(form: Any) -> str:
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
+_Path = tuple[Any, ...]
+"""``(name,)``, or a step from another path: ``(path, key)``, ``(path, key, "key")`` to the key.
+
+Training waits for a document, and few paths are ever read.
+"""
+
+
+def _said(path: _Path) -> str:
+    match path:
+        case (parent, key):
+            return f"{_said(parent)}[{key!r}]"
+        case (parent, key, _):
+            return f"{_said(parent)} key {key!r}"
+        case _:
+            return str(path[0])
+
+
+def _refusal(path: _Path, why: str) -> CodecError:
+    return CodecError(f"{_said(path)} {why}")
+
+
 class _Encoder:
     """One document in the making."""
 
@@ -104,9 +125,9 @@ class _Encoder:
         self._shared = shared
         self._index_of: dict[int, int] = {}
 
-    def encode(self, value: Any, path: str, depth: int) -> Any:
+    def encode(self, value: Any, path: _Path, depth: int) -> Any:
         if depth > _MAX_DEPTH:
-            raise CodecError(f"{path} is nested deeper than {_MAX_DEPTH} levels, or in itself")
+            raise _refusal(path, f"is nested deeper than {_MAX_DEPTH} levels, or in itself")
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
@@ -124,13 +145,13 @@ class _Encoder:
             return [_MAPPINGS[kind], *self._pairs(value, path, depth)]
         return self._other(value, path, depth)
 
-    def _other(self, value: Any, path: str, depth: int) -> Any:
+    def _other(self, value: Any, path: _Path, depth: int) -> Any:
         kind = type(value)
         if kind is defaultdict:
             for tag, factory in _FACTORIES.items():
                 if value.default_factory is factory:
                     return ["defaultdict", tag, *self._pairs(value, path, depth)]
-            raise CodecError(f"{path} is a defaultdict with a factory that cannot travel")
+            raise _refusal(path, "is a defaultdict with a factory that cannot travel")
         if kind is deque:
             return ["deque", value.maxlen, *self._each(value, path, depth)]
         if kind in (np.ndarray, np.bool_) or isinstance(value, np.generic):
@@ -138,44 +159,43 @@ class _Encoder:
         if kind in _SIMPLE:
             tag, write = _SIMPLE[kind]
             return [tag, write(value)]
-        raise CodecError(
-            f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot travel to another "
-            "replica; keep plain values, containers, tensors or numpy arrays"
+        raise _refusal(
+            path,
+            f"is a {kind.__module__}.{kind.__qualname__}, which cannot travel to another "
+            "replica; keep plain values, containers, tensors or numpy arrays",
         )
 
-    def _each(self, values: Any, path: str, depth: int) -> list[Any]:
-        return [
-            self.encode(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(values)
-        ]
+    def _each(self, values: Any, path: _Path, depth: int) -> list[Any]:
+        return [self.encode(item, (path, index), depth + 1) for index, item in enumerate(values)]
 
-    def _pairs(self, mapping: Any, path: str, depth: int) -> list[list[Any]]:
+    def _pairs(self, mapping: Any, path: _Path, depth: int) -> list[list[Any]]:
         return [
             [
-                self.encode(key, f"{path} key {key!r}", depth + 1),
-                self.encode(item, f"{path}[{key!r}]", depth + 1),
+                self.encode(key, (path, key, "key"), depth + 1),
+                self.encode(item, (path, key), depth + 1),
             ]
             for key, item in mapping.items()
         ]
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> int:
+    def _tensor(self, tensor: torch.Tensor, path: _Path) -> int:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            raise CodecError(
-                f"{path} is a {type(tensor).__name__}, a kind of tensor that cannot travel"
+            raise _refusal(
+                path, f"is a {type(tensor).__name__}, a kind of tensor that cannot travel"
             )
         if (
             tensor.layout is not torch.strided
             or tensor.device.type == "meta"
             or tensor.is_quantized
         ):
-            raise CodecError(f"{path} is a sparse, quantized or meta tensor, which cannot travel")
+            raise _refusal(path, "is a sparse, quantized or meta tensor, which cannot travel")
         if not self._shared or id(tensor) not in self._index_of:
             self._index_of[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
         return self._index_of[id(tensor)]
 
-    def _numpy(self, value: Any, path: str) -> Any:
+    def _numpy(self, value: Any, path: _Path) -> Any:
         if value.dtype.hasobject or value.dtype.kind not in "biufcSU":
-            raise CodecError(f"{path} is a numpy value of dtype {value.dtype}, which cannot travel")
+            raise _refusal(path, f"is a numpy value of dtype {value.dtype}, which cannot travel")
         data = base64.b64encode(value.tobytes()).decode()
         if type(value) is np.ndarray:
             return ["ndarray", value.dtype.str, list(value.shape), data]

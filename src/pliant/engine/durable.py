@@ -164,7 +164,7 @@ def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[s
     """Return the document and the tensors by name, in a fixed order; copies no tensor."""
     document, tensors = encode(state.capture_to_keep())
     names = _names(document, len(tensors), state.persistent_buffers())
-    specs = tuple(TensorSpec.of(tensor) for tensor in tensors)
+    specs = tuple(map(TensorSpec.of, tensors))
     position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
     form = f'{position[:-1]}, "tensors": {_table(names, specs)}, "state": {_quoted(document)}}}'
     return form.encode(), dict(zip(names, map(torch.Tensor.detach, tensors), strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,15 @@ import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine.codec import CodecError, TensorRef, decode, encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spelled:
+    """How ``model.state_dict()`` names things, for these buffers."""
+
+    buffers: tuple[tuple[str, int], ...]
+    persistent: frozenset[str]
+    aliases: Mapping[str, str]
 
 
 class Stateful(Protocol):
@@ -66,13 +76,15 @@ class State:
         self._scaler = scaler
         self._extra = extra
         self._names = {id(tensor): name for name, tensor in model.named_parameters()}
+        self._spelled: _Spelled | None = None
 
     def capture(self) -> dict[str, Any]:
         """Return the state; its tensors are the run's own, not copies."""
+        parameters = dict(self._model.named_parameters())
         return {
-            "parameters": {n: p.detach() for n, p in self._model.named_parameters()},
+            "parameters": {n: p.detach() for n, p in parameters.items()},
             "buffers": {n: b.detach() for n, b in self._model.named_buffers()},
-            "requires_grad": {n: p.requires_grad for n, p in self._model.named_parameters()},
+            "requires_grad": {n: p.requires_grad for n, p in parameters.items()},
             "training": {name: module.training for name, module in self._model.named_modules()},
             "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
             "optimizers": [self._optimizer_state(optimizer) for optimizer in self._optimizers],
@@ -126,9 +138,7 @@ class State:
 
     def persistent_buffers(self) -> frozenset[str]:
         """Return the names of the buffers that ``model.state_dict()`` has."""
-        return frozenset(name for name, _ in self._model.named_buffers()) & frozenset(
-            self._model.state_dict()
-        )
+        return self._spelling().persistent
 
     def begin_with(
         self,
@@ -159,14 +169,27 @@ class State:
 
     def aliases(self) -> dict[str, str]:
         """Return the further names that ``model.state_dict()`` has for a tensor: tied weights."""
-        first = {id(tensor): name for name, tensor in self._model.named_parameters()}
-        first |= {id(tensor): name for name, tensor in self._model.named_buffers()}
-        found = self._model.state_dict(keep_vars=True)
-        return {
-            f"model.{name}": f"model.{first[id(tensor)]}"
-            for name, tensor in found.items()
-            if first.get(id(tensor), name) != name
-        }
+        return dict(self._spelling().aliases)
+
+    def _spelling(self) -> _Spelled:
+        """Look again only if a buffer is another tensor than before; parameters never are."""
+        buffers = tuple(
+            (name, id(tensor)) for name, tensor in self._model.named_buffers(remove_duplicate=False)
+        )
+        if self._spelled is None or self._spelled.buffers != buffers:
+            first = {id(tensor): name for name, tensor in self._model.named_parameters()}
+            first |= {id(tensor): name for name, tensor in self._model.named_buffers()}
+            found = self._model.state_dict(keep_vars=True)
+            self._spelled = _Spelled(
+                buffers=buffers,
+                persistent=frozenset(name for name, _ in self._model.named_buffers()) & set(found),
+                aliases={
+                    f"model.{name}": f"model.{first[id(tensor)]}"
+                    for name, tensor in found.items()
+                    if first.get(id(tensor), name) != name
+                },
+            )
+        return self._spelled
 
     def parameter_groups(self) -> dict[str, Any]:
         """Return the plain values of all optimizers' groups, by the names that DCP gives them.
