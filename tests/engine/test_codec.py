@@ -16,7 +16,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pliant.engine.codec import CodecError, DocumentError, TensorRef, decode, encode
+from pliant.engine.codec import CodecError, DocumentError, Memory, TensorRef, decode, encode
 
 
 def same(a: Any, b: Any) -> bool:
@@ -181,3 +181,35 @@ def test_bytes_of_unknown_origin_are_refused_or_harmless(document: bytes) -> Non
 def test_broken_documents_are_refused_or_harmless(tag: str, rest: list[Any]) -> None:
     with contextlib.suppress(DocumentError):
         decode(json.dumps([tag, *rest]).encode(), [])
+
+
+TENSORS = [torch.zeros(2) for _ in range(6)]
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([0.0, -0.0, 1.5]),
+    st.sampled_from(TENSORS), st.sampled_from("ab"),
+)  # fmt: skip
+parts = st.dictionaries(st.sampled_from("xyz"), leaves, min_size=1)
+states = st.fixed_dictionaries({"first": parts, "second": parts, "lr": leaves})
+
+
+@given(st.lists(states, min_size=1, max_size=4))
+def test_a_memory_changes_no_document(values: list[dict[str, Any]]) -> None:
+    memory = Memory()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pliant.engine.codec.LARGE", 1)
+        for value in (*values, *reversed(values)):
+            assert encode(value, memory=memory) == encode(value)
+            value["second"]["x"] = value["lr"]  # in place
+            assert encode(value, memory=memory) == encode(value)
+
+
+def test_what_is_the_same_as_before_is_not_encoded_again() -> None:
+    memory = Memory()
+    state = {"weights": {f"w{number}": torch.zeros(1) for number in range(20)}, "lr": 0.1}
+    encode(state, memory=memory)
+    weights = memory.form[1][1]
+
+    encode({"weights": dict(state["weights"]), "lr": 0.2}, memory=memory)  # type: ignore[call-overload]
+
+    assert memory.form[1][1] is weights

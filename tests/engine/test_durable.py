@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -78,6 +78,9 @@ class Run:
             scaler=None,
             extra={"": self.average},
         )
+        self.train(steps)
+
+    def train(self, steps: int) -> None:
         for _ in range(steps):
             self.model(torch.randn(5, 3)).square().mean().backward()
             self.optimizer.step()
@@ -87,7 +90,7 @@ class Run:
             self.average.values["mean"] += 1
 
     def keep(self, committed: int = 4, calls: int = 1) -> Kept:
-        return Kept(*durable.describe(self.state, committed=committed, calls=calls))
+        return Kept(*durable.Describer(self.state).describe(committed=committed, calls=calls))
 
 
 def test_tensors_have_the_names_that_plain_pytorch_gives_them() -> None:
@@ -99,6 +102,36 @@ def test_tensors_have_the_names_that_plain_pytorch_gives_them() -> None:
 
     assert model | optim <= names | set(run.state.aliases())
     assert names - model - optim == {"buffers.scratch", "extra.mean"}
+
+
+def test_one_that_described_often_says_what_a_new_one_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pliant.engine.codec.LARGE", 1)
+    monkeypatch.setattr("pliant.engine.durable.LARGE", 1)
+    run = Run(seed=1, steps=1)
+    describer = durable.Describer(run.state)
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: run.train(2),
+        lambda: run.model.register_buffer("late", torch.zeros(3)),
+        lambda: run.model.register_buffer("late", torch.ones(4)),
+        lambda: run.average.values.update(more=torch.ones(2)),
+        lambda: run.optimizer.state[run.model.head.weight].update(more=torch.ones(2)),
+        lambda: run.optimizer.state.clear(),
+        lambda: setattr(run.model.head.weight, "data", torch.zeros(4, 3).t()),
+    ]
+    for change in changes:
+        change()
+        document, tensors = describer.describe(committed=1, calls=0)
+        monkeypatch.setattr(run.state, "_views", {})
+        anew, alike = durable.Describer(run.state).describe(committed=1, calls=0)
+
+        assert document == anew
+        assert list(tensors) == list(alike)
+        for one, other in zip(tensors.values(), alike.values(), strict=True):
+            assert one.data_ptr() == other.data_ptr()
+            assert torch.equal(one, other)
 
 
 def test_tied_weights_have_one_tensor_and_a_further_name() -> None:
@@ -113,7 +146,7 @@ def test_tied_weights_have_one_tensor_and_a_further_name() -> None:
 
 def test_no_tensor_is_copied_and_what_extra_state_holds_of_the_model_is_the_models() -> None:
     run = Run(seed=1, steps=1)
-    _, tensors = durable.describe(run.state, committed=1, calls=0)
+    _, tensors = durable.Describer(run.state).describe(committed=1, calls=0)
 
     assert tensors["model.head.weight"].data_ptr() == run.model.head.weight.data_ptr()
     assert sum(tensor.shape == (3, 4) for tensor in tensors.values()) == 3  # weight, two moments

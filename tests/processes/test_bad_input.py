@@ -128,15 +128,16 @@ def test_what_can_be_seen_beforehand_starts_nothing(
         ("step.backward(loss)", "step.backward(loss); optimizer.step()",
          "optimizer.step() was called by the script; the session steps the optimizer when the "
          "loop over a step ends (train.py, line 14)"),
-        ("step.backward(loss)", "loss.backward()",
+        pytest.param("step.backward(loss)", "loss.backward()",
          "loss.backward() was called on the session's model; call step.backward(loss), once per "
-         "micro-batch (train.py, line 14)"),
-        ("session() as", "session(checkpoint='x') as",
+         "micro-batch (train.py, line 14)", marks=pytest.mark.soak),
+        pytest.param("session() as", "session(checkpoint='x') as",
          "checkpoint='x' is a str; pass a place and an interval: "
-         "checkpoint=pliant.Checkpoint('runs/gpt', every='10min') (train.py, line 8)"),
-        ("os.path.exists(\"other\")", "False, device='meta'",
+         "checkpoint=pliant.Checkpoint('runs/gpt', every='10min') (train.py, line 8)",
+         marks=pytest.mark.soak),
+        pytest.param("os.path.exists(\"other\")", "False, device='meta'",
          "'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later capability "
-         "(train.py, line 8)"),
+         "(train.py, line 8)", marks=pytest.mark.soak),
         ("s.steps(int(sys.argv[1]))", "()",
          "the session ended before its first step; train inside it with "
          "`for step in session.steps(total):` (train.py, line 10)"),

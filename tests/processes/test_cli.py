@@ -155,8 +155,16 @@ def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:
     ("script", "sentence"),
     [
         ("print('hello')\n", "the script ended without opening a pliant.Session"),
-        (SLOW.replace("micro_batch_size=4", "micro_batch_size=5"), "use micro_batch_size 4 or 8"),
-        (SLOW.replace("global_batch_size=32", "global_batch_size=1024"), "has 512 samples, fewer"),
+        pytest.param(
+            SLOW.replace("micro_batch_size=4", "micro_batch_size=5"),
+            "use micro_batch_size 4 or 8",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            SLOW.replace("global_batch_size=32", "global_batch_size=1024"),
+            "has 512 samples, fewer",
+            marks=pytest.mark.soak,
+        ),
         (SLOW.replace("backward(", "backward(*"), "TypeError"),
     ],
 )

@@ -105,7 +105,7 @@ def _age(path: Path) -> tuple[int, int]:
     "model",
     [
         "gpt",
-        "frozen",
+        pytest.param("frozen", marks=pytest.mark.soak),
         pytest.param("cnn", marks=pytest.mark.soak),
         pytest.param("moe", marks=pytest.mark.soak),
     ],
@@ -171,9 +171,9 @@ def test_a_place_that_fails_does_not_stop_the_training(tmp_path: Path) -> None:
         count = len(job.records("saved"))
         job.wait_for(lambda: len(job.records("saved")) > count, "a checkpoint again")
 
-    job = live(tmp_path, "gpt", break_and_mend, replicas=2, steps=60, pace=0.03)
+    job = live(tmp_path, "gpt", break_and_mend, replicas=2, steps=30, pace=0.03)
 
-    check(job, elastic.reference("gpt", 60), 60)
+    check(job, elastic.reference("gpt", 30), 30)
 
 
 def test_a_limit_ends_a_job_that_would_train_unprotected(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
                 elif meeting and step.index >= FIRST_CALL:
                     if me == "r3":
                         (meeting / "came").touch()
-                    wait_for(meeting / "came", at_most_s=5.0)
+                    wait_for(meeting / "came", at_most_s=1.5)
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
             nn.init.normal_(next(model[2].parameters()))

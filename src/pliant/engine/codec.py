@@ -17,9 +17,11 @@ values give equal documents: members are set elements in the order of their enco
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 import struct
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,18 +67,26 @@ class TensorRef:
 
 
 def encode(
-    value: Any, *, name: str = "state", shared: bool = True
+    value: Any, *, name: str = "state", shared: bool = True, memory: Memory | None = None
 ) -> tuple[bytes, list[torch.Tensor]]:
     """Return the document and the tensors that it refers to.
 
     One tensor met twice is one entry; unless ``shared`` is false: then the document says nothing
     of which tensors are the same object.
 
+    Args:
+        value: what to encode.
+        name: what paths begin with.
+        shared: whether tensors met twice are one.
+        memory: of the value before, most of which may be the same; it changes nothing but time.
+
     Raises:
         CodecError: a value of unsupported type, with its path starting at ``name``.
     """
-    encoder = _Encoder(shared=shared)
+    encoder = _Encoder(shared=shared, memory=memory)
     form = encoder.encode(value, (name,), 0)
+    if memory is not None:
+        memory.take(form, encoder.known, encoder.tensors)
     return _dump(form).encode(), encoder.tensors
 
 
@@ -95,6 +105,9 @@ def decode(document: bytes, tensors: Sequence[Any] | None = None) -> Any:
 def _dump(form: Any) -> str:
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
+
+LARGE = 16
+"""Entries from which on a dict is worth a look whether it is the one from before."""
 
 _Path = tuple[Any, ...]
 """``(name,)``, or a step from another path: ``(path, key)``, ``(path, key, "key")`` to the key.
@@ -117,12 +130,100 @@ def _refusal(path: _Path, why: str) -> CodecError:
     return CodecError(f"{_said(path)} {why}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One dict of a value, as it was encoded."""
+
+    frozen: _Frozen
+    form: Any
+    before: int
+    """Tensors met before it, and with it."""
+    after: int
+
+
+class Memory:
+    """What the last document of a value was made of.
+
+    Between two checkpoints most of a state is the same objects, changed in place.  A large dict of
+    plain values and tensors that holds the same ones as before, after the same tensors as before,
+    has the same form.  Keeps no tensor alive.
+    """
+
+    def __init__(self) -> None:
+        self.form: Any = None
+        """The last document, parsed; what is the same as before is the same object."""
+        self._known: dict[_Path, _Known] = {}
+        self._tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def take(self, form: Any, known: dict[_Path, _Known], tensors: list[torch.Tensor]) -> None:
+        """Remember a document instead of the one before."""
+        self.form = form
+        self._known = known
+        self._tensors = list(map(weakref.ref, tensors))
+
+    def recall(
+        self, value: Any, path: _Path, tensors: list[torch.Tensor]
+    ) -> tuple[_Known, list[torch.Tensor]] | None:
+        """Return how ``value`` was encoded, and the tensors that are new in it.
+
+        ``None`` if anything in it or before it is different.
+        """
+        known = self._known.get(path)
+        if (
+            known is None
+            or known.before != len(tensors)
+            or not all(ref() is tensor for ref, tensor in zip(self._tensors, tensors, strict=False))
+            or not _is_same(value, known.frozen)
+        ):
+            return None
+        new = [ref() for ref in self._tensors[known.before : known.after]]
+        return known, [tensor for tensor in new if tensor is not None]
+
+
+_Frozen = Any
+"""A dict as ``(keys, frozen values)``, a tensor as a weak reference, a plain value as itself."""
+
+_PLAIN = (bool, int, str, type(None))
+"""Not floats: some are equal and have other bits."""
+
+
+class _Unfit(Exception):  # noqa: N818  not an error
+    """Something that is neither plain, nor a tensor, nor a dict of such with names for keys."""
+
+
+def _freeze(value: Any) -> _Frozen:
+    """Return what a value can be compared with later, though it is changed meanwhile."""
+    if type(value) is dict and all(type(key) is str for key in value):
+        return tuple(value), tuple(map(_freeze, value.values()))
+    if isinstance(value, torch.Tensor):
+        return weakref.ref(value)
+    if type(value) in _PLAIN:
+        return value
+    raise _Unfit
+
+
+def _is_same(value: Any, frozen: _Frozen) -> bool:
+    kind = type(frozen)
+    if kind is tuple:
+        keys, values = frozen
+        return (
+            type(value) is dict
+            and tuple(value) == keys
+            and all(map(_is_same, value.values(), values))
+        )
+    if kind is weakref.ref:
+        return frozen() is value
+    return type(value) is kind and bool(value == frozen)
+
+
 class _Encoder:
     """One document in the making."""
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, *, shared: bool, memory: Memory | None = None) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.known: dict[_Path, _Known] = {}
         self._shared = shared
+        self._memory = memory
         self._index_of: dict[int, int] = {}
 
     def encode(self, value: Any, path: _Path, depth: int) -> Any:
@@ -142,8 +243,25 @@ class _Encoder:
         if kind in _SETS:
             return [_SETS[kind], *sorted(self._each(value, path, depth), key=_dump)]
         if kind in _MAPPINGS:
+            if kind is dict and self._memory is not None and len(value) >= LARGE:
+                return self._large(value, path, depth, self._memory)
             return [_MAPPINGS[kind], *self._pairs(value, path, depth)]
         return self._other(value, path, depth)
+
+    def _large(self, value: dict[Any, Any], path: _Path, depth: int, memory: Memory) -> Any:
+        """Encode a dict as it was encoded before, if it is the same."""
+        before = len(self.tensors)
+        found = memory.recall(value, path, self.tensors)
+        if found is not None:
+            known, new = found
+            self._index_of.update((id(tensor), n) for n, tensor in enumerate(new, before))
+            self.tensors += new
+            self.known[path] = known
+            return known.form
+        form = [_MAPPINGS[dict], *self._pairs(value, path, depth)]
+        with contextlib.suppress(_Unfit):
+            self.known[path] = _Known(_freeze(value), form, before, len(self.tensors))
+        return form
 
     def _other(self, value: Any, path: _Path, depth: int) -> Any:
         kind = type(value)

@@ -15,16 +15,15 @@ intervals.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from pliant.core.errors import ConfigError, PliantError
 from pliant.core.vocabulary import Found, Generation, Lineage
-from pliant.engine.codec import DTYPES, WORDS, DocumentError, decode, encode
+from pliant.engine.codec import DTYPES, LARGE, WORDS, DocumentError, Memory, decode, encode
 from pliant.engine.state import State
 from pliant.engine.transfer import TensorSpec
 
@@ -160,36 +159,90 @@ class Durability(Protocol):
 # --- out --------------------------------------------------------------------------------
 
 
-def describe(state: State, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
-    """Return the document and the tensors by name, in a fixed order; copies no tensor."""
-    document, tensors = encode(state.capture_to_keep())
-    names = _names(document, len(tensors), state.persistent_buffers())
-    specs = tuple(map(TensorSpec.of, tensors))
-    position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
-    form = f'{position[:-1]}, "tensors": {_table(names, specs)}, "state": {_quoted(document)}}}'
-    return form.encode(), dict(zip(names, map(torch.Tensor.detach, tensors), strict=True))
+class Describer:
+    """Describes a state, again and again; training waits for it."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._memory = Memory()
+        self._places = _Places()
+        self._key: Any = None
+        """What the two below follow from."""
+        self._names: tuple[str, ...] = ()
+        self._looks = ""
+
+    def describe(self, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """Return the document and the tensors by name, in a fixed order; copies no tensor."""
+        document, tensors = encode(self._state.capture_to_keep(), memory=self._memory)
+        self._look(document, tensors)
+        position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
+        state = json.dumps(document.decode())
+        text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
+        return text.encode(), dict(zip(self._names, tensors, strict=True))
+
+    def _look(self, document: bytes, tensors: list[torch.Tensor]) -> None:
+        """Name the tensors, and say what they look like, unless that is as before."""
+        persistent = self._state.persistent_buffers()
+        looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
+        if (document, persistent, looks) == self._key:
+            return
+        names = _names(self._places.of(self._memory.form), len(tensors), persistent)
+        if self._key is None or names != self._names or looks != self._key[2]:
+            specs = [TensorSpec.of(tensor) for tensor in tensors]
+            self._looks = json.dumps(
+                [
+                    [name, WORDS[spec.dtype], spec.shape, spec.stride]
+                    for name, spec in zip(names, specs, strict=True)
+                ]
+            )
+        self._key, self._names = (document, persistent, looks), names
 
 
-# Training waits for a description, and one is often equal to the last one but for the numbers.
+_Place = tuple[tuple[str, ...], int]
 
 
-@lru_cache(maxsize=1)
-def _table(names: tuple[str, ...], specs: tuple[TensorSpec, ...]) -> str:
-    rows = zip(names, specs, strict=True)
-    return json.dumps([[name, WORDS[spec.dtype], spec.shape, spec.stride] for name, spec in rows])
+class _Places:
+    """Finds the tensors in a parsed document; parts that are those of the last one, at once."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Any, list[_Place]]] = {}
+        self._now: dict[int, tuple[Any, list[_Place]]] = {}
+
+    def of(self, form: Any) -> list[_Place]:
+        """Return path and index of every tensor in a document."""
+        self._now = {}
+        found = self._find(form)
+        self._before = self._now
+        return found
+
+    def _find(self, form: Any) -> list[_Place]:
+        if not isinstance(form, list) or not form:
+            return []
+        if (known := self._before.get(id(form))) is not None and known[0] is form:
+            self._now[id(form)] = known
+            return known[1]
+        tag, *rest = form
+        if tag == "tensor":
+            return [((), rest[0])]
+        if tag in ("dict", "odict", "counter", "defaultdict"):
+            pairs = [(_word(pair[0]), pair[1]) for pair in rest if isinstance(pair, list)]
+        else:
+            pairs = [(str(number), item) for number, item in enumerate(rest)]
+        found = [((word, *path), n) for word, item in pairs for path, n in self._find(item)]
+        if len(rest) >= LARGE:
+            self._now[id(form)] = (form, found)
+        return found
 
 
-@lru_cache(maxsize=1)
-def _quoted(document: bytes) -> str:
-    return json.dumps(document.decode())
+def _word(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))
 
 
-@lru_cache(maxsize=1)
-def _names(document: bytes, count: int, persistent: frozenset[str]) -> tuple[str, ...]:
+def _names(places: Iterable[_Place], count: int, persistent: frozenset[str]) -> tuple[str, ...]:
     """Name each tensor by the first place at which the state holds it."""
     names = [""] * count
     used: set[str] = set()
-    for path, index in _places(json.loads(document), ()):
+    for path, index in places:
         if not names[index]:
             name = _name(path, persistent)
             while name in used:  # two places that spell alike
@@ -197,22 +250,6 @@ def _names(document: bytes, count: int, persistent: frozenset[str]) -> tuple[str
             used.add(name)
             names[index] = name
     return tuple(names)
-
-
-def _places(form: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the index of every tensor in a document."""
-    if not isinstance(form, list) or not form:
-        return
-    tag, *rest = form
-    if tag == "tensor":
-        yield path, rest[0]
-    elif tag in ("dict", "OrderedDict", "Counter", "defaultdict"):
-        for key, value in (pair for pair in rest if isinstance(pair, list)):
-            word = key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))
-            yield from _places(value, (*path, word))
-    else:
-        for number, item in enumerate(rest):
-            yield from _places(item, (*path, str(number)))
 
 
 def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:

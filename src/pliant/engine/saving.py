@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pliant.core.member import Member
 from pliant.core.vocabulary import Found
 from pliant.engine import durable, probe
-from pliant.engine.durable import Durability, Facts, Office, Snapshot
+from pliant.engine.durable import Describer, Durability, Facts, Office, Snapshot
 from pliant.engine.state import State
 
 CLOSE_S = 3600.0
@@ -33,6 +33,7 @@ class Saver:
     def __init__(self, state: State, durability: Durability | None) -> None:
         self._state = state
         self._durability = durability
+        self._describer = Describer(state)
         self._saved: tuple[int, int] | None = None
         self.found: Sequence[Found] = ()
         """What the run can go on from, newest first."""
@@ -61,9 +62,7 @@ class Saver:
         if self._durability is None or self._saved == (member.lineage, member.committed):
             return
         probe.at("save", member.committed)
-        document, tensors = durable.describe(
-            self._state, committed=member.committed, calls=member.calls
-        )
+        document, tensors = self._describer.describe(committed=member.committed, calls=member.calls)
         taken = self._durability.begin(
             Snapshot(
                 committed=member.committed,

@@ -77,13 +77,14 @@ class State:
         self._extra = extra
         self._names = {id(tensor): name for name, tensor in model.named_parameters()}
         self._spelled: _Spelled | None = None
+        self._views: dict[str, torch.Tensor] = {}
 
     def capture(self) -> dict[str, Any]:
         """Return the state; its tensors are the run's own, not copies."""
         parameters = dict(self._model.named_parameters())
         return {
-            "parameters": {n: p.detach() for n, p in parameters.items()},
-            "buffers": {n: b.detach() for n, b in self._model.named_buffers()},
+            "parameters": {n: self._view(n, p) for n, p in parameters.items()},
+            "buffers": {n: self._view(n, b) for n, b in self._model.named_buffers()},
             "requires_grad": {n: p.requires_grad for n, p in parameters.items()},
             "training": {name: module.training for name, module in self._model.named_modules()},
             "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
@@ -92,6 +93,19 @@ class State:
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "extra": {name: part.state_dict() for name, part in self._extra.items()},
         }
+
+    def _view(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor without its graph: the same object for as long as it is the same."""
+        view = self._views.get(name)
+        if (
+            view is None
+            or view.data_ptr() != tensor.data_ptr()
+            or view.dtype != tensor.dtype
+            or view.shape != tensor.shape
+            or view.stride() != tensor.stride()
+        ):
+            view = self._views[name] = tensor.detach()
+        return view
 
     def capture_to_send(self) -> dict[str, Any]:
         """Return the state for a transfer that goes on while the next step is computed.
