@@ -190,9 +190,9 @@ def test_a_command_asks_the_job_with_its_token(capsys: pytest.CaptureFixture[str
 def test_a_refusal_is_the_jobs_own_sentence(
     capsys: pytest.CaptureFixture[str], coordinator: type[Coordinator]
 ) -> None:
-    coordinator.answer = (409, {"detail": "1 replica would be below min_replicas=2"})
+    coordinator.answer = (409, {"detail": "1 replica would be below minReplicas=2"})
 
-    assert refused(capsys, "scale", "1") == "1 replica would be below min_replicas=2"
+    assert refused(capsys, "scale", "1") == "1 replica would be below minReplicas=2"
 
 
 def test_an_answer_that_is_no_sentence_names_its_status(

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.errors import ConfigError
-from pliant.core.policy import Decision, ElasticPolicy, View, decide, objection, require_slots
+from pliant.core.policy import (
+    Backoff,
+    Decision,
+    ElasticPolicy,
+    View,
+    decide,
+    objection,
+    require_slots,
+)
 
 counts = st.integers(1, 9)
 maybe = st.none() | counts
@@ -70,7 +78,11 @@ def test_without_a_wish_every_device_is_used() -> None:
     assert choose(devices=4) == Decision(
         ask_replicas=4,
         target_replicas=4,
+        possible_replicas=4,
+        settled_replicas=4,
+        is_voluntary=True,
         reason="grow from 2 to 4 replicas: there are 4 devices",
+        would_change="more devices, or a wish: pliant scale N",
         earliest_s=5.0,
     )
 
@@ -93,14 +105,14 @@ def test_a_wish_above_the_maximum_is_cut() -> None:
     decision = choose(ElasticPolicy(max_replicas=4), wished=6)
 
     assert decision.target_replicas == 4
-    assert decision.reason == "grow from 2 to 4 replicas: 6 asked for, but max_replicas=4"
+    assert decision.reason == "grow from 2 to 4 replicas: 6 asked for, but maxReplicas=4"
 
 
 def test_a_wish_below_the_minimum_is_raised() -> None:
     decision = choose(ElasticPolicy(min_replicas=2), wished=1)
 
     assert decision.target_replicas == 2
-    assert decision.reason == "stay at 2 replicas: 1 asked for, but min_replicas=2"
+    assert decision.reason == "stay at 2 replicas: 1 asked for, but minReplicas=2"
 
 
 def test_the_reason_says_how_busy_an_uneven_size_keeps_its_replicas() -> None:
@@ -122,7 +134,7 @@ def test_a_reclaim_goes_below_the_minimum() -> None:
     assert decision.target_replicas == 1
     assert decision.reason == (
         "shrink from 2 to 1 replica: 2 wanted, room for 1 after 1 reclaimed, "
-        "too few to train (min_replicas=2)"
+        "too few to train (minReplicas=2)"
     )
 
 
@@ -135,13 +147,57 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"min_replicas": 0}, "min_replicas must be a positive integer, got 0"),
-        ({"min_replicas": None}, "min_replicas must be a positive integer, got None"),
-        ({"max_replicas": 2.5}, "max_replicas must be a positive integer, got 2.5"),
-        ({"start_replicas": True}, "start_replicas must be a positive integer, got True"),
-        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas=3 is above max_replicas=2"),
-        ({"min_replicas": 3, "start_replicas": 2}, "start_replicas=2 is below min_replicas=3"),
-        ({"max_replicas": 3, "start_replicas": 4}, "start_replicas=4 is above max_replicas=3"),
+        ({"min_replicas": 0}, "minReplicas must be a whole number of at least 1, got 0"),
+        ({"min_replicas": None}, "minReplicas must be a whole number of at least 1, got None"),
+        ({"max_replicas": 2.5}, "maxReplicas must be a whole number of at least 1, got 2.5"),
+        ({"start_replicas": True}, "startReplicas must be a whole number of at least 1, got True"),
+        ({"spares": -1}, "spares must be a whole number of at least 0, got -1"),
+        ({"min_replicas": 3, "max_replicas": 2}, "minReplicas 3 is greater than maxReplicas 2"),
+        ({"min_replicas": 3, "start_replicas": 2}, "startReplicas 2 is less than minReplicas 3"),
+        ({"max_replicas": 3, "start_replicas": 4}, "startReplicas 4 is greater than maxReplicas 3"),
+        (
+            {"replica_increment_step": 2, "replica_discrete_values": (1, 2)},
+            "replicaIncrementStep 2 and replicaDiscreteValues 1, 2 exclude each other; "
+            "give one of them",
+        ),
+        ({"replica_discrete_values": ()}, "replicaDiscreteValues must not be empty"),
+        ({"replica_discrete_values": (1, 4, 2)}, "replicaDiscreteValues 1, 4, 2 must ascend"),
+        (
+            {"replica_discrete_values": (2, 4)},
+            "minReplicas 1 is not the smallest of replicaDiscreteValues 2, 4",
+        ),
+        (
+            {"replica_discrete_values": (1, 8), "max_replicas": 4},
+            "replicaDiscreteValues 8 is greater than maxReplicas 4",
+        ),
+        (
+            {"min_replicas": 2, "replica_discrete_values": (1, 4)},
+            "replicaDiscreteValues 1 is less than minReplicas 2",
+        ),
+        (
+            {"replica_discrete_values": (1, 4), "start_replicas": 3},
+            "startReplicas 3 is none of replicaDiscreteValues 1, 4",
+        ),
+        (
+            {"min_replicas": 2, "replica_increment_step": 4, "start_replicas": 4},
+            "startReplicas 4 is none of the sizes from minReplicas 2 in steps of 4",
+        ),
+        (
+            {"scaling_timeout_s": -1.0},
+            "scalingTimeoutInSeconds must be a number of at least 0, got -1.0",
+        ),
+        (
+            {"min_stability_period_s": float("nan")},
+            "minStabilityPeriodInSeconds must be a number of at least 0, got nan",
+        ),
+        (
+            {"graceful_shutdown_timeout_s": 0.0},
+            "gracefulShutdownTimeoutInSeconds must be more than 0",
+        ),
+        (
+            {"min_marginal_efficiency": 1.5},
+            "minMarginalEfficiency 1.5 is greater than 1, which no replica reaches",
+        ),
     ],
 )
 def test_contradicting_bounds_are_refused(fields: dict[str, Any], sentence: str) -> None:
@@ -151,25 +207,77 @@ def test_contradicting_bounds_are_refused(fields: dict[str, Any], sentence: str)
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"initial_s": -1.0}, "backoff.initialInSeconds must be a number of at least 0, got -1.0"),
+        ({"factor": 0.5}, "backoff.factor must be a number of at least 1, got 0.5"),
+        (
+            {"initial_s": 60.0, "max_s": 30.0},
+            "backoff.initialInSeconds 60 is greater than backoff.maxInSeconds 30",
+        ),
+        (
+            {"max_s": 600.0, "reset_after_s": 60.0},
+            "backoff.maxInSeconds 600 is greater than backoff.resetAfterInSeconds 60, after which "
+            "nothing waits any more",
+        ),
+    ],
+)
+def test_a_backoff_that_contradicts_itself_is_refused(
+    fields: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Backoff(**fields)
+
+    assert str(caught.value) == sentence
+
+
 @pytest.mark.parametrize("name", ["min_replicas", "max_replicas", "start_replicas"])
 def test_a_bound_above_the_slots_of_a_step_is_refused(name: str) -> None:
-    policy = ElasticPolicy(**{name: 5})
+    bound: dict[str, Any] = {name: 5}
+    policy = ElasticPolicy(**bound)
 
     require_slots(policy, 5)
     with pytest.raises(ConfigError) as caught:
         require_slots(policy, 4)
 
+    field = name.removesuffix("_replicas") + "Replicas"
     assert str(caught.value) == (
-        f"{name}=5 is above the 4 slots of a step, and each replica needs one; "
-        f"lower {name} to 4, or make micro_batch_size smaller"
+        f"{field}=5 is above the 4 slots of a step, and each replica needs one; "
+        f"lower {field} to 4, or make micro_batch_size smaller"
     )
+
+
+def test_a_size_above_the_slots_of_a_step_is_refused() -> None:
+    with pytest.raises(ConfigError, match="replicaDiscreteValues=8 is above the 4 slots"):
+        require_slots(ElasticPolicy(replica_discrete_values=(1, 4, 8)), 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes", "has_gaps"),
+    [
+        ({"min_replicas": 2, "max_replicas": 4}, (2, 3, 4), False),
+        ({"min_replicas": 2, "replica_increment_step": 3}, (2, 5, 8), True),
+        ({"replica_discrete_values": (1, 4, 9)}, (1, 4), True),
+        ({"min_replicas": 9}, (), False),
+    ],
+)
+def test_the_sizes_are_those_that_a_policy_allows(
+    fields: dict[str, Any], sizes: tuple[int, ...], has_gaps: bool
+) -> None:
+    policy = ElasticPolicy(**fields)
+
+    assert policy.sizes(8) == sizes
+    assert policy.largest(8) == max(sizes, default=None)
+    assert [size for size in range(9) if policy.fitted(size)] == list(sizes)
+    assert policy.has_gaps == has_gaps
 
 
 @pytest.mark.parametrize(
     ("wished", "sentence"),
     [
-        (1, "1 replica would be below min_replicas=2"),
-        (7, "7 replicas would be above max_replicas=6"),
+        (1, "1 replica would be below minReplicas=2"),
+        (7, "7 replicas would be above maxReplicas=6"),
         (5, "5 replicas cannot share the 4 slots of a step"),
         (3, None),
     ],

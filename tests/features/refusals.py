@@ -1109,8 +1109,8 @@ TYPED = [
         command="run --max 1 job.yaml",
     ),
     Refusal(
-        sentence="max_replicas=5 is above the 4 slots of a step, and each replica needs one; lower "
-        "max_replicas to 4, or make micro_batch_size smaller",
+        sentence="maxReplicas=5 is above the 4 slots of a step, and each replica needs one; lower "
+        "maxReplicas to 4, or make micro_batch_size smaller",
         when="the script has fewer micro-batches in a step than `--max`",
         instead="leave out `--max`: the default is the number of slots",
         proof="tests/core/test_policy.py::test_a_bound_above_the_slots_of_a_step_is_refused",

@@ -186,7 +186,7 @@ def test_a_script_that_always_raises_is_restarted_a_bounded_number_of_times(home
 
     assert code == 1
     assert complained == (
-        "pliant: the restart budget of 2 is spent and fewer than min_replicas=1 are left; last: "
+        "pliant: the restart budget of 2 is spent and fewer than minReplicas=1 are left; last: "
         "r3 failed: ValueError: bad sample\n"
     )
     assert said.count("begun") == said.count("Traceback") == 3

@@ -109,7 +109,7 @@ def test_a_job_is_resized_and_followed_from_any_directory(job: Path) -> None:
     refused = pliant(job, "scale", "9")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "pliant: 9 replicas would be above max_replicas=3\n",
+        "pliant: 9 replicas would be above maxReplicas=3\n",
     )
     assert "said ['--min', '7']" in pliant(job, "logs", "r1").stdout
     assert "3 asked for" in pliant(job, "explain").stdout
@@ -184,7 +184,7 @@ def test_a_maximum_above_the_slots_names_both_numbers(home: Path) -> None:
     run = pliant(home, "run", "--max", "9", "--start", "1", "train.py", "20")
 
     assert run.returncode == 2
-    assert "max_replicas=9 is above the 8 slots of a step" in run.stderr
+    assert "maxReplicas=9 is above the 8 slots of a step" in run.stderr
 
 
 def test_a_port_in_use_is_refused(home: Path) -> None:

@@ -172,7 +172,7 @@ def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path)
     _, complained = run.communicate(timeout=WAIT_S)
 
     assert run.returncode == 1
-    assert "fewer than min_replicas=2 are left" in complained
+    assert "fewer than minReplicas=2 are left" in complained
     status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
     assert status["checkpoint"]["committed"] == status["step"] > 0
     resumed = pliant(home, "run", "--resume", "--max", "2", "train.py", "40", "0")

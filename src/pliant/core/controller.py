@@ -409,7 +409,7 @@ def _below_minimum(turn: Turn, name: ReplicaId) -> str | None:
     minimum = turn.settings.policy.min_replicas
     if len(rest) >= minimum:
         return None
-    return f"{len(rest)} would be left training, below min_replicas={minimum}"
+    return f"{len(rest)} would be left training, below minReplicas={minimum}"
 
 
 def _on_kill(turn: Turn, name: ReplicaId) -> None:
@@ -726,7 +726,7 @@ def _give_up_if_needed(turn: Turn) -> None:
     losses = recent_losses(turn.job, turn.settings, turn.now_s)
     reason = (
         f"the restart budget of {turn.settings.restart_budget} is spent and fewer than "
-        f"min_replicas={minimum} are left; last: {losses[-1].sentence}"
+        f"minReplicas={minimum} are left; last: {losses[-1].sentence}"
     )
     if not group.members(turn.job.membership) or _is_kept(turn.job):
         end_job(turn, EXIT_FAILED, reason)
@@ -744,7 +744,7 @@ def _give_up_if_needed(turn: Turn) -> None:
 def _check_capacity(turn: Turn) -> None:
     devices, minimum = sum(turn.job.nodes.values()), turn.settings.policy.min_replicas
     if devices < minimum:
-        end_job(turn, EXIT_INPUT, f"min_replicas={minimum}, but the nodes can run {devices}")
+        end_job(turn, EXIT_INPUT, f"minReplicas={minimum}, but the nodes can run {devices}")
 
 
 def _plan(turn: Turn) -> None:

@@ -92,7 +92,7 @@ class Turn:
                 case Reform(order=order, to=to) if set(to) & set(order.replicas):
                     self.notes.append(
                         f"reform as generation {order.generation}: {', '.join(order.replicas)}"
-                        + (f" hold, below min_replicas={self.moment.min_replicas}" * order.hold)
+                        + (f" hold, below minReplicas={self.moment.min_replicas}" * order.hold)
                     )
                 case _:
                     pass
