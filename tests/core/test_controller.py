@@ -14,7 +14,7 @@ from pliant.core import controller
 from pliant.core import membership as group
 from pliant.core.job import Job, Ready, ReplicaState, Settings, Stage, live
 from pliant.core.membership import HEARD, Phase, Timeouts
-from pliant.core.policy import ElasticPolicy
+from pliant.core.policy import Backoff, ElasticPolicy
 from pliant.core.vocabulary import (
     Broken,
     Busy,
@@ -32,7 +32,9 @@ from pliant.core.vocabulary import (
     NodeId,
     NodeJoined,
     NodeLost,
+    Offered,
     Order,
+    PolicySet,
     Prepare,
     Prepared,
     Progressed,
@@ -64,6 +66,15 @@ SETTINGS = Settings(
     restart_budget=4,
     start_s=60,
     finish_s=60,
+)
+POLICIES = (
+    SETTINGS.policy,
+    ElasticPolicy(min_replicas=MIN, scaling_timeout_s=20, faulty_scale_down_timeout_s=20),
+    ElasticPolicy(min_replicas=MIN, min_stability_period_s=90, backoff=Backoff()),
+    ElasticPolicy(min_replicas=MIN, max_replicas=3, spares=1, max_scale_events_per_hour=1),
+    ElasticPolicy(min_replicas=MIN, replica_increment_step=2, scale_up_snooze_time_s=30),
+    ElasticPolicy(min_replicas=3),
+    ElasticPolicy(min_replicas=1),
 )
 NODES = {NodeId("n1"): 2, NodeId("n2"): 3}
 
@@ -184,7 +195,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.used.append(order.generation)
         size = len(order.members)
         assert size <= SLOTS
-        assert order.hold == (size < MIN)
+        policy = self.job.policy or SETTINGS.policy
+        assert order.hold == (size < policy.min_replicas)
         assert order.host in order.replicas
         assert order.origin is None or order.origin in order.replicas
         assert order.restore == (self.register.restore if order.origin else None)
@@ -385,6 +397,14 @@ class AnyOrder(RuleBasedStateMachine):
     def scale(self, wished: int) -> None:
         self.feed(Scaled(target=wished))
 
+    @rule(policy=st.sampled_from(POLICIES))
+    def sets_another_policy(self, policy: ElasticPolicy) -> None:
+        self.feed(PolicySet(policy=policy))
+
+    @rule(replicas=st.integers(MIN, 6), notice_s=st.none() | st.floats(0, 60))
+    def is_offered(self, replicas: int, notice_s: float | None) -> None:
+        self.feed(Offered(replicas=replicas, notice_s=notice_s))
+
     @rule(data=st.data(), notice_s=st.floats(0, 60))
     def drain(self, data: st.DataObject, notice_s: float) -> None:
         self.feed(DrainRequested(replica=self.anyone(data), notice_s=notice_s))
@@ -449,7 +469,9 @@ class AnyOrder(RuleBasedStateMachine):
     def never_more_than_there_may_be(self) -> None:
         if self.job.stage is Stage.RECOVERING:
             return
-        assert len(live(self.job)) <= (5 if self.job.reference is None else SLOTS)
+        spares = self.job.decision.spare_replicas if self.job.decision else 0
+        assert len(live(self.job)) - spares <= (5 if self.job.reference is None else SLOTS)
+        assert self.job.offered is None or len(live(self.job)) <= max(self.job.offered, MIN)
 
     @invariant()
     def no_deadline_has_passed_unseen(self) -> None:

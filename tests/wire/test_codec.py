@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pliant.core.policy import Backoff, ElasticPolicy
 from pliant.core.vocabulary import (
     Incarnation,
     NodeId,
@@ -33,6 +34,20 @@ from pliant.wire.codec import (
 from pliant.wire.notes import Committed, Traceback
 
 START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
+
+st.register_type_strategy(
+    ElasticPolicy,
+    st.builds(
+        ElasticPolicy,
+        min_replicas=st.just(1),
+        max_replicas=st.none() | st.integers(8, 100),
+        start_replicas=st.sampled_from([None, 1]),
+        replica_increment_step=st.none(),
+        replica_discrete_values=st.sampled_from([None, (1, 4, 8)]),
+        backoff=st.sampled_from([None, Backoff()]),
+        scaling_timeout_s=st.floats(0, 1e6),
+    ),
+)
 
 MESSAGES: st.SearchStrategy[Any] = st.sampled_from(
     sorted(TYPES.values(), key=lambda kind: kind.__name__)

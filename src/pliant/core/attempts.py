@@ -72,11 +72,17 @@ def plan(
     if leavers == present:
         leavers = NOBODY
     joining = joinable(state, join, is_hurried=bool(leavers))
-    if not leavers and not joining:
+    if not leavers and not joining and not _is_freed(state, moment):
         return (at_rest(state) if state.attempt is not None else state), ()
     if state.attempt is not None and leavers == state.leavers and state.joiners <= set(joining):
         return state, ()
     return _prepare(replace(state, calls=_calls(state)), joining, leavers, leave_by_s, moment)
+
+
+def _is_freed(state: Membership, moment: Moment) -> bool:
+    """Whether members hold who need not any more, as the minimum was lowered."""
+    is_held = state.recorded is not None and state.recorded.hold
+    return is_held and len(members(state)) >= moment.min_replicas
 
 
 def joinable(

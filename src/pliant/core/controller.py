@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core import attempts, hearing, restart, restoring, rollcall
+from pliant.core import attempts, costs, hearing, restart, restoring, rollcall, sizing
 from pliant.core import membership as group
 from pliant.core.errors import ConfigError
 from pliant.core.job import (
@@ -38,7 +38,8 @@ from pliant.core.job import (
     view,
 )
 from pliant.core.membership import NEVER, Membership, Phase
-from pliant.core.policy import decide, objection, require_slots
+from pliant.core.policy import objection, require_slots
+from pliant.core.thrashing import lost
 from pliant.core.turn import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -69,6 +70,7 @@ from pliant.core.vocabulary import (
     NodeLost,
     Offered,
     PeopleEvent,
+    PolicySet,
     Progressed,
     Publish,
     PublishAsked,
@@ -117,12 +119,19 @@ def step(job: Job, event: Event, *, now_s: float, settings: Settings) -> tuple[J
         now_s: monotonic seconds; must not run backwards between calls.
         settings: policy and waits; the same in every call.
     """
+    if job.policy is not None:
+        settings = replace(settings, policy=job.policy)
     turn = Turn(job=replace(job, seen_s=now_s), now_s=now_s, settings=settings)
     if job.stage is not Stage.ENDED:
         if now_s - job.seen_s > settings.timeouts.heartbeat_s / 2:
             membership = attempts.woken(job.membership, turn.moment)
             register_by_s = max(job.register_by_s, now_s + settings.timeouts.heartbeat_s / 4)
-            turn.job = replace(turn.job, membership=membership, register_by_s=register_by_s)
+            turn.job = replace(
+                turn.job,
+                membership=membership,
+                register_by_s=register_by_s,
+                costs=costs.interrupted(turn.job.costs),
+            )
         _apply(turn, event)
         if turn.is_worth_a_look:
             _advance(turn)
@@ -149,7 +158,11 @@ def next_deadline_s(job: Job) -> float:
         return due_s
     retry_s = job.membership.retry_at_s or NEVER
     start_s = (job.start_by_s or NEVER) if job.stage is Stage.STARTING else NEVER
-    return min(group.next_deadline_s(job.membership), due_s, start_s, retry_s, job.stop_by_s)
+    look_s = job.decision.earliest_s if job.decision and job.decision.is_waiting else NEVER
+    if job.stage is Stage.STOPPING:
+        look_s = NEVER
+    deadline_s = group.next_deadline_s(job.membership)
+    return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s)
 
 
 # --- events --------------------------------------------------------------------------
@@ -193,8 +206,13 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
                 turn.declined = Declined(reason=why)
                 return
             _on_stop(turn, StopKind.SUSPEND)
-        case Offered(replicas=replicas):
-            turn.job = replace(turn.job, offered=replicas)
+        case Offered(replicas=replicas, notice_s=notice, reason=reason):
+            turn.job = replace(
+                turn.job, offered=replicas, offer_notice_s=notice, offer_reason=reason
+            )
+        case PolicySet():
+            if not _is_too_late(turn):
+                sizing.set_policy(turn, event)
         case Reclaimed(replicas=names, notice_s=notice_s):
             for name in names:
                 let_leave(turn, name, notice_s, "reclaimed", is_reclaimed=True)
@@ -226,8 +244,9 @@ def _on_worker(turn: Turn, event: WorkerEvent) -> None:
         case _:
             pass
     after = turn.job.membership
+    is_news = isinstance(event, Progressed) and sizing.measure(turn, event, before, after)
     if not isinstance(event, Spare | Finished | Registered | Saved):
-        turn.is_worth_a_look = _changed_course(before, after)
+        turn.is_worth_a_look = is_news or _changed_course(before, after)
 
 
 def _changed_course(before: Membership, after: Membership) -> bool:
@@ -262,6 +281,9 @@ def _accept_spare(turn: Turn, event: Spare, replica: Replica) -> bool:
         return False
     if replica.state is ReplicaState.STARTING:
         turn.change(event.replica, replace(replica, state=ReplicaState.SPARE, due_s=NEVER))
+        if replica.started_at is not None and turn.job.stage is Stage.RUNNING:
+            known = costs.started(turn.job.costs, turn.now_s - replica.started_at)
+            turn.job = replace(turn.job, costs=known)
     if event.checkpoints:
         turn.job = replace(turn.job, has_checkpoints=True)
     if turn.job.stage is Stage.STARTING:
@@ -367,6 +389,7 @@ def _on_node_lost(turn: Turn, node: NodeId) -> None:
     what = f"node {node} with {', '.join(sorted(names)) or 'no replica'}"
     if names:
         charge(turn, ExitKind.SIGNAL, what)
+        turn.job = replace(turn.job, pace=lost(turn.job.pace, turn.now_s))
     turn.notes.append(f"lost {what}")
     _lose(turn, names, ExitKind.SIGNAL, what)
 
@@ -378,7 +401,7 @@ def _on_scaled(turn: Turn, target: int) -> None:
     if why is not None:
         turn.declined = Declined(reason=why)
         return
-    turn.job = replace(turn.job, wished=target)
+    turn.job = replace(turn.job, wished=target, is_urgent=True)
 
 
 def _on_drain(turn: Turn, name: ReplicaId, notice_s: float) -> None:
@@ -393,13 +416,14 @@ def _on_drain(turn: Turn, name: ReplicaId, notice_s: float) -> None:
         turn.change(name, replace(replica, due_s=due_s))
         return
     wanted = turn.job.decision.target_replicas if turn.job.decision else len(live(turn.job))
-    why = objection(wanted - 1, view(turn.job), turn.settings.policy)
+    rest = turn.settings.policy.largest(wanted - 1) or wanted - 1
+    why = objection(rest, view(turn.job), turn.settings.policy)
     if why is None and name in group.members(turn.job.membership):
         why = _below_minimum(turn, name)
     if why is not None:
         turn.declined = Declined(reason=f"{name} is not drained: {why}")
         return
-    turn.job = replace(turn.job, wished=wanted - 1)
+    turn.job = replace(turn.job, wished=rest, is_urgent=True)
     let_leave(turn, name, notice_s, "drained")
 
 
@@ -492,7 +516,8 @@ def _overdue(turn: Turn, name: ReplicaId, replica: Replica) -> None:
         and name in group.members(turn.job.membership)
         and len(_trainers(turn.job)) < turn.settings.policy.min_replicas
     ):
-        turn.change(name, replace(replica, due_s=turn.now_s + turn.settings.drain_s))
+        notice_s = turn.settings.policy.graceful_shutdown_timeout_s
+        turn.change(name, replace(replica, due_s=turn.now_s + notice_s))
         return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {turn.settings.start_s:g} s"
@@ -556,6 +581,8 @@ def _start_over(turn: Turn, why: str) -> None:
         stage=Stage.STARTING,
         start_by_s=turn.now_s + turn.settings.start_wait_s,
         membership=attempts.given_up(turn.job.membership),
+        pace=replace(turn.job.pace, restarted_at=turn.now_s),
+        costs=costs.interrupted(turn.job.costs),
     )
     kept = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.ENDING)
     members = group.under_way(turn.job.membership).replicas
@@ -670,35 +697,13 @@ def _ending_of_a_hold(job: Job) -> tuple[int, str]:
 
 def _resize(turn: Turn) -> None:
     """Ask the policy how many there should be; start or let go the difference."""
-    decision = decide(view(turn.job), turn.settings.policy, now_s=turn.now_s)
-    old = turn.job.decision
-    if old is None or (old.ask_replicas, old.target_replicas, old.reason) != (
-        decision.ask_replicas,
-        decision.target_replicas,
-        decision.reason,
-    ):
-        turn.job = replace(turn.job, decision=decision)
-    names = live(turn.job)
-    for name in _surplus(turn.job, len(names) - decision.target_replicas):
-        let_leave(turn, name, turn.settings.drain_s, "more than the target")
+    missing = sizing.follow(turn)
     if is_budget_spent(turn.job, turn.settings, turn.now_s):
         _give_up_if_needed(turn)
         return
-    _start(turn, decision.target_replicas - len(names))
+    _start(turn, missing)
     if turn.job.start_by_s <= turn.now_s and turn.job.stage is Stage.STARTING:
         _check_capacity(turn)
-
-
-def _surplus(job: Job, count: int) -> list[ReplicaId]:
-    """Choose whom the job can best do without: the least far on the way in, then the newest."""
-    if count <= 0:
-        return []
-    progress = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
-
-    def cost(name: ReplicaId) -> tuple[int, int]:
-        return progress.index(job.replicas[name].state), -age(name)
-
-    return sorted(live(job), key=cost)[:count]
 
 
 def _start(turn: Turn, count: int) -> None:
@@ -713,7 +718,8 @@ def _start(turn: Turn, count: int) -> None:
         named = turn.job.named + 1
         name = ReplicaId(f"r{named}")
         turn.job = replace(turn.job, named=named)
-        turn.change(name, Replica(node=node, due_s=turn.now_s + turn.settings.start_s))
+        due_s = turn.now_s + turn.settings.start_s
+        turn.change(name, Replica(node=node, started_at=turn.now_s, due_s=due_s))
         turn.commands.append(StartReplica(replica=name, node=node))
         turn.notes.append(f"start {name} on {node}")
 
@@ -754,7 +760,7 @@ def _plan(turn: Turn) -> None:
         return
     job = turn.job
     leaving = _leaving(turn, spares)
-    spares = spares[: _room(job, leaving)]
+    spares = spares[: _room(turn, leaving)]
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     turn.take(
         attempts.plan(job.membership, turn.moment, join=spares, leave=leaving, leave_by_s=by_s)
@@ -820,11 +826,15 @@ def _may_start(turn: Turn, spares: list[ReplicaId]) -> bool:
     return len(spares) >= target or turn.now_s >= turn.job.start_by_s
 
 
-def _room(job: Job, leaving: list[ReplicaId]) -> int:
+def _room(turn: Turn, leaving: list[ReplicaId]) -> int:
     """Return how many may join: one that is killed has its slots until its exit is known."""
+    job = turn.job
     if job.reference is None:
         return 0
     staying = len(group.members(job.membership)) - len(leaving)
+    if turn.settings.policy.spares and job.decision is not None:  # they are not to join
+        target = job.decision.target_replicas
+        return max(0, min(job.reference.num_slots - staying, target - len(_trainers(job))))
     return max(0, job.reference.num_slots - staying)
 
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pliant.core import membership as group
+from pliant.core.costs import Costs
 from pliant.core.errors import ConfigError
 from pliant.core.membership import NEVER, Membership, Moment, Timeouts
-from pliant.core.policy import Decision, ElasticPolicy, View
+from pliant.core.policy import NOTHING_DONE, NOTHING_KNOWN, Decision, ElasticPolicy, View
 from pliant.core.table import Table
+from pliant.core.thrashing import Pace
 from pliant.core.vocabulary import (
     Command,
     Event,
@@ -68,6 +70,7 @@ class Settings:
     """What the user may set about the job's life, beside the policy."""
 
     policy: ElasticPolicy = ElasticPolicy()  # noqa: RUF009 - frozen
+    """Until someone sets another while the job runs."""
 
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
 
@@ -86,9 +89,6 @@ class Settings:
     start_s: float = 600.0
     """From starting a process until its script reaches ``steps()``; imports and data included."""
 
-    drain_s: float = 30.0
-    """Notice that a replica gets when the target falls."""
-
     exit_s: float = 30.0
     """From Release or Dismiss to the exit: the script's ``finally`` blocks."""
 
@@ -102,7 +102,6 @@ class Settings:
             "restart_forget_s",
             "start_wait_s",
             "start_s",
-            "drain_s",
             "exit_s",
             "finish_s",
         ):
@@ -117,6 +116,9 @@ class Replica:
 
     node: NodeId
     state: ReplicaState = ReplicaState.STARTING
+
+    started_at: float | None = None
+    """When this coordinator has asked for its process; None: it was there before."""
 
     due_s: float = NEVER
     """STARTING: when it must be spare.  LEAVING, ENDING: when it must be gone."""
@@ -170,8 +172,29 @@ class Job:
     wished: int | None = None
     """Size that someone asked for last."""
 
+    policy: ElasticPolicy | None = None
+    """What someone has set while the job ran."""
+
+    policy_given: ElasticPolicy | None = None
+    """What it took the place of."""
+
+    is_urgent: bool = False
+    """Someone has just asked for a size or a policy: nothing holds it back."""
+
     offered: int | None = None
     """Size that the outside grants."""
+
+    offer_reason: str = ""
+    """What it says about that, for people."""
+
+    offer_notice_s: float | None = None
+    """How long those may take to leave that are too many for it; None: it does not say."""
+
+    pace: Pace = NOTHING_DONE
+    """What the policy remembers of its own changes and of capacity."""
+
+    costs: Costs = NOTHING_KNOWN
+    """What steps and changes have taken."""
 
     reference: Spare | None = None
     """The first spare: what later ones must agree with."""
@@ -265,6 +288,10 @@ def record(job: Job) -> Register:
         register,
         named=job.named,
         wished=job.wished,
+        policy=job.policy,
+        policy_given=job.policy_given,
+        num_changes=len(job.pace.changed_at),
+        backoff_level=job.pace.backoff_level,
         has_checkpoints=job.has_checkpoints,
         homes=tuple(homes),
         stop=job.stop,
@@ -275,7 +302,7 @@ def record_to_write(before: Job, after: Job) -> Register | None:
     """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
     old, new = before.membership, after.membership
     parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
-    jobs = ("replicas", "homes", "named", "wished", "has_checkpoints", "stop")
+    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints", "stop")
     if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
         getattr(before, name) is getattr(after, name) for name in jobs
     ):
@@ -316,13 +343,18 @@ def live(job: Job) -> tuple[ReplicaId, ...]:
 
 def view(job: Job) -> View:
     """Return what the policy looks at."""
+    spares = job.decision.spare_replicas if job.decision else 0
     return View(
-        num_replicas=len(live(job)),
+        num_replicas=max(0, len(live(job)) - spares),
         devices=sum(job.nodes.values()),
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,
         offered=job.offered,
+        offer_reason=job.offer_reason,
         reclaimed=sum(replica.is_reclaimed for replica in job.replicas.values()),
+        is_urgent=job.is_urgent or job.stage is Stage.STARTING,
+        pace=job.pace,
+        costs=job.costs,
     )
 
 

@@ -18,6 +18,7 @@ from pliant.core import restart
 from pliant.core.job import Declined, Job, Replica, ReplicaState, Settings, Stage, reference_of
 from pliant.core.membership import NEVER
 from pliant.core.table import Table
+from pliant.core.thrashing import restarted
 from pliant.core.turn import Turn, charge, let_go
 from pliant.core.vocabulary import (
     DrainRequested,
@@ -30,6 +31,7 @@ from pliant.core.vocabulary import (
     NodeJoined,
     NodeLost,
     Offered,
+    PolicySet,
     Progressed,
     Reclaimed,
     Register,
@@ -53,10 +55,18 @@ def remembered(register: Register | None, *, now_s: float, settings: Settings) -
     job = Job(membership=membership, start_by_s=now_s + settings.start_s, seen_s=now_s)
     if register is None:
         return job
+    is_kept = register.policy_given == settings.policy
     job = replace(
         job,
         named=register.named,
         wished=register.wished,
+        policy=register.policy if is_kept else None,
+        policy_given=register.policy_given if is_kept else None,
+        pace=restarted(
+            now_s=now_s,
+            num_changes=register.num_changes,
+            backoff_level=register.backoff_level,
+        ),
         has_checkpoints=register.has_checkpoints,
     )
     if not group.members(membership):
@@ -104,7 +114,7 @@ def hear(turn: Turn, event: Event) -> tuple[Event, ...]:
             _forget(turn, frozenset({name}))
         case Registered(replica=name):
             _register(turn, event)
-        case Scaled() | DrainRequested() | KillRequested():
+        case Scaled() | PolicySet() | DrainRequested() | KillRequested():
             reason = "the coordinator has just started again; ask once more in a few seconds"
             turn.declined = Declined(reason=reason)
         case StopRequested() | SuspendRequested() | Offered() | Reclaimed():
@@ -224,7 +234,7 @@ def place_one(turn: Turn, event: Registered, *, is_member: bool, is_leaver: bool
         state = ReplicaState.TRAINING if event.has_state else ReplicaState.SPARE
         turn.change(name, replace(replica, state=state, due_s=NEVER))
     elif is_leaver:
-        due_s = turn.now_s + turn.settings.drain_s
+        due_s = turn.now_s + turn.settings.policy.graceful_shutdown_timeout_s
         leaver = replace(replica, state=ReplicaState.LEAVING, due_s=due_s, is_asked=True)
         turn.change(name, replace(leaver, reason="left behind by a resize"))
     elif restart.is_past(event):

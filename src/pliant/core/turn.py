@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pliant.core import attempts
+from pliant.core import attempts, costs
 from pliant.core import membership as group
 from pliant.core.job import (
     Declined,
@@ -33,6 +33,7 @@ from pliant.core.vocabulary import (
     Reform,
     Release,
     ReplicaId,
+    Switch,
 )
 
 NOW = 0.0
@@ -85,11 +86,14 @@ class Turn:
                 case Release(to=names):
                     for name in names:
                         let_go(self, name, "released", due_s=self.now_s + self.settings.exit_s)
+                case Switch():
+                    self.job = replace(self.job, costs=costs.crossed(self.job.costs))
                 case Prepare(order=order):
                     self.notes.append(
                         f"prepare generation {order.generation}: {', '.join(order.replicas)}"
                     )
                 case Reform(order=order, to=to) if set(to) & set(order.replicas):
+                    self.job = replace(self.job, costs=costs.interrupted(self.job.costs))
                     self.notes.append(
                         f"reform as generation {order.generation}: {', '.join(order.replicas)}"
                         + (f" hold, below minReplicas={self.moment.min_replicas}" * order.hold)

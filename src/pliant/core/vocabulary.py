@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from pliant.core.elastic import ElasticPolicy
+
 ReplicaId = NewType("ReplicaId", str)
 """Name of one replica, ``r1``, ``r2``, ...  A replacement gets a new one; none is used twice."""
 
@@ -153,6 +155,18 @@ class Register:
 
     wished: int | None = None
     """The size that someone asked for last."""
+
+    policy: ElasticPolicy | None = None
+    """What someone has set while the job ran; None: nobody has."""
+
+    policy_given: ElasticPolicy | None = None
+    """What it took the place of.  Whoever starts the job with another policy wants that one."""
+
+    num_changes: int = 0
+    """Voluntary changes that may still hold the next one back, and how many followed each other:
+    a new coordinator takes them for made at its start."""
+
+    backoff_level: int = 0
 
     has_checkpoints: bool = False
     """Somebody has seen a checkpoint of this job, or published one."""
@@ -423,6 +437,16 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """Someone wants another policy from now on; one that is impossible is declined, whole."""
+
+    policy: ElasticPolicy
+
+    said: str = ""
+    """What was set, for people: ``maxReplicas=6``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested:
     """Someone wants this replica to leave within ``notice_s``; the target falls by one."""
 
@@ -452,6 +476,12 @@ class Offered:
     """The outside has capacity for ``replicas`` replicas in all, until it says otherwise."""
 
     replicas: int
+
+    notice_s: float | None = None
+    """How long those may take that must leave for it.  None: the policy's graceful time-out."""
+
+    reason: str = ""
+    """For people: who took or gave it, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,7 +513,14 @@ WorkerEvent = (
 )
 AgentEvent = NodeJoined | NodeLost | Exited
 PeopleEvent = (
-    Scaled | DrainRequested | KillRequested | StopRequested | SuspendRequested | Offered | Reclaimed
+    Scaled
+    | PolicySet
+    | DrainRequested
+    | KillRequested
+    | StopRequested
+    | SuspendRequested
+    | Offered
+    | Reclaimed
 )
 Event = WorkerEvent | AgentEvent | PeopleEvent | Ticked
 

@@ -18,6 +18,9 @@ asked for commands can be played.  A file reads like this::
     at 14 old broken 1 r2           # the one before it is still there, and hears this
       conflict: another coordinator has taken over
 
+A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
+the same words set another while the job runs.  What is held back is shown as ``wait until``.
+
 In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
 written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
 difference.
@@ -26,12 +29,13 @@ difference.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pliant.core.controller import begin, step
 from pliant.core.errors import ConfigError
 from pliant.core.job import Job, Ready, Settings, record
 from pliant.core.membership import Timeouts
-from pliant.core.policy import ElasticPolicy
+from pliant.core.policy import Backoff, ElasticPolicy
 from pliant.core.vocabulary import (
     NO_GENERATION,
     Broken,
@@ -56,6 +60,7 @@ from pliant.core.vocabulary import (
     NodeLost,
     Offered,
     Order,
+    PolicySet,
     Prepare,
     Prepared,
     Progressed,
@@ -96,8 +101,7 @@ def play(text: str) -> str:
             case []:
                 pass
             case ["policy", *options]:
-                policy = ElasticPolicy(**_bounds(_options(options)))
-                player.settings = replace(player.settings, policy=policy)
+                player.settings = replace(player.settings, policy=_policy(_options(options)))
             case ["budget", number]:
                 player.settings = replace(player.settings, restart_budget=int(number))
             case ["waits", *options]:
@@ -230,8 +234,16 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
             return StopRequested()
         case "suspend":
             return SuspendRequested()
+        case "set":
+            said = " ".join(f"{name}={value}" for name, value in options.items())
+            return PolicySet(policy=_policy(options), said=said)
         case "offer":
-            return Offered(replicas=int(rest[0]))
+            given = options.get("notice_s")
+            return Offered(
+                replicas=int(rest[0]),
+                notice_s=None if given is None else float(given),
+                reason=options.get("reason", ""),
+            )
         case "reclaim":
             return Reclaimed(replicas=tuple(names), notice_s=float(options["notice_s"]))
         case _:
@@ -336,8 +348,26 @@ def _options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _bounds(options: dict[str, str]) -> dict[str, int]:
-    return {f"{name}_replicas": int(value) for name, value in options.items()}
+def _policy(options: dict[str, str]) -> ElasticPolicy:
+    """Read ``min=2 sizes=2,4 scaling_timeout_s=30 backoff=10,2,60,600``."""
+    short = {name: f"{name}_replicas" for name in ("min", "max", "start")}
+    short |= {"step": "replica_increment_step", "sizes": "replica_discrete_values"}
+    values: dict[str, Any] = {}
+    for word, text in options.items():
+        name = short.get(word, word)
+        if name == "replica_discrete_values":
+            values[name] = tuple(map(int, text.split(",")))
+        elif name == "backoff":
+            initial_s, factor, max_s, reset_s = map(float, text.split(","))
+            values[name] = Backoff(
+                initial_s=initial_s, factor=factor, max_s=max_s, reset_after_s=reset_s
+            )
+        elif name == "amortization":
+            values[name] = text == "yes"
+        else:
+            is_real = name.endswith("_s") or name == "min_marginal_efficiency"
+            values[name] = float(text) if is_real else int(text)
+    return ElasticPolicy(**values)
 
 
 # --- answers ------------------------------------------------------------------------------
@@ -348,6 +378,8 @@ def render(ready: Ready) -> list[str]:
     lines: list[str] = []
     joiners = set(ready.register.joiners) if ready.register else set()
     lines += [render_command(command, frozenset(joiners)) for command in ready.commands]
+    if ready.decision is not None and ready.decision.is_waiting:
+        lines.append(f"wait until {ready.decision.earliest_s:g}: {ready.decision.reason}")
     if ready.declined is not None:
         lines.append(f"declined: {ready.declined.reason}")
     return lines

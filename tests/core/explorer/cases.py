@@ -10,8 +10,17 @@ from tests.core.explorer.world import NO_FAULTS, Faults, Universe, World
 from pliant.core import controller
 from pliant.core.job import Job, Settings
 from pliant.core.membership import Timeouts
-from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import Command, Event, Found, Lineage, NodeId, NodeJoined, Register
+from pliant.core.policy import NOTHING_DONE, NOTHING_KNOWN, ElasticPolicy
+from pliant.core.vocabulary import (
+    Command,
+    Event,
+    Found,
+    Lineage,
+    NodeId,
+    NodeJoined,
+    PolicySet,
+    Register,
+)
 
 NODE = NodeId("n1")
 
@@ -85,7 +94,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
         steps=case.steps,
         call_ends=case.call_ends,
         devices=case.devices,
-        min_replicas=case.min_replicas,
+        min_replicas=min([case.min_replicas, *_set_minimums(case)]),
         max_replicas=case.max_replicas,
         may_stop=case.may_stop,
         is_eager=case.is_eager,
@@ -110,6 +119,11 @@ def prepare(case: Case) -> tuple[Universe, World]:
     return universe, world._replace(faults=case.faults, wishes=wishes, saves=case.saves)
 
 
+def _set_minimums(case: Case) -> list[int]:
+    return [wish.policy.min_replicas for wish in case.wishes if isinstance(wish, PolicySet)]
+
+
 def _without_counters(job: Job) -> Job:
     """Forget what nothing depends on, so that equal futures are equal states."""
-    return replace(job, stale=0, membership=replace(job.membership, stale=0))
+    membership = replace(job.membership, stale=0)
+    return replace(job, stale=0, membership=membership, pace=NOTHING_DONE, costs=NOTHING_KNOWN)
