@@ -1,8 +1,8 @@
 """The job spec: the YAML file that people write, the body that REST takes, the schema of the CRD.
 
 Owns the names and the bounds of what can be asked for, and the sentence for each way to ask for
-the impossible.  Knows nothing of processes, ports or where a job runs; sizes become the core's
-own ``ElasticPolicy``.
+the impossible.  Knows nothing of processes, ports or where a job runs; the elastic policy has a
+module of its own.
 
     apiVersion: pliant.dev/v1alpha1
     kind: ElasticJob
@@ -19,37 +19,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, model_validator
+
+from pliant.core.errors import ConfigError
+from pliant.spec.model import Model, impossible
+from pliant.spec.policy import ElasticPolicy, core_policy
 
 API_VERSION = "pliant.dev/v1alpha1"
 KIND = "ElasticJob"
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-class _Model(BaseModel):
-    """Camel case outside, snake case inside; strict, so that ``"4"`` is not a number."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=False,
-        extra="forbid",
-        frozen=True,
-        strict=True,
-    )
-
-
-def impossible(sentence: str) -> PydanticCustomError:
-    """Refuse a spec with a whole sentence, shown as it is."""
-    return PydanticCustomError("impossible", "{sentence}", {"sentence": sentence})
 
 
 def _job_name(name: str) -> str:
@@ -61,25 +40,7 @@ def _job_name(name: str) -> str:
     return name
 
 
-class ElasticPolicy(_Model):
-    """Between which sizes the job may be resized."""
-
-    min_replicas: Annotated[int, Field(ge=1)] = 1
-    """Replicas below which the job does not train."""
-
-    max_replicas: Annotated[int, Field(ge=1)] | None = None
-    """Replicas above which it does not grow; the default is the number of accelerators."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.max_replicas is not None and self.min_replicas > self.max_replicas:
-            raise impossible(
-                f"minReplicas {self.min_replicas} is greater than maxReplicas {self.max_replicas}"
-            )
-        return self
-
-
-class Metadata(_Model):
+class Metadata(Model):
     """Who the job is; labels and annotations are kept for Kubernetes and mean nothing here."""
 
     name: Annotated[str, AfterValidator(_job_name)]
@@ -88,7 +49,7 @@ class Metadata(_Model):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
-class JobSpec(_Model):
+class JobSpec(Model):
     """What runs, and at which size it starts."""
 
     command: Annotated[list[str], Field(min_length=1)]
@@ -107,32 +68,25 @@ class JobSpec(_Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        policy = self.elastic_policy
         if self.workers_per_replica != 1:
             raise impossible(
                 f"workersPerReplica {self.workers_per_replica} is not possible yet:"
                 " a replica has one worker"
             )
-        if self.start_replicas is not None:
-            check_start(self.start_replicas, policy.min_replicas, policy.max_replicas)
+        try:
+            core_policy(self.elastic_policy, self.start_replicas)
+        except ConfigError as error:
+            raise impossible(str(error)) from None
         return self
 
 
-class ElasticJob(_Model):
+class ElasticJob(Model):
     """One job, whole: YAML file = REST body = custom resource."""
 
     api_version: Literal["pliant.dev/v1alpha1"]
     kind: Literal["ElasticJob"]
     metadata: Metadata
     spec: JobSpec
-
-
-def check_start(start: int, low: int, high: int | None) -> None:
-    """Refuse a start size outside the bounds, with one sentence."""
-    if start < low:
-        raise impossible(f"startReplicas {start} is less than minReplicas {low}")
-    if high is not None and start > high:
-        raise impossible(f"startReplicas {start} is greater than maxReplicas {high}")
 
 
 def json_schema() -> dict[str, Any]:

@@ -15,8 +15,22 @@ from pydantic import BaseModel, ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.spec.job import ElasticJob
+from pliant.spec.policy import ElasticPolicy
 
 Path = tuple[str | int, ...]
+
+KINDS = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+}
+"""What a value must be, by the kind of pydantic's error."""
 
 
 def load(text: str, *, source: str = "job file") -> ElasticJob:
@@ -57,23 +71,40 @@ def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
         raise ConfigError(_sentence(error, {}, source)) from None
 
 
-def _sentence(error: ValidationError, lines: dict[Path, int], source: str) -> str:
+def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> ElasticPolicy:
+    """Check the fields of an elastic policy, as for ``parse``.
+
+    Raises:
+        ConfigError: as for ``parse``.
+    """
+    try:
+        return ElasticPolicy.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, {}, source, ElasticPolicy)) from None
+
+
+def _sentence(
+    error: ValidationError,
+    lines: dict[Path, int],
+    source: str,
+    model: type[BaseModel] = ElasticJob,
+) -> str:
     """Say the first error of the most telling kind: an unknown field explains a missing one."""
     errors = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     first = errors[0]
     path: Path = tuple(first["loc"])
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
     where = source if line is None else f"{source} line {line}"
-    return " ".join(f"{where}: {_what(first, path)}".split())
+    return " ".join(f"{where}: {_what(first, path, model)}".split())
 
 
-def _what(error: Any, path: Path) -> str:
+def _what(error: Any, path: Path, model: type[BaseModel]) -> str:
     name, given = dotted(path), error.get("input")
     match error["type"]:
         case "impossible":
             return str(error["msg"])
         case "extra_forbidden":
-            valid = field_names(path[:-1])
+            valid = field_names(path[:-1], model)
             nearest = _nearest(str(path[-1]), valid)
             hint = f"did you mean {nearest}?" if nearest else f"valid are {', '.join(valid)}"
             return f"unknown field {name}; {hint}"
@@ -81,18 +112,16 @@ def _what(error: Any, path: Path) -> str:
             return f"{name} is missing"
         case "string_type":
             return f'{name} must be text; put it in quotes: "{given}"'
-        case "int_type" | "int_parsing" | "int_from_float":
-            return f"{name} must be a whole number, not {given!r}"
-        case "greater_than_equal":
-            return f"{name} must be at least {error['ctx']['ge']}, not {given!r}"
+        case "greater_than_equal" | "less_than_equal":
+            bound, limit = next(iter(error["ctx"].items()))
+            least_or_most = "at least" if bound == "ge" else "at most"
+            return f"{name} must be {least_or_most} {limit:g}, not {given!r}"
         case "literal_error":
             return f"{name} must be {error['ctx']['expected'].strip(chr(39))}, not {given!r}"
         case "too_short":
             return f"{name} must not be empty"
-        case "model_type" | "dict_type":
-            return f"{name} must be a mapping, not {given!r}"
-        case "list_type":
-            return f"{name} must be a list, not {given!r}"
+        case kind if kind in KINDS:
+            return f"{name} must be {KINDS[kind]}, not {given!r}"
         case _:
             return f"{name}: {error['msg']}"
 
@@ -109,9 +138,8 @@ def dotted(path: Path) -> str:
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
 
 
-def field_names(path: Path) -> list[str]:
-    """Return the valid fields at a path of the spec, as they are written in YAML."""
-    model: type[BaseModel] = ElasticJob
+def field_names(path: Path, model: type[BaseModel] = ElasticJob) -> list[str]:
+    """Return the valid fields at a path of a model, as they are written in YAML."""
     for part in path:
         inner = next(
             (
