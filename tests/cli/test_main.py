@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.observe.story import eventful
+from tests.observe.story import Story, eventful
 
 from pliant.cli.main import app, code_of
 from pliant.observe.status import board_of
@@ -38,6 +38,8 @@ class Coordinator(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    do_PATCH = do_POST  # noqa: N815 - the name that the server looks for
 
     def log_message(self, *arguments: object) -> None:
         pass
@@ -237,14 +239,80 @@ def test_stop_says_what_happens_and_no_target(
     assert capsys.readouterr().out == "stop after the next step\n"
 
 
+def test_the_policy_is_shown_as_a_job_file_has_it(
+    coordinator: type[Coordinator], capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.answer = (200, {"maxReplicas": None, "backoff": {"factor": 2.0}, "spares": 1})
+
+    assert code_of(["policy", "show"]) == 0
+
+    assert capsys.readouterr().out == "maxReplicas: none\nbackoff:\n  factor: 2\nspares: 1\n"
+
+
+def test_changes_of_the_policy_are_sent_as_they_are_typed(
+    coordinator: type[Coordinator], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["maxReplicas=6", "backoff.factor=1.5", "replicaDiscreteValues=2,4,8", "spares=none"]
+
+    assert code_of(["policy", "set", *words, "amortization=false"]) == 0
+
+    asked = {
+        "maxReplicas": 6,
+        "backoff": {"factor": 1.5},
+        "replicaDiscreteValues": [2, 4, 8],
+        "spares": None,
+        "amortization": False,
+    }
+    assert coordinator.asked == [("PATCH", "/v1/policy", asked, "Bearer secret")]
+    assert capsys.readouterr().out == "start r3, r4\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["maxReplicas"], "'maxReplicas' is not KEY=VALUE, for instance maxReplicas=6"),
+        (["maxReplicas="], "'maxReplicas=' is not KEY=VALUE, for instance maxReplicas=6"),
+        (["spares=1", "spares=2"], "spares is given twice"),
+        (["backoff=none", "backoff.factor=2"], "backoff.factor and backoff are both given"),
+    ],
+)
+def test_what_is_no_change_of_the_policy_is_refused(
+    coordinator: type[Coordinator],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    sentence: str,
+) -> None:
+    assert refused(capsys, "policy", "set", *words) == sentence
+    assert coordinator.asked == []
+
+
+def test_a_policy_that_the_job_refuses_changes_nothing_and_says_why(
+    coordinator: type[Coordinator], capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "the policy: minReplicas 3 is greater than maxReplicas 2"
+    coordinator.answer = (422, {"detail": why})
+
+    assert refused(capsys, "policy", "set", "minReplicas=3") == why
+
+
 @pytest.mark.usefixtures("coordinator")
 def test_explain_shows_decisions_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("runs/gpt/events.jsonl").open("a") as log:
+        held = Story().decided(
+            3, "stay at 3 replicas: 4 possible, but", would_change="time alone", looks_again_s=60.0
+        )
+        log.write(json.dumps(held.records[-1]) + "\n")
     assert code_of(["explain", "--json"]) == 0
 
     decisions = json.loads(capsys.readouterr().out)["decisions"]
-    assert decisions[-1]["reason"] == "grow from 2 to 3 replicas: r2 is lost"
+    assert decisions[-2]["reason"] == "grow from 2 to 3 replicas: r2 is lost"
+    assert decisions[-1]["would_change"] == "time alone"
+    assert decisions[-1]["looks_again_at"] == decisions[-1]["at"] + 60.0
     assert code_of(["explain"]) == 0
-    assert "r2 is lost" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "r2 is lost" in said
+    assert "to change it: time alone" in said
+    assert "looks again at " in said
 
 
 @pytest.mark.usefixtures("coordinator")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pliant.cli.policy import changes_of, words_of
 from pliant.cli.settings import (
     SETTINGS,
+    fields_without_flags,
     job_name,
     output_directory,
     policy_of,
@@ -18,6 +21,7 @@ from pliant.cli.settings import (
     shown_replica,
 )
 from pliant.core.errors import ConfigError
+from pliant.core.policy import Backoff, ElasticPolicy
 from pliant.spec.load import load
 
 JOB = """\
@@ -32,6 +36,72 @@ spec:
 
 def policy(**arguments: Any) -> Any:
     return policy_of(resolve(arguments, {}, None))
+
+
+def test_fields_of_the_policy_come_each_from_the_first_that_gives_it() -> None:
+    job = load(
+        JOB.replace(
+            "maxReplicas: 6", "maxReplicas: 6, spares: 1, backoff: {factor: 3, maxInSeconds: 60}"
+        )
+    )
+    environ = {"PLIANT_POLICY": "spares=2 scalingTimeoutInSeconds=30"}
+
+    found = policy_of(resolve({"policy": {"scalingTimeoutInSeconds": 5}}, environ, job))
+
+    assert (found.min_replicas, found.max_replicas) == (2, 6)
+    assert (found.spares, found.scaling_timeout_s) == (2, 5)
+    assert found.backoff == Backoff(factor=3, max_s=60)
+
+
+def test_a_list_of_sizes_brings_its_own_minimum() -> None:
+    found = policy(policy={"replicaDiscreteValues": [2, 4]})
+
+    assert (found.min_replicas, found.replica_discrete_values) == (2, (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"maxReplicas": 4}, "maxReplicas is set with --max, not with --policy"),
+        ({"spare": 1}, "--policy: unknown field spare; did you mean spares?"),
+        ({"spares": "x"}, "--policy: spares must be a whole number, not 'x'"),
+    ],
+)
+def test_a_field_that_cannot_be_set_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policy(policy=fields)
+
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ElasticPolicy(),
+        ElasticPolicy(min_replicas=2, max_replicas=6, start_replicas=4, replica_increment_step=2),
+        ElasticPolicy(min_replicas=2, replica_discrete_values=(2, 4), backoff=Backoff(factor=3)),
+        ElasticPolicy(scaling_timeout_s=0.5, amortization=False, min_marginal_efficiency=0.1),
+    ],
+)
+def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: ElasticPolicy) -> None:
+    told = json.loads(json.dumps(fields_without_flags(given)))
+    sizes = {
+        f"{name}_replicas": getattr(given, f"{name}_replicas") for name in ("min", "max", "start")
+    }
+
+    assert policy(policy=told, **sizes) == given
+    words = words_of(told)
+    assert policy(policy=changes_of(words), **sizes) == given
+
+
+def test_an_environment_variable_that_is_no_policy_is_named() -> None:
+    with pytest.raises(ConfigError, match="PLIANT_POLICY: 'spares' is not KEY=VALUE"):
+        resolve({}, {"PLIANT_POLICY": "spares"}, None)
+
+
+@pytest.mark.parametrize("word", ["spares=1", "backoff.factor=1.5", "replicaDiscreteValues=[2,4]"])
+def test_words_for_a_job_in_the_background_say_the_same(word: str) -> None:
+    assert words_of(changes_of([word])) == [word]
 
 
 @pytest.mark.parametrize(

@@ -217,8 +217,9 @@ def test_people_need_the_token(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for token in (None, "x", "Secret"):
             async with world.people(token) as people:
-                for path in ("/v1/status", "/v1/explain", "/v1/events"):
+                for path in ("/v1/status", "/v1/explain", "/v1/events", "/v1/policy"):
                     assert (await people.get(path)).status_code == 401
+                assert (await people.patch("/v1/policy", json={})).status_code == 401
                 for path in ("/v1/scale", "/v1/stop", "/v1/replicas/r1/kill"):
                     assert (await people.post(path, json={})).status_code == 401
 
@@ -253,6 +254,55 @@ def test_wishes_are_answered_with_the_cores_reason(tmp_path: Path) -> None:
         assert "r9" in unknown.json()["detail"]
         assert last.status_code == 409
         assert "min" in last.json()["detail"]
+
+    play(tmp_path, scene)
+
+
+def test_the_policy_is_changed_field_by_field_and_a_new_coordinator_has_it(tmp_path: Path) -> None:
+    async def change(world: World) -> None:
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            await hear(agent)
+            changes = {"minReplicas": 2, "backoff": {"factor": 3}}
+
+            accepted = await people.patch("/v1/policy", json=changes)
+            found = (await people.get("/v1/policy")).json()
+            contradiction = await people.patch("/v1/policy", json={"maxReplicas": 1})
+            impossible = await people.patch("/v1/policy", json={"maxReplicas": 9, "minReplicas": 9})
+            after = (await people.get("/v1/policy")).json()
+
+        assert accepted.status_code == 202
+        assert accepted.json()["reason"] == "policy set: minReplicas=2 backoff.factor=3"
+        assert (found["minReplicas"], found["maxReplicas"]) == (2, 2)
+        assert found["backoff"]["factor"] == 3
+        assert contradiction.status_code == 422
+        assert contradiction.json()["detail"] == (
+            "the policy: minReplicas 2 is greater than maxReplicas 1"
+        )
+        assert impossible.status_code == 409
+        assert impossible.json()["detail"] == "minReplicas=9, but the nodes can run 2"
+        assert after == found
+        assert world.driver.board.as_json()["min_replicas"] == 2
+
+    async def look(world: World) -> None:
+        async with world.people() as people:
+            found = (await people.get("/v1/policy")).json()
+        assert (found["minReplicas"], found["backoff"]["factor"]) == (2, 3)
+
+    play(tmp_path, change)
+    play(tmp_path, look)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"maxReplica": 3}, {"spares": "1"}, {"backoff": {"factor": 0}}, {"maxReplicas": {"a": 1}}, []],
+)
+def test_a_malformed_policy_changes_nothing(tmp_path: Path, changes: object) -> None:
+    async def scene(world: World) -> None:
+        before = world.driver.policy
+        async with world.people() as people:
+            assert (await people.patch("/v1/policy", json=changes)).status_code == 422
+        assert world.driver.policy is before
 
     play(tmp_path, scene)
 

@@ -1116,6 +1116,31 @@ TYPED = [
         proof="tests/core/test_policy.py::test_a_bound_above_the_slots_of_a_step_is_refused",
     ),
     Refusal(
+        sentence="maxReplicas is set with --max, not with --policy",
+        when="a field that has a flag is given in another way",
+        instead="`--max 4`; in a job file, `maxReplicas: 4`",
+        command="run --policy maxReplicas=4 train.py",
+    ),
+    Refusal(
+        sentence="--policy: replicaIncrementStep 2 and replicaDiscreteValues 2, 4 exclude each "
+        "other; give one of them",
+        when="fields of the policy contradict each other",
+        instead="one of the two",
+        command="run --policy replicaIncrementStep=2 --policy replicaDiscreteValues=2,4 train.py",
+    ),
+    Refusal(
+        sentence="'spares' is not KEY=VALUE, for instance maxReplicas=6",
+        when="`pliant policy set` or `--policy` gets a field without a value",
+        instead="`spares=1`, or `spares=none` for the default",
+        command="run --policy spares train.py",
+    ),
+    Refusal(
+        sentence="minReplicas=9, but the nodes can run 8",
+        when="`pliant policy set` asks for what nothing could train with",
+        instead="a smaller size, or first more nodes",
+        proof="tests/core/test_scenarios.py::test_scenario",
+    ),
+    Refusal(
         sentence="--name 'My Job' must be lower-case letters, digits and dashes, at most 63 of "
         "them",
         when="a name has other letters",

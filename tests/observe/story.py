@@ -40,8 +40,8 @@ class Story:
         self.write("plan", replica="r1", total_steps=total_steps, num_slots=num_slots)
         return self
 
-    def decided(self, target: int, reason: str) -> Story:
-        self.write("decision", target_replicas=target, reason=reason)
+    def decided(self, target: int, reason: str, **more: Any) -> Story:
+        self.write("decision", target_replicas=target, reason=reason, **more)
         return self
 
     def start(self, *replicas: str, after_s: float = 0.0) -> Story:

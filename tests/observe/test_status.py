@@ -154,6 +154,26 @@ def test_decisions_are_told_once_with_their_reasons() -> None:
     ]
 
 
+def test_the_newest_of_equal_decisions_says_when_it_looks_again() -> None:
+    story = Story().decided(3, "held", looks_again_s=9.0).start("r1", after_s=5.0)
+    story.decided(3, "held", would_change="time", looks_again_s=60.0)
+
+    (decision,) = decisions_of(story.records)
+
+    assert decision.at == story.records[0]["at"]
+    assert decision.looks_again_at == story.records[-1]["at"] + 60.0
+    assert decision.would_change == "time"
+
+
+def test_a_policy_set_while_the_job_runs_changes_its_bounds() -> None:
+    story = Story().started()
+
+    story.write("policy_changed", policy={}, min_replicas=2, max_replicas=6)
+
+    status = board_of(story.records).as_json()
+    assert (status["min_replicas"], status["max_replicas"]) == (2, 6)
+
+
 def test_goodput_charges_only_gaps_that_cross_a_generation() -> None:
     story = Story().started().start("r1", "r2").spare("r1", "r2", after_s=3.0)
     story.switch("r1", "r2").steps(10, 0.5).exited("r2", "signal", "SIGKILL")

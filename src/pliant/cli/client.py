@@ -37,6 +37,14 @@ class Client:
         """Wish for a number of replicas."""
         return self._ask("POST", "/v1/scale", {"target": target})
 
+    def policy(self) -> dict[str, Any]:
+        """Return every field of the elastic policy."""
+        return self._ask("GET", "/v1/policy")
+
+    def set_policy(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change some of them."""
+        return self._ask("PATCH", "/v1/policy", changes)
+
     def drain(self, replica: str, notice_s: float) -> dict[str, Any]:
         """Let a replica leave within ``notice_s``."""
         return self._ask("POST", f"/v1/replicas/{replica}/drain", {"notice_s": notice_s})

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pliant.cli.jobs import jobs_directory, running_jobs
+from pliant.cli.settings import fields_without_flags
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
@@ -323,6 +324,7 @@ def _log_start(
         policy={
             name: getattr(config.policy, f"{name}_replicas") for name in ("min", "max", "start")
         },
+        elastic_policy=fields_without_flags(config.policy),
         max_restarts=config.max_restarts,
         min_replicas=config.policy.min_replicas,
         max_replicas=config.policy.max_replicas or devices,

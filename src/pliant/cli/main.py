@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pliant.cli import checkpoint, jobs, screens, settings
+from pliant.cli import checkpoint, jobs, policy, screens, settings
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
@@ -51,6 +51,7 @@ app = typer.Typer(
 )
 
 app.add_typer(checkpoint.app)
+app.add_typer(policy.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
@@ -68,6 +69,14 @@ Name = Annotated[
 Init = Annotated[
     str | None,
     typer.Option("--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."),
+]
+Policy = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="KEY=VALUE",
+        help="A field of elasticPolicy, as pliant policy set takes it; may be repeated.",
+    ),
 ]
 MaxRestarts = Annotated[
     int | None,
@@ -126,6 +135,7 @@ def run(
     ] = None,
     init: Init = None,
     max_restarts: MaxRestarts = None,
+    elastic: Policy = None,
     port: Annotated[
         int | None,
         typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
@@ -162,6 +172,7 @@ def run(
         "out": out,
         "init": init,
         "max_restarts": max_restarts,
+        "policy": policy.changes_of(elastic or []),
         "port": port,
         "show": show,
         "resume": resume or None,
@@ -197,6 +208,7 @@ def coordinator(
     ] = None,
     init: Init = None,
     max_restarts: MaxRestarts = None,
+    elastic: Policy = None,
     port: Annotated[
         int | None, typer.Option("--port", metavar="N", help="Where its agents find it.")
     ] = None,
@@ -217,6 +229,7 @@ def coordinator(
         "out": out,
         "init": init,
         "max_restarts": max_restarts,
+        "policy": policy.changes_of(elastic or []),
         "port": port,
     }
     command, job = settings.read_command(target, arguments or [])
@@ -351,7 +364,7 @@ def resume(
 
 @app.command()
 def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
-    """Show the last decisions about the job's size, with their reasons."""
+    """Show why the job has its size, and what would change it."""
     records = log.read(jobs.find_run(job, out) / "events.jsonl").records
     decisions = decisions_of(records)
     interval = interval_of(records)

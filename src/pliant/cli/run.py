@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pliant.agent.agent import Agent, AgentConfig, nobody_listens
 from pliant.cli.hosting import JobConfig, RuntimeFiles, hosted, locked, refuse_second
+from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import NodeId
 from pliant.wire.notes import Work
 
@@ -47,6 +48,11 @@ def count_devices() -> int:
     return len(accelerators) or min(CPU_DEVICES, len(os.sched_getaffinity(0)))
 
 
+def most_replicas(policy: ElasticPolicy) -> int:
+    """Return how many replicas an explicit maximum wants room for, spares included."""
+    return policy.max_replicas + policy.spares if policy.max_replicas else 0
+
+
 async def _run(config: JobConfig, observer: Observer | None) -> int:
     refuse_second(config.name)
     with locked(config.out, alone=True):
@@ -64,7 +70,7 @@ def _agent(config: JobConfig, work: Work, observer: Observer | None) -> Agent:
     return Agent(
         AgentConfig(
             node=NodeId(socket.gethostname()),
-            devices=config.policy.max_replicas or count_devices(),
+            devices=max(most_replicas(config.policy), count_devices()),
             environment=dict(os.environ),
             address=config.address,
             work=work,

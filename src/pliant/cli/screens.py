@@ -92,13 +92,18 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
 
 
 def decisions_table(decisions: Sequence[Reasoned]) -> Table:
-    """Draw decisions with their reasons."""
+    """Draw decisions with their reasons, and what would bring another answer."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("when", no_wrap=True)
     table.add_column("target", justify="right")
     table.add_column("why")
     for decision in decisions:
-        table.add_row(clock(decision.at), str(decision.target_replicas), decision.reason)
+        why = Text(decision.reason)
+        if decision.would_change:
+            why.append(f"\nto change it: {decision.would_change}", style="dim")
+        if decision.looks_again_at is not None:
+            why.append(f"\nlooks again at {clock(decision.looks_again_at)}", style="dim")
+        table.add_row(clock(decision.at), str(decision.target_replicas), why)
     return table
 
 

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pliant.cli.policy import changes_of
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.spec.job import NAME, ElasticJob
-from pliant.spec.load import load
+from pliant.spec.load import load, parse_policy
+from pliant.spec.policy import core_policy, document_of, merged
+
+FLAGS = {"minReplicas": "--min", "maxReplicas": "--max"}
+"""Fields of the policy that have flags of their own."""
 
 DEFAULT_RESTARTS = Settings().restart_budget
 """Replicas replaced after a fault before a job gives up."""
@@ -74,6 +79,13 @@ SETTINGS = (
         parse=_whole,
     ),
     Setting(
+        name="policy",
+        flag="--policy",
+        variable="PLIANT_POLICY",
+        from_file=lambda job: _fields_of(job),
+        parse=lambda text: changes_of(text.split()),
+    ),
+    Setting(
         name="max_restarts",
         flag="--max-restarts",
         variable="PLIANT_MAX_RESTARTS",
@@ -106,7 +118,27 @@ def resolve(
     Raises:
         ConfigError: an environment variable cannot be read.
     """
-    return {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
+    resolved = {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
+    resolved["policy"] = _every_field(arguments, environ, job)
+    return resolved
+
+
+def _every_field(
+    arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
+) -> Resolved:
+    """Take each field of the policy from the first place that gives it."""
+    fields: dict[str, Any] = {}
+    source = "default"
+    item = next(item for item in SETTINGS if item.name == "policy")
+    nothing: dict[str, Any] = {}
+    for found in (
+        _resolve(item, nothing, nothing, job),
+        _resolve(item, nothing, environ, None),
+        _resolve(item, arguments, nothing, None),
+    ):
+        if found.value:
+            fields, source = merged(fields, found.value), found.source
+    return Resolved(value=fields, source=source)
 
 
 def _resolve(
@@ -117,6 +149,8 @@ def _resolve(
     if environ.get(item.variable):
         try:
             return Resolved(value=item.parse(environ[item.variable]), source=item.variable)
+        except ConfigError as error:
+            raise ConfigError(f"{item.variable}: {error}") from None
         except ValueError:
             what = "1 or 0" if item.parse is _switch else "a whole number"
             raise ConfigError(f"{item.variable}={environ[item.variable]} must be {what}") from None
@@ -125,8 +159,20 @@ def _resolve(
     return Resolved(value=item.default, source="default")
 
 
+def _fields_of(job: ElasticJob) -> dict[str, Any]:
+    """Return the fields of the policy that a job file gives, but for those that have flags."""
+    given = job.spec.elastic_policy.model_dump(by_alias=True, exclude_unset=True)
+    return {name: value for name, value in given.items() if name not in FLAGS}
+
+
+def fields_without_flags(policy: ElasticPolicy) -> dict[str, Any]:
+    """Return what ``--policy`` would have to say for this policy, sizes with flags aside."""
+    fields = document_of(policy, is_whole=False)
+    return {name: value for name, value in fields.items() if name not in FLAGS}
+
+
 def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
-    """Return the core's bounds; contradictions are named by the flags that people typed.
+    """Return the core's policy; contradicting bounds are named by the flags that people typed.
 
     Raises:
         ConfigError: the sizes are not positive, or contradict each other.
@@ -143,9 +189,15 @@ def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
         raise ConfigError(f"{first} is less than {least}")
     if None not in (start.value, high.value) and start.value > high.value:
         raise ConfigError(f"{first} is greater than {most}")
-    return ElasticPolicy(
-        min_replicas=low.value, max_replicas=high.value, start_replicas=start.value
-    )
+    fields = dict(settings["policy"].value)
+    for name, flag in FLAGS.items():
+        if name in fields:
+            raise ConfigError(f"{name} is set with {flag}, not with --policy")
+    if low.source != "default":
+        fields["minReplicas"] = low.value
+    if high.value is not None:
+        fields["maxReplicas"] = high.value
+    return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
 
 
 def _typed(flag: str, given: Resolved) -> str:

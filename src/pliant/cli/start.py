@@ -26,6 +26,7 @@ from pliant.cli.jobs import (
     running_jobs,
     suspended_jobs,
 )
+from pliant.cli.policy import words_of
 from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
@@ -172,6 +173,7 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
         raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
     given = {
         **{f"{name}_replicas": last["policy"].get(name) for name in ("min", "max", "start")},
+        "policy": last.get("elastic_policy"),
         "name": last["job"],
         "out": out,
         "max_restarts": last.get("max_restarts"),
@@ -332,8 +334,10 @@ def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out:
         ("--show", "show"),
         ("--init", "init"),
     ):
-        if settings[key].value is not None:
+        if settings[key].value is not None and settings[key].source != "default":
             arguments += [flag, str(settings[key].value)]
+    for word in words_of(settings["policy"].value):
+        arguments += ["--policy", word]
     arguments += ["--resume"] if settings["resume"].value else []
     return [*arguments, *command]
 

@@ -4,6 +4,7 @@ Owns paths, bodies, status codes and who may ask what.  Decides nothing: a wish 
 event, and the answer is the core's own.
 
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
+    GET, PATCH /v1/policy                                   the elastic policy, as in the job file
     POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   wishes: 202, or 409 with the reason
     WS   /v1/agents                                         agents
     GET  /metrics  /healthz                                 machines; the only ones without a token
@@ -12,6 +13,7 @@ event, and the answer is the core's own.
 from __future__ import annotations
 
 import hmac
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import Driver
 from pliant.coordinator.metrics import registry_of
+from pliant.core.errors import ConfigError
 from pliant.core.vocabulary import (
     DrainRequested,
     Event,
     KillRequested,
+    PolicySet,
     ReplicaId,
     Scaled,
     StopRequested,
@@ -35,6 +39,8 @@ from pliant.core.vocabulary import (
 )
 from pliant.observe.explain import decisions_of
 from pliant.observe.log import follow, read
+from pliant.spec.load import parse_policy
+from pliant.spec.policy import document_of, merged, start_that_fits, told
 from pliant.wire.notes import Work
 
 DEFAULT_NOTICE_S = 30.0
@@ -75,6 +81,12 @@ class Explanation(BaseModel):
     at: float
     target_replicas: int | None
     reason: str
+
+    would_change: str | None
+    """What would have to change for another answer."""
+
+    looks_again_at: float | None
+    """When it looks again though nothing happens, in seconds since 1970."""
 
 
 class Events(BaseModel):
@@ -126,10 +138,12 @@ def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
     async def explain() -> list[Explanation]:
         """Return the last decisions, oldest first."""
         records = read(events_path).records
-        return [
-            Explanation(at=one.at, target_replicas=one.target_replicas, reason=one.reason)
-            for one in decisions_of(records)
-        ]
+        return [Explanation(**asdict(one)) for one in decisions_of(records)]
+
+    @people.get("/policy")
+    async def read_policy() -> dict[str, Any]:
+        """Return the elastic policy that counts now, every field of it."""
+        return document_of(driver.policy)
 
     @people.get("/events")
     async def events(after: Annotated[int, Query(ge=0)] = 0) -> Events:
@@ -148,6 +162,16 @@ def _add_wishes(people: APIRouter, driver: Driver) -> None:
     async def scale(body: ScaleBody) -> Accepted:
         """Wish for a number of replicas."""
         return await _wish(driver, Scaled(target=body.target))
+
+    @people.patch("/policy", status_code=202)
+    async def set_policy(changes: dict[str, Any]) -> Accepted:
+        """Change fields of the elastic policy; null sets a default.  422 if they contradict."""
+        try:
+            wanted = parse_policy(merged(document_of(driver.policy), changes))
+        except ConfigError as error:
+            raise HTTPException(422, str(error)) from None
+        policy = start_that_fits(wanted, driver.policy.start_replicas)
+        return await _wish(driver, PolicySet(policy=policy, said=told(changes)))
 
     @people.post("/stop", status_code=202)
     async def stop() -> Accepted:

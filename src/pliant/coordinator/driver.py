@@ -27,6 +27,7 @@ from pliant.coordinator.register import RegisterFile
 from pliant.core import controller
 from pliant.core.errors import PermanentError
 from pliant.core.job import Job, Ready, Settings
+from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
     NO_GENERATION,
     Command,
@@ -48,6 +49,7 @@ from pliant.core.vocabulary import (
 )
 from pliant.observe.log import EventLog, Record, fields_of, plain, read
 from pliant.observe.status import Board
+from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
 from pliant.wire.notes import (
     AgentFailed,
@@ -181,6 +183,11 @@ class Driver:
         """Number of this coordinator; known once it has begun."""
         return self._state.membership.incarnation
 
+    @property
+    def policy(self) -> ElasticPolicy:
+        """What counts now: what someone has set, or what the job was started with."""
+        return self._state.policy or self._settings.policy
+
     # --- from agents and people --------------------------------------------------
 
     def put(self, event: Event) -> None:
@@ -239,6 +246,8 @@ class Driver:
         """
         if self._register is None:
             await self.begin()
+        if self._state.policy is not None:  # of a coordinator before
+            self._write_policy()
         try:
             while self._end is None:
                 await self._look()
@@ -339,10 +348,13 @@ class Driver:
         return silent
 
     async def _step(self, event: Event, now_s: float) -> Ready:
+        policy = self.policy
         self._state, ready = controller.step(
             self._state, event, now_s=now_s, settings=self._settings
         )
-        self._write_event(event, ready)
+        self._write_event(event, ready, now_s)
+        if self.policy != policy:
+            self._write_policy()
         await self._carry_out(ready)
         self.board.stale = self._state.stale + self._state.membership.stale
         return ready
@@ -402,7 +414,7 @@ class Driver:
 
     # --- the log ----------------------------------------------------------------------
 
-    def _write_event(self, event: Event, ready: Ready) -> None:
+    def _write_event(self, event: Event, ready: Ready, now_s: float) -> None:
         """Log an event; a tick or heartbeat without effect would only fill the disk."""
         silent = isinstance(event, Ticked | Progressed) and not ready.commands
         if not silent:
@@ -410,11 +422,21 @@ class Driver:
         if isinstance(event, Exited):
             self._homes.pop(event.replica, None)
         if ready.decision is not None:
-            self.log.write_value(ready.decision)
+            decision = ready.decision
+            wait_s = decision.earliest_s - now_s if decision.is_waiting else None
+            self.log.write_value(decision, looks_again_s=wait_s)
         if ready.declined is not None:
             self.log.write_value(ready.declined)
         for sentence in ready.notes:
             self.log.write("note", text=sentence)
+
+    def _write_policy(self) -> None:
+        self.log.write(
+            "policy_changed",
+            policy=document_of(self.policy),
+            min_replicas=self.policy.min_replicas,
+            max_replicas=self.policy.max_replicas,
+        )
 
     def _note(self, note: Message) -> None:
         if type(note) in LOGGED_AS:

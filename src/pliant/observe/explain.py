@@ -1,13 +1,13 @@
 """Why the job has the size it has: its last decisions with their reasons.
 
-Owns nothing but the selection; every reason is the sentence that the decision itself carried.
+Owns nothing but the selection; every sentence is one that the decision itself carried.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.observe.log import Record
 
@@ -21,6 +21,12 @@ class Reasoned:
     at: float
     target_replicas: int | None
     reason: str
+
+    would_change: str | None = None
+    """What would have to change for another answer; None in logs that do not say it."""
+
+    looks_again_at: float | None = None
+    """When it looks again though nothing happens; None: time alone changes nothing."""
 
 
 def interval_of(records: Iterable[Record]) -> str | None:
@@ -38,16 +44,20 @@ def decisions_of(records: Iterable[Record], last: int = LAST) -> list[Reasoned]:
     for record in records:
         if record.get("kind") != "decision":
             continue
-        target = record.get("target_replicas")
+        target, change = record.get("target_replicas"), record.get("would_change")
+        at, wait_s = float(record.get("at") or 0.0), record.get("looks_again_s")
         decision = Reasoned(
-            at=float(record.get("at") or 0.0),
+            at=at,
             target_replicas=target if isinstance(target, int) else None,
             reason=str(record.get("reason") or "no reason given"),
+            would_change=None if change is None else str(change),
+            looks_again_at=at + wait_s if isinstance(wait_s, int | float) else None,
         )
         same = kept and (kept[-1].target_replicas, kept[-1].reason) == (
             decision.target_replicas,
             decision.reason,
         )
-        if not same:
-            kept.append(decision)
+        if same:
+            decision = replace(decision, at=kept.pop().at)
+        kept.append(decision)
     return list(kept)

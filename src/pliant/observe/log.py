@@ -23,7 +23,9 @@ and commands by their snake_case name, and these:
     coordinator_started  out, url, pid; another coordinator goes on with what runs
     worker        replica, node, pid
     plan          num_slots, total_steps, num_samples, global_batch, micro_batch
-    decision      target_replicas, reason, ...
+    decision      target_replicas, reason, would_change, looks_again_s, ...; the last is None if
+                  time alone brings no other answer
+    policy_changed  policy, min_replicas, max_replicas; also of a coordinator that takes over
     commit        step, generation, loss, grad_norm, samples, step_s, by
     metrics       step, values
     traceback     replica, text

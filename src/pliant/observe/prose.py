@@ -118,6 +118,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "refused": _refused,
     "dismiss": lambda r, who: f"{_names(r.get('to'))} must leave: {r.get('reason')}",
     "scaled": lambda r, who: f"asked for {count(r.get('target'), 'replica')}",
+    "policy_set": lambda r, who: f"asked for another policy: {r.get('said') or 'no word of it'}",
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: STOPPING,

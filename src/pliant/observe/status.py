@@ -112,7 +112,15 @@ class Board:
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
         match record.get("kind"):
-            case "job_started" | "plan" | "decision" | "end_job" | "job_ended" | "stop_requested":
+            case (
+                "job_started"
+                | "policy_changed"
+                | "plan"
+                | "decision"
+                | "end_job"
+                | "job_ended"
+                | "stop_requested"
+            ):
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
