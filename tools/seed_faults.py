@@ -2,6 +2,7 @@
 
     python tools/seed_faults.py             # all of them, a table at the end
     python tools/seed_faults.py R7 R15      # some rules
+    python tools/seed_faults.py P8 --suite tests/core/test_policy*.py tests/core/test_scenarios.py
     python tools/seed_faults.py --list
 
 Each fault is a piece of text and what replaces it, applied to a copy of ``src``; the core suite
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
+from tools.policy_faults import POLICY_FAULTS  # noqa: E402
 from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 
 CORE = Path("src") / "pliant" / "core"
@@ -63,7 +65,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     arguments = parser.parse_args()
-    known = [*FAULTS, *RESTART_FAULTS]
+    known = [*FAULTS, *RESTART_FAULTS, *POLICY_FAULTS]
     faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
     if arguments.list:
         print("\n".join(f"{fault.rule:5} {fault.what}" for fault in faults))
