@@ -92,8 +92,8 @@ one replica, digests verified, and `dcp.load` in place on all ranks, which verif
 read what was just written, from the page cache where it is a file. Steps count as *while a save is
 written* if they began before it was durable; time lost is their sum beyond as many quiet ones.
 *extra memory*: high-water mark of a worker's resident memory in a turn, beyond that of its steps
-before the first save (`/proc/self/clear_refs`); the limit is state / replicas + 64 MB, or 190 MB for S3. glibc keeps
-freed memory on all sides. A ratio is of one block."""
+before the first save (`/proc/self/clear_refs`); the limit is state / replicas + 64 MB, or
+190 MB for S3. glibc keeps freed memory on all sides. A ratio is of one block."""
 
 
 @contextlib.contextmanager
