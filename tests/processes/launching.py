@@ -22,7 +22,7 @@ from pliant.observe.log import Record, read
 
 HERE = Path(__file__).parent
 FAKE_WORKER = HERE / "fake_worker.py"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 MARK = "PLIANT_TEST_MARK"
 
 
