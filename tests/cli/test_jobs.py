@@ -32,7 +32,7 @@ def gone() -> int:
 def test_the_only_job_is_found(tmp_path: Path) -> None:
     job = find_job(None, record(tmp_path, "gpt", os.getpid()))
 
-    assert (job.job, job.out, job.token()) == ("gpt", Path("/runs/gpt"), "secret")
+    assert (job.name, job.out, job.token()) == ("gpt", Path("/runs/gpt"), "secret")
 
 
 def test_without_a_job_it_says_how_to_start_one(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
         find_job(None, tmp_path)
 
     assert str(caught.value) == ("several jobs are running, say which with --job: early, late")
-    assert find_job("late", tmp_path).job == "late"
+    assert find_job("late", tmp_path).name == "late"
 
 
 def test_a_name_that_does_not_run_is_refused_with_those_that_do(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_records_of_the_gone_are_removed_by_whoever_looks(tmp_path: Path) -> Non
     record(tmp_path, "old", gone())
     record(tmp_path, "new", os.getpid())
 
-    assert [job.job for job in running_jobs(tmp_path)] == ["new"]
+    assert [job.name for job in running_jobs(tmp_path)] == ["new"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.token"]
 
 

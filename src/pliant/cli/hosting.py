@@ -13,17 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import signal
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pliant.cli.jobs import jobs_directory, running_jobs
+from pliant.cli.discovery import RuntimeFiles, write_privately
+from pliant.cli.jobs import running_jobs
 from pliant.cli.settings import fields_without_flags
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.job import Settings
@@ -74,48 +73,6 @@ class JobConfig:
             init=str(self.init.absolute()) if self.init else None,
             holder=_holder(self),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeFiles:
-    """What says that the job runs, and who may talk to it; gone when it ends."""
-
-    record: Path
-    token: Path
-
-    @classmethod
-    def of(cls, name: str) -> RuntimeFiles:
-        """Return those of a job."""
-        directory = jobs_directory()
-        return cls(directory / f"{name}.json", directory / f"{name}.token")
-
-    def write(self, config: JobConfig, *, url: str, token: str) -> None:
-        """Write the token, for this user only, and then the record that points to it.
-
-        Raises:
-            ConfigError: the state directory cannot be written.
-        """
-        values = {
-            "job": config.name,
-            "url": url,
-            "pid": os.getpid(),
-            "started": time.time(),
-            "out": str(config.out.absolute()),
-        }
-        try:
-            self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for path, text in ((self.token, token), (self.record, json.dumps(values))):
-                _write_privately(path, text)
-        except OSError as error:
-            sentence = f"{self.record.parent} cannot be written: {error.strerror}"
-            raise ConfigError(sentence) from error
-
-    def remove(self) -> None:
-        """Remove what ``write`` wrote, if it is still this process's."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if json.loads(self.record.read_text())["pid"] == os.getpid():
-                self.token.unlink(missing_ok=True)
-                self.record.unlink()  # last: whoever finds it alone knows what to remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +159,7 @@ async def hosted(
     from pliant.coordinator.server import Server, open_socket, url_of
 
     sock = open_socket(config.address, config.port)
-    url, files = url_of(sock), RuntimeFiles.of(config.name)
+    url, files = url_of(sock), RuntimeFiles.of("job", config.name)
     log = EventLog(log_path(config.out), job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
@@ -220,7 +177,7 @@ async def hosted(
         await driver.begin()
         try:
             await server.start()
-            files.write(config, url=url, token=token)
+            files.write(url=url, token=token, out=config.out)
             _log_start(log, config, url, follows=follows, devices=devices)
             yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
         finally:
@@ -242,7 +199,7 @@ def lasting_token(out: Path) -> str:
     path = out / TOKEN
     try:
         if not path.exists():
-            _write_privately(path, secrets.token_urlsafe(32))
+            write_privately(path, secrets.token_urlsafe(32))
         return path.read_text().strip()
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
@@ -273,7 +230,7 @@ def refuse_second(name: str, *, besides: Path | None = None) -> None:
         ConfigError: one does.
     """
     for job in running_jobs():
-        if job.job == name and (besides is None or job.out != besides.absolute()):
+        if job.name == name and (besides is None or job.out != besides.absolute()):
             sentence = f"a job named {name} is running already; choose another with --name"
             raise ConfigError(sentence)
 
@@ -343,12 +300,3 @@ def _holder(config: JobConfig) -> str:
     fresh.write_text(f"{holder}\n")
     fresh.replace(path)
     return holder
-
-
-def _write_privately(path: Path, text: str) -> None:
-    """Write a file that only this user can read, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-    fresh.replace(path)

@@ -1,85 +1,34 @@
 """Finding jobs: which run here, and which one a command is about.
 
-Owns the reading of the discovery records that ``pliant run`` leaves below the user's state
-directory.  Knows nothing of what a job is doing; that is asked over its URL.
+Owns the choice among the discovery records, and those of suspended jobs.  Knows nothing of what a
+job is doing; that is asked over its URL.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.cli.discovery import Served, directory_of, served
 from pliant.core.errors import ConfigError
 
 NONE_RUNNING = "no job is running; start one with pliant run"
-
-STARTED_S = 60.0
-"""A token without a record is of a job that was killed, if it is as old as that, in seconds."""
 
 SUSPENDED = ".suspended"
 """Ends the names of records of jobs that do not run and can go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
-    """One discovery record whose process lives."""
-
-    job: str
-    url: str
-    pid: int
-    out: Path
-    started: float
-    token_file: Path
-
-    def token(self) -> str:
-        """Read the token that the job's REST interface asks for.
-
-        Raises:
-            ConfigError: only the user who started the job can read it.
-        """
-        try:
-            return self.token_file.read_text().strip()
-        except OSError as error:
-            raise ConfigError(
-                f"the token of job {self.job} cannot be read: {error.strerror}"
-            ) from None
-
-
 def jobs_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where discovery records lie."""
-    environ = os.environ if environ is None else environ
-    state = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(state) / "pliant" / "jobs"
+    """Return where the records of jobs lie."""
+    return directory_of("job", environ)
 
 
-def running_jobs(directory: Path | None = None) -> list[RunningJob]:
+def running_jobs(directory: Path | None = None) -> list[Served]:
     """Return every running job, oldest first; remove the records of those that are gone."""
-    directory = jobs_directory() if directory is None else directory
-    found = []
-    for path in sorted(directory.glob("*.json")):
-        job = _read(path)
-        if job is not None and _lives(job.pid):
-            found.append(job)
-        elif job is not None:
-            for stale in (job.token_file, path):
-                with suppress(OSError):
-                    stale.unlink()
-    _sweep(directory)
-    return sorted(found, key=lambda job: job.started)
-
-
-def _sweep(directory: Path) -> None:
-    """Remove the tokens of jobs that were killed before they could be found."""
-    for token in directory.glob("*.token"):
-        with suppress(OSError):
-            is_old = time.time() - token.stat().st_mtime > STARTED_S
-            if is_old and not token.with_suffix(".json").exists():
-                token.unlink()
+    return served("job", directory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +72,7 @@ def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
     return found
 
 
-def find_job(name: str | None = None, directory: Path | None = None) -> RunningJob:
+def find_job(name: str | None = None, directory: Path | None = None) -> Served:
     """Return the job that is meant.
 
     Raises:
@@ -131,7 +80,7 @@ def find_job(name: str | None = None, directory: Path | None = None) -> RunningJ
     """
     jobs = running_jobs(directory)
     if name is not None:
-        named = next((job for job in jobs if job.job == name), None)
+        named = next((job for job in jobs if job.name == name), None)
         if named is not None:
             return named
         others = f"running: {_names(jobs)}" if jobs else "none is; start one with pliant run"
@@ -197,28 +146,5 @@ def find_resumable(which: str | None, directory: Path | None = None) -> Path:
     return max(logs, key=lambda path: path.stat().st_mtime).parent
 
 
-def _read(path: Path) -> RunningJob | None:
-    try:
-        values = json.loads(path.read_text())
-        return RunningJob(
-            job=str(values["job"]),
-            url=str(values["url"]),
-            pid=int(values["pid"]),
-            out=Path(values["out"]),
-            started=float(values["started"]),
-            token_file=path.with_suffix(".token"),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # being written, or not ours
-
-
-def _lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in "ZX"
-
-
-def _names(jobs: list[RunningJob]) -> str:
-    return ", ".join(job.job for job in jobs)
+def _names(jobs: list[Served]) -> str:
+    return ", ".join(job.name for job in jobs)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pliant.agent.agent import Agent, AgentConfig, nobody_listens
-from pliant.cli.hosting import JobConfig, RuntimeFiles, hosted, locked, refuse_second
+from pliant.cli.discovery import RuntimeFiles
+from pliant.cli.hosting import JobConfig, hosted, locked, refuse_second
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import NodeId
 from pliant.wire.notes import Work
@@ -66,7 +67,7 @@ async def _run(config: JobConfig, observer: Observer | None) -> int:
 
 
 def _agent(config: JobConfig, work: Work, observer: Observer | None) -> Agent:
-    files = RuntimeFiles.of(config.name)
+    files = RuntimeFiles.of("job", config.name)
     return Agent(
         AgentConfig(
             node=NodeId(socket.gethostname()),

@@ -241,7 +241,7 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
         )
     waited, pause = 0.0, threading.Event()
     while waited < DETACH_S:
-        job = next((job for job in running_jobs() if job.job == name), None)
+        job = next((job for job in running_jobs() if job.name == name), None)
         if job is not None:
             where = {"job": name, "pid": job.pid, "url": job.url, "out": str(out)}
             print(
