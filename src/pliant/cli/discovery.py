@@ -21,7 +21,6 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 
-
 STARTED_S = 60.0
 """A token without a record is of what was killed, if it is as old as that, in seconds."""
 

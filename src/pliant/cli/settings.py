@@ -16,8 +16,9 @@ from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
-from pliant.spec.job import NAME, ElasticJob
+from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
+from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy, document_of, merged
 
 FLAGS = {"minReplicas": "--min", "maxReplicas": "--max"}
@@ -259,10 +260,7 @@ def job_name(settings: Mapping[str, Resolved], script: str) -> str:
         made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
         return made[:63].strip("-") or "job"
     if not NAME.fullmatch(given.value):
-        raise ConfigError(
-            f"{given.source} {given.value!r} must be lower-case letters, digits and dashes,"
-            " at most 63 of them"
-        )
+        raise ConfigError(f"{given.source} {given.value!r} {NAME_RULE}")
     return str(given.value)
 
 

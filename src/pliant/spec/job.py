@@ -16,34 +16,24 @@ module of its own.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from pliant.core.errors import ConfigError
-from pliant.spec.model import Model, impossible
+from pliant.spec.model import Model, checked_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
 API_VERSION = "pliant.dev/v1alpha1"
 KIND = "ElasticJob"
 
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-
-def _job_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise impossible(
-            f"metadata.name {name!r} must be lower-case letters, digits and dashes,"
-            " at most 63 of them"
-        )
-    return name
 
 
 class Metadata(Model):
     """Who the job is; labels and annotations are kept for Kubernetes and mean nothing here."""
 
-    name: Annotated[str, AfterValidator(_job_name)]
+    name: Annotated[str, AfterValidator(checked_name)]
     namespace: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)

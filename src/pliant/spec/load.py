@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -32,9 +32,20 @@ KINDS = {
 }
 """What a value must be, by the kind of pydantic's error."""
 
+M = TypeVar("M", bound=BaseModel)
+
 
 def load(text: str, *, source: str = "job file") -> ElasticJob:
     """Parse a job file.
+
+    Raises:
+        ConfigError: as for ``load_as``.
+    """
+    return load_as(ElasticJob, text, source=source)
+
+
+def load_as(model: type[M], text: str, *, source: str) -> M:
+    """Parse a file of one kind.
 
     Raises:
         ConfigError: one sentence; names ``source``, the line and the nearest valid field.
@@ -54,9 +65,9 @@ def load(text: str, *, source: str = "job file") -> ElasticJob:
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
     try:
-        return ElasticJob.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, lines, source)) from None
+        raise ConfigError(_sentence(model, error, lines, source)) from None
 
 
 def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
@@ -68,7 +79,7 @@ def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
     try:
         return ElasticJob.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, {}, source)) from None
+        raise ConfigError(_sentence(ElasticJob, error, {}, source)) from None
 
 
 def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> ElasticPolicy:
@@ -80,14 +91,11 @@ def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> Elast
     try:
         return ElasticPolicy.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_sentence(error, {}, source, ElasticPolicy)) from None
+        raise ConfigError(_sentence(ElasticPolicy, error, {}, source)) from None
 
 
 def _sentence(
-    error: ValidationError,
-    lines: dict[Path, int],
-    source: str,
-    model: type[BaseModel] = ElasticJob,
+    model: type[BaseModel], error: ValidationError, lines: dict[Path, int], source: str
 ) -> str:
     """Say the first error of the most telling kind: an unknown field explains a missing one."""
     errors = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
@@ -95,10 +103,10 @@ def _sentence(
     path: Path = tuple(first["loc"])
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
     where = source if line is None else f"{source} line {line}"
-    return " ".join(f"{where}: {_what(first, path, model)}".split())
+    return " ".join(f"{where}: {_what(model, first, path)}".split())
 
 
-def _what(error: Any, path: Path, model: type[BaseModel]) -> str:
+def _what(model: type[BaseModel], error: Any, path: Path) -> str:
     name, given = dotted(path), error.get("input")
     match error["type"]:
         case "impossible":
@@ -117,7 +125,7 @@ def _what(error: Any, path: Path, model: type[BaseModel]) -> str:
             least_or_most = "at least" if bound == "ge" else "at most"
             return f"{name} must be {least_or_most} {limit:g}, not {given!r}"
         case "literal_error":
-            return f"{name} must be {error['ctx']['expected'].strip(chr(39))}, not {given!r}"
+            return f"{name} must be {error['ctx']['expected'].replace(chr(39), '')}, not {given!r}"
         case "too_short":
             return f"{name} must not be empty"
         case kind if kind in KINDS:
@@ -139,8 +147,10 @@ def dotted(path: Path) -> str:
 
 
 def field_names(path: Path, model: type[BaseModel] = ElasticJob) -> list[str]:
-    """Return the valid fields at a path of a model, as they are written in YAML."""
+    """Return the valid fields at a path of a kind of file, as they are written in YAML."""
     for part in path:
+        if isinstance(part, int):
+            continue  # of the entries of a list
         inner = next(
             (
                 found
@@ -158,7 +168,7 @@ def field_names(path: Path, model: type[BaseModel] = ElasticJob) -> list[str]:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, type(int | None)):
+    if get_origin(annotation) in (Union, type(int | None), tuple, list):
         return next(filter(None, map(_model_in, get_args(annotation))), None)
     return None
 

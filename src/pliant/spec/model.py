@@ -1,13 +1,19 @@
-"""What all parts of the job spec have in common: how names are written, and how they are refused.
+"""What the models of all kinds of files share: how they are written, and how they refuse.
 
-Knows nothing of any field.
+Owns camel case outside, strictness, and names.  Knows nothing of any one kind.
 """
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+NAME_RULE = "must be lower-case letters, digits and dashes, at most 63 of them"
 
 
 class Model(BaseModel):
@@ -26,3 +32,10 @@ class Model(BaseModel):
 def impossible(sentence: str) -> PydanticCustomError:
     """Refuse a spec with a whole sentence, shown as it is."""
     return PydanticCustomError("impossible", "{sentence}", {"sentence": sentence})
+
+
+def checked_name(name: str) -> str:
+    """Return the name that ``metadata`` gives; refuse one that could not name a file."""
+    if not NAME.fullmatch(name):
+        raise impossible(f"metadata.name {name!r} {NAME_RULE}")
+    return name

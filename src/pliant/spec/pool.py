@@ -1,0 +1,150 @@
+"""The file of a pool: its devices, priority classes and teams.
+
+Owns the names and the bounds of what can be said, and the sentence for each contradiction.  Knows
+nothing of who asks for devices; what a quota or a class does is the core's.
+
+    apiVersion: pliant.dev/v1alpha1
+    kind: Pool
+    metadata: {name: default}
+    spec:
+      devices: 8
+      priorityClasses:
+        - {name: nightly, value: -500}
+      teams:
+        - {name: vision, quota: 5}
+        - {name: speech, quota: 3, borrowLimit: 2, reclaim: {from: LowerPriority, by: [urgent]}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pliant.spec.load import load_as
+from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
+
+BUILT_IN = {"urgent": 1000, "high": 100, "normal": 0, "low": -100}
+"""Priority classes that every pool has; a file may give them other values."""
+
+
+def _named(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise impossible(f"name {name!r} {NAME_RULE}")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_named)]
+
+
+class ClassEntry(Model):
+    """How important claims of a class are."""
+
+    name: Name
+    value: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
+    """Higher goes first."""
+
+
+class ReclaimEntry(Model):
+    """From whom a team may take devices that exceed nobody's guarantee."""
+
+    from_: Annotated[Literal["LowerPriority", "SameTeam", "Never"], Field(alias="from")] = (
+        "LowerPriority"
+    )
+    """Any team's claims of lower priority, only the team's own, or nobody's."""
+
+    by: list[Name] | None = None  # a list, as YAML has it: strict models take none for a tuple
+    """Only claims of these classes may; None: all."""
+
+
+class TeamEntry(Model):
+    """What a team may use, and from whom it may take."""
+
+    name: Name
+    quota: Annotated[int, Field(ge=0)] | None = None
+    """Devices that are its own; None: it has no quota and may use everything."""
+
+    borrow_limit: Annotated[int, Field(ge=0)] | None = None
+    """Devices beyond its quota that it may use while they are idle; None: all."""
+
+    reclaim: ReclaimEntry = Field(default_factory=ReclaimEntry)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.borrow_limit is not None and self.quota is None:
+            raise impossible(
+                f"team {self.name} has a borrowLimit of {self.borrow_limit} but no quota that it"
+                " could exceed; give it a quota"
+            )
+        return self
+
+
+class PoolMetadata(Model):
+    """Which pool it is."""
+
+    name: Annotated[str, AfterValidator(checked_name)] = "default"
+
+
+class PoolSpec(Model):
+    """What there is, and who may use how much of it."""
+
+    devices: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """How many there are; ``--devices`` comes first."""
+
+    priority_classes: list[ClassEntry] = Field(default_factory=list)
+    teams: list[TeamEntry] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for what, entries in (("class", self.priority_classes), ("team", self.teams)):
+            names = [entry.name for entry in entries]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise impossible(f"{what} {twice} is given twice")
+        classes = BUILT_IN | {entry.name: entry.value for entry in self.priority_classes}
+        for team in self.teams:
+            check_reclaim(team, classes)
+        promised = sum(team.quota or 0 for team in self.teams)
+        if self.devices is not None and promised > self.devices:
+            raise impossible(promised_too_much(self.teams, self.devices))
+        return self
+
+
+class PoolFile(Model):
+    """One pool, whole."""
+
+    api_version: Literal["pliant.dev/v1alpha1"]
+    kind: Literal["Pool"]
+    metadata: PoolMetadata = Field(default_factory=PoolMetadata)
+    spec: PoolSpec = Field(default_factory=PoolSpec)
+
+
+def load_pool(text: str, *, source: str = "pool file") -> PoolFile:
+    """Parse a pool's file.
+
+    Raises:
+        ConfigError: one sentence; names ``source``, the line and the nearest valid field.
+    """
+    return load_as(PoolFile, text, source=source)
+
+
+def check_reclaim(team: TeamEntry, classes: Iterable[str]) -> None:
+    """Refuse a team whose claims of a class that does not exist may reclaim."""
+    known = sorted(classes)
+    for name in team.reclaim.by or ():
+        if name not in known:
+            raise impossible(
+                f"team {team.name} lets class {name} reclaim, which does not exist; classes are"
+                f" {', '.join(known)}"
+            )
+
+
+def promised_too_much(teams: Iterable[TeamEntry], devices: int) -> str:
+    """Say that quotas exceed what there is."""
+    quotas = [team for team in teams if team.quota]
+    said = " + ".join(f"{team.quota} ({team.name})" for team in quotas)
+    return (
+        f"the quotas {said} are more than the pool's {devices} devices; lower one or give the pool"
+        " more"
+    )
