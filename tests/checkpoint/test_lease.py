@@ -24,13 +24,12 @@ from pliant.checkpoint.lease import (
     Surroundings,
     acquire,
     machine_id,
-    process_lives,
-    process_started,
     read_lease,
 )
 from pliant.checkpoint.lease_rules import Record, Verdict, judge
 from pliant.checkpoint.local import LocalStorage
 from pliant.checkpoint.storage import Storage
+from pliant.wire.processes import process_lives, process_started
 
 JOBS = st.sampled_from(["a", "b"])
 RECORDS = st.builds(

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from pliant.coordinator.app import create_app
-from pliant.coordinator.driver import Clock, Driver
+from pliant.coordinator.driver import Driver
 from pliant.coordinator.register import RegisterFile
 from pliant.coordinator.server import Server, open_socket, url_of
 from pliant.core.errors import ConfigError
@@ -27,6 +27,7 @@ from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import Incarnation, NodeId, NodeJoined, ReplicaId, Scaled, StartReplica
 from pliant.observe.log import EventLog
+from pliant.wire.clock import Clock
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
 from pliant.wire.notes import Alive, Logged, Started, Work
 

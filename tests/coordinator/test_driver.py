@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pliant.coordinator.driver import PAUSE_S, Clock, Driver
+from pliant.coordinator.driver import Driver
 from pliant.coordinator.register import RegisterFile
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.job import Settings
@@ -40,6 +40,7 @@ from pliant.core.vocabulary import (
     Switch,
 )
 from pliant.observe.log import EventLog, Record, read
+from pliant.wire.clock import PAUSE_S, Clock
 from pliant.wire.notes import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")

@@ -28,6 +28,7 @@ from pliant.checkpoint.errors import LeaseHeldError, MissingError, StorageError
 from pliant.checkpoint.layout import LEASE
 from pliant.checkpoint.lease_rules import BEATS_PER_TTL, Judgement, Record, Verdict, judge
 from pliant.checkpoint.storage import Storage
+from pliant.wire.processes import process_lives, process_started
 
 DEFAULT_TTL_S = 60.0
 """Silence after which a holder on another machine is taken for dead."""
@@ -193,28 +194,6 @@ def machine_id() -> str:
     with suppress(OSError):
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return " ".join(parts) or socket.gethostname()
-
-
-def process_started(pid: int) -> str | None:
-    """Return when a process began, in ticks since boot; ``None`` if there is none that lives."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def process_lives(pid: int, started: str) -> bool:
-    """Return whether the process that began then still lives; ids are used again."""
-    if started:
-        return process_started(pid) == started
-    try:  # no /proc when it was written
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _me(job: str, ttl_s: float, pid: int, around: Surroundings) -> Record:

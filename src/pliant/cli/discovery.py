@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.wire.processes import process_started
 
 STARTED_S = 60.0
 """A token without a record is of what was killed, if it is as old as that, in seconds."""
@@ -111,7 +112,7 @@ def served(kind: str, directory: Path | None = None) -> list[Served]:
     found = []
     for path in sorted(directory.glob("*.json")):
         one = _read(kind, path)
-        if one is not None and lives(one.pid):
+        if one is not None and process_started(one.pid) is not None:
             found.append(one)
         elif one is not None:
             for stale in (one.token_file, path):
@@ -119,15 +120,6 @@ def served(kind: str, directory: Path | None = None) -> list[Served]:
                     stale.unlink()
     _sweep(directory)
     return sorted(found, key=lambda one: one.started)
-
-
-def lives(pid: int) -> bool:
-    """Whether a process of this id runs."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in "ZX"
 
 
 def write_privately(path: Path, text: str) -> None:

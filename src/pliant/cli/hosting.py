@@ -29,6 +29,7 @@ from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import EndJob, StopRequested
 from pliant.observe.log import EventLog
+from pliant.wire.clock import Clock
 from pliant.wire.notes import Work
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ async def hosted(
         observer: hears of every record of the event log.
     """
     from pliant.coordinator.app import create_app
-    from pliant.coordinator.driver import Clock, Driver
+    from pliant.coordinator.driver import Driver
     from pliant.coordinator.register import RegisterFile
     from pliant.coordinator.server import Server, open_socket, url_of
 

@@ -12,17 +12,16 @@ event, and the answer is the core's own.
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, WebSocket, status
 from fastapi.responses import Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
+from pliant.coordinator.bearer import Bearer, is_token
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import Driver
 from pliant.coordinator.metrics import registry_of
@@ -100,7 +99,7 @@ class Events(BaseModel):
 def create_app(driver: Driver, *, work: Work, token: str, events_path: Path) -> FastAPI:
     """Return the app of one job; agents are told its ``work``."""
     app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
-    people = APIRouter(prefix="/v1", dependencies=[Depends(_Bearer(token))])
+    people = APIRouter(prefix="/v1", dependencies=[Depends(Bearer(token, "the job"))])
     _add_views(people, driver, events_path)
     _add_wishes(people, driver)
     app.include_router(people)
@@ -119,7 +118,7 @@ def create_app(driver: Driver, *, work: Work, token: str, events_path: Path) -> 
     @app.websocket("/v1/agents")
     async def agents(socket: WebSocket) -> None:
         """Serve an agent."""
-        if not _is_token(socket.headers.get("authorization", ""), token):
+        if not is_token(socket.headers.get("authorization", ""), token):
             driver.refuse("stranger", "a WebSocket without the token")
             await socket.close(status.WS_1008_POLICY_VIOLATION)
             return
@@ -205,28 +204,3 @@ async def _wish(driver: Driver, event: Event) -> Accepted:
     board = driver.board
     reason = "; ".join(ready.notes) or str((board.decision or {}).get("reason") or "")
     return Accepted(target_replicas=board.target_replicas, reason=reason)
-
-
-class _Bearer:
-    """Lets a request pass only with the job's token."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def __call__(
-        self,
-        credentials: Annotated[
-            HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))
-        ],
-    ) -> None:
-        given = f"Bearer {credentials.credentials}" if credentials else ""
-        if not _is_token(given, self._token):
-            raise HTTPException(
-                status.HTTP_401_UNAUTHORIZED,
-                "the job's token is missing or wrong",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-
-
-def _is_token(header: str, token: str) -> bool:
-    return hmac.compare_digest(header.encode(), f"Bearer {token}".encode())

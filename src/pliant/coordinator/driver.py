@@ -17,9 +17,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +49,7 @@ from pliant.core.vocabulary import (
 from pliant.observe.log import EventLog, Record, fields_of, plain, read
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
+from pliant.wire.clock import TICK_S, Clock
 from pliant.wire.codec import EVENTS, Message
 from pliant.wire.notes import (
     AgentFailed,
@@ -65,13 +65,6 @@ from pliant.wire.notes import (
     Usage,
 )
 from pliant.wire.seams import NodeChannel
-
-TICK_S = 0.1
-"""Longest sleep, in seconds; the clock notices a stopped process by its length."""
-
-PAUSE_S = 1.0
-"""A longer gap between two turns means that this process was stopped, not that others were
-silent: the time of the gap is not counted, in seconds."""
 
 KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
@@ -115,27 +108,6 @@ class _Asked:
 
     event: Event
     answer: asyncio.Future[Ready | None] | None = None
-
-
-class Clock:
-    """Monotonic seconds that stand still while this process is stopped."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.has_slept = False
-        """Whether this process was stopped since someone last took note of it."""
-        self._monotonic = monotonic
-        self._last_s = monotonic()
-        self._paused_s = 0.0
-
-    def now_s(self) -> float:
-        """Return the time; must be asked at least every ``PAUSE_S`` to be exact."""
-        now_s = self._monotonic()
-        gap_s = now_s - self._last_s
-        if gap_s > PAUSE_S:
-            self._paused_s += gap_s - TICK_S
-            self.has_slept = True
-        self._last_s = now_s
-        return now_s - self._paused_s
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.vocabulary import Register
+from pliant.wire.files import replace_durably
 
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 
@@ -51,13 +51,7 @@ class RegisterFile:
         """
         with self._locked():
             self._require(expected)
-            fresh = self._path.with_suffix(".new")
-            with fresh.open("wb") as file:
-                file.write(_ADAPTER.dump_json(register))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            self._sync_directory()
+            replace_durably(self._path, _ADAPTER.dump_json(register))
 
     def confirm(self, expected: Register) -> None:
         """Make sure that ``expected`` is still what is recorded: nobody has taken over (R20).
@@ -84,10 +78,3 @@ class RegisterFile:
         with self._path.with_suffix(".lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
