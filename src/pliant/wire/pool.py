@@ -59,6 +59,9 @@ class Report(_Body):
     """Where a claimant stands; the body of ``PUT /v1/claims/{name}``."""
 
     wanted: Wanted
+    pool: str = ""
+    """Which life of the pool ``revision`` is of: those of another one are not comparable."""
+
     revision: Annotated[int, Field(ge=0)] = 0
     """Of the newest offer it follows; 0: none."""
 
@@ -90,8 +93,12 @@ class Offer(_Body):
     revision: Annotated[int, Field(ge=1)]
     """Grows with every change; one that is not newer is ignored."""
 
+    pool_devices: Annotated[int, Field(ge=0)] = 0
+    """How many the pool has in all, for a job without a maximum of its own; 0: not said."""
+
     devices: tuple[int, ...] = ()
-    """Those it may have processes on: all it holds, and new ones."""
+    """Those it may have processes on: what it holds, and new ones.  One that it holds and that is
+    not named must be left within ``notice_s``, whoever is on it: the device is drained."""
 
     replicas: Annotated[int, Field(ge=0)] = 0
     """How many it may have; fewer than ``devices``: it is to choose which ones to give back."""
