@@ -1,0 +1,150 @@
+"""What a pool cannot do: claims that can never be met, and settings that contradict each other.
+
+Owns the sentences.  A claimant's mistake is the reason of a ``Refuse``; an operator's is a
+``ConfigError``, and the pool stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from pliant.core.allocation import demand
+from pliant.core.allocation.state import NEVER, Pool
+from pliant.core.allocation.vocabulary import Claim, PriorityClass, Team
+from pliant.core.errors import ConfigError
+
+
+def refusal(pool: Pool, claim: Claim) -> str:
+    """Return why this claim can never be met, or nothing."""
+    return _contradiction(claim) or _stranger(pool, claim) or _too_large(pool, claim)
+
+
+def limit_of(team: Team) -> float:
+    """Return how many devices a team may have at most; inf: all."""
+    return NEVER if team.borrow_limit is None else (team.quota or 0) + team.borrow_limit
+
+
+def require_team(pool: Pool, team: Team) -> None:
+    """Check a new or changed team against classes and claims; looks at every claim.
+
+    Raises:
+        ConfigError: it names an unknown class, or could not hold the minimum of one of its claims.
+    """
+    if not team.name:
+        raise ConfigError("a team needs a name")
+    for name in team.reclaim.by or ():
+        if name not in pool.classes:
+            raise ConfigError(
+                f"team {team.name}: reclaim.by names {name!r}, which is no priority class; "
+                f"there are {_names(pool.classes)}"
+            )
+    limit = limit_of(team)
+    for name, entry in sorted(pool.entries.items()):
+        if entry.claim.team == team.name and not entry.is_withdrawn and entry.base > limit:
+            raise ConfigError(
+                f"team {team.name}: {_limit(team)} is below the minimum of {entry.base} "
+                f"of its claim {name}; raise it to {entry.base} or withdraw the claim"
+            )
+
+
+def require_no_claims(pool: Pool, team: str) -> None:
+    """Check that a team can go.
+
+    Raises:
+        ConfigError: it is not there, is the default, or has claims.
+    """
+    if team not in pool.teams:
+        raise ConfigError(f"there is no team {team!r} to remove; there are {_names(pool.teams)}")
+    if team == "default":
+        raise ConfigError("the team default cannot be removed; set another quota for it")
+    used = sorted(name for name, entry in pool.entries.items() if entry.claim.team == team)
+    if used:
+        raise ConfigError(f"team {team} still has claims: {', '.join(used[:5])}; withdraw them")
+
+
+def require_class(priority: PriorityClass) -> None:
+    """Check a new or changed class.
+
+    Raises:
+        ConfigError: it has no name, or its value is no integer.
+    """
+    value: object = priority.value
+    if not priority.name or not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(
+            f"a priority class is a name and an integer, got {priority.name!r} and {value!r}"
+        )
+
+
+def require_count(count: int) -> None:
+    """Check a number of devices.
+
+    Raises:
+        ConfigError: it is no integer of 0 or more.
+    """
+    given: object = count
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise ConfigError(f"a pool has 0 or more devices, got {count!r}")
+
+
+def require_devices(size: int, devices: Iterable[int]) -> None:
+    """Check that devices exist.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    strange = [device for device in devices if not 0 <= device < size]
+    if strange:
+        there = f"0 to {size - 1}" if size else "none"
+        raise ConfigError(f"there is no device {strange[0]}; there are {there}")
+
+
+def _contradiction(claim: Claim) -> str:
+    low, ask, sizes = claim.min_replicas, claim.ask_replicas, claim.sizes
+    if low < 1:
+        return f"min_replicas must be at least 1, got {low}"
+    if ask < 0:
+        return f"ask_replicas must be 0 or more, got {ask}"
+    if 0 < ask < low:
+        return f"it asks for {ask}, which is below its minimum of {low}"
+    if claim.kind == "fixed" and ask not in (0, low):
+        return f"a fixed claim asks for exactly its minimum, got min {low} and ask {ask}"
+    if not 0 <= claim.notice_s < NEVER:
+        return f"notice_s must be 0 seconds or more, got {claim.notice_s}"
+    if claim.num_slots is not None and claim.num_slots < low:
+        return f"its minimum of {low} is above the {claim.num_slots} slots of its step"
+    if sizes is None:
+        return ""
+    if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+        return f"sizes must be ascending numbers from 1 on, got {list(sizes)}"
+    if not any(low <= size <= (ask or size) for size in sizes):
+        return f"none of its sizes {list(sizes)} lies between {low} and the {ask} it asks for"
+    return ""
+
+
+def _stranger(pool: Pool, claim: Claim) -> str:
+    if not claim.name:
+        return "a claim needs a name"
+    if claim.priority not in pool.classes:
+        return f"there is no priority class {claim.priority!r}; there are {_names(pool.classes)}"
+    if claim.team not in pool.teams:
+        return f"there is no team {claim.team!r}; there are {_names(pool.teams)}"
+    return ""
+
+
+def _too_large(pool: Pool, claim: Claim) -> str:
+    low, team = demand.base(claim), pool.teams[claim.team]
+    if low > pool.size:
+        return f"it needs at least {low} devices, and the pool has {pool.size}"
+    if low > limit_of(team):
+        return f"it needs at least {low} devices, and team {team.name} has {_limit(team)}"
+    return ""
+
+
+def _limit(team: Team) -> str:
+    whole = (team.quota or 0) + (team.borrow_limit or 0)
+    return f"a limit of {whole} (quota {team.quota or 0}, borrow_limit {team.borrow_limit})"
+
+
+def _names(known: Iterable[str]) -> str:
+    return ", ".join(sorted(known))

@@ -1,0 +1,217 @@
+"""A pool while one event is worked in: the only thing here that changes in place.
+
+Owns the bookkeeping: an entry that changes is found in the right lists and counted in the right
+sums at once.  Decides nothing.  A draft lives as long as one ``step``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from pliant.core.allocation import state
+from pliant.core.allocation.ordered import NOTHING, Ordered
+from pliant.core.allocation.state import NEVER, Entry, Group, Pool
+from pliant.core.table import Table
+
+
+class Draft:
+    """The pool that will be; ``pool`` makes a value of it."""
+
+    def __init__(self, pool: Pool, *, now_s: float) -> None:
+        self.before = pool
+        self.now_s = now_s
+        self.size = pool.size
+        self.limit = pool.limit
+        self.classes = dict(pool.classes)
+        self.teams = dict(pool.teams)
+        self.rules = pool.rules
+        self.is_open = pool.is_open
+        self.held = pool.held
+        self.cordoned = pool.cordoned
+        self.drained = pool.drained
+        self.share = pool.share
+        self.used = dict(pool.used)
+        self.takeable = dict(pool.takeable)
+        self.lists = {name: dict(groups) for name, groups in pool.lists.items()}
+        self.changed: dict[str, Entry | None] = {}
+        self.for_: dict[str, str] = {}
+        """For whom each claim was cut."""
+
+        self.sources: dict[str, Counter[str]] = defaultdict(Counter)
+        """Where each claim's new devices come from; an empty name: nobody had them."""
+
+        self.takings = 0
+        """Victims so far; see ``settling``."""
+
+    # --- reading
+
+    def get(self, name: str) -> Entry | None:
+        """Return the entry of this name as it stands now."""
+        if name in self.changed:
+            return self.changed[name]
+        return self.before.entries.get(name)
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of a name that is known."""
+        entry = self.get(name)
+        if entry is None:
+            raise KeyError(name)
+        return entry
+
+    def names(self) -> list[str]:
+        """Return all names, sorted; for the events that look at every claim."""
+        known = {name for name in self.before.entries if self.changed.get(name, True) is not None}
+        return sorted(known | {name for name, entry in self.changed.items() if entry is not None})
+
+    def first(self, kind: str, group: Group) -> Entry:
+        """Return the first entry of a list that is there."""
+        return self.entry(self.lists[kind][group].first[-1])
+
+    def share_before(self, name: str) -> int:
+        """Return the share that a claim had before this event."""
+        entry = self.before.entries.get(name)
+        return entry.share if entry else 0
+
+    @property
+    def usable(self) -> int:
+        """How many devices all claims may have between them."""
+        gone = self.drained | (self.cordoned & ~self.held)
+        return min(self.limit, self.size - gone.bit_count())
+
+    @property
+    def slack(self) -> int:
+        """How many of these are nobody's; negative: more is promised than there is."""
+        return self.usable - self.share
+
+    def room(self, team: str) -> float:
+        """Return how many more devices a team may have; inf: any number."""
+        its = self.teams[team]
+        if its.borrow_limit is None:
+            return NEVER
+        return (its.quota or 0) + its.borrow_limit - self.used.get(team, 0)
+
+    def owed(self, team: str) -> int:
+        """Return how many more devices are the team's own; negative: so many are borrowed."""
+        return (self.teams[team].quota or 0) - self.used.get(team, 0)
+
+    # --- changing
+
+    def put(self, entry: Entry) -> None:
+        """Set an entry, known or new."""
+        before = self.get(entry.name)
+        if before is not None:
+            if before == entry:
+                return
+            self._uncount(before)
+        self._count(entry)
+        self._relist(before, entry)
+        self.changed[entry.name] = entry
+
+    def forget(self, entry: Entry) -> None:
+        """Drop an entry that holds nothing."""
+        self._uncount(entry)
+        self._relist(entry, None)
+        self.changed[entry.name] = None
+
+    def set_share(self, entry: Entry, share: int, *, for_: str = "", reason: str) -> Entry:
+        """Decide how many devices a claim is to have, and why."""
+        waits = share < entry.base <= entry.top
+        if not waits:
+            entry = replace(entry, patient_until_s=NEVER, is_impatient=False)
+        elif entry.patient_until_s == NEVER and not entry.is_impatient:
+            entry = replace(entry, patient_until_s=self.now_s + self.rules.patience_s)
+        entry = replace(
+            entry,
+            share=share,
+            reason=reason,
+            is_suspended=waits and not share and (entry.is_suspended or entry.held != 0),
+        )
+        self.put(entry)
+        self.for_[entry.name] = for_
+        return entry
+
+    def pool(self) -> Pool:
+        """Return the draft as a value."""
+        before = self.before
+        lists = {
+            name: before.lists[name] if groups == before.lists[name] else Table(groups)
+            for name, groups in self.lists.items()
+        }
+        return Pool(
+            size=self.size,
+            limit=self.limit,
+            classes=_kept(before.classes, self.classes),
+            teams=_kept(before.teams, self.teams),
+            rules=self.rules,
+            is_open=self.is_open,
+            held=self.held,
+            cordoned=self.cordoned,
+            drained=self.drained,
+            entries=before.entries.changed(self.changed) if self.changed else before.entries,
+            lists=Table(lists),
+            share=self.share,
+            used=Table(self.used),
+            takeable=Table(self.takeable),
+        )
+
+    def _count(self, entry: Entry) -> None:
+        self._add(entry.claim.team, entry.share)
+        for group, count in state.takeable(entry):
+            self.takeable[group] = self.takeable.get(group, 0) + count
+        self.held |= entry.held
+
+    def _uncount(self, entry: Entry) -> None:
+        self._add(entry.claim.team, -entry.share)
+        for group, count in state.takeable(entry):
+            left = self.takeable[group] - count
+            if left:
+                self.takeable[group] = left
+            else:
+                del self.takeable[group]
+        self.held &= ~entry.held
+
+    def _add(self, team: str, count: int) -> None:
+        self.share += count
+        used = self.used.get(team, 0) + count
+        if used:
+            self.used[team] = used
+        else:
+            self.used.pop(team, None)
+
+    def _relist(self, before: Entry | None, after: Entry | None) -> None:
+        old = set(state.listed(before)) if before is not None else set()
+        new = set(state.listed(after)) if after is not None else set()
+        for kind, group, key in old - new:
+            left = self.lists[kind][group].discard(key)
+            if left:
+                self.lists[kind][group] = left
+            else:
+                del self.lists[kind][group]
+        for kind, group, key in new - old:
+            groups = self.lists[kind]
+            groups[group] = groups.get(group, NOTHING).add(key)
+
+
+def rebuilt(pool: Pool) -> Pool:
+    """Return the pool with every list and sum computed anew from its entries.
+
+    What an incremental pool must equal at any time.
+    """
+    blank = replace(
+        pool,
+        held=0,
+        entries=type(pool.entries)(),
+        lists=Table({name: Table[Group, Ordered]() for name in state.LISTS}),
+        share=0,
+        used=Table(),
+        takeable=Table(),
+    )
+    draft = Draft(blank, now_s=0.0)
+    for _, entry in sorted(pool.entries.items()):
+        draft.put(entry)
+    return draft.pool()
+
+
+def _kept(before: Table, after: dict) -> Table:  # type: ignore[type-arg]
+    return before if before == after else Table(after)

@@ -1,0 +1,325 @@
+"""Deciding after an event: who is to have how many devices, until nobody can be served better.
+
+Owns the order of things: what cannot be kept is cut (``taking.shed``), then every request is
+served that can be, best rank first, from what is nobody's or from others; then devices move
+between equals where that pays; at last, devices that are free go to those they are meant for.
+
+    Request.rank      what a team is owed, class, minimum, then age or gain
+    hold              a claim that has waited for its minimum for long keeps later ones out
+
+No request is tried twice for the same answer: claims whose requests differ in nothing that matters
+share a list (``state.WAITING``, ``state.GROWING``), and only the first of a list is looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from typing import Any
+
+from pliant.core.allocation import demand, state
+from pliant.core.allocation.draft import Draft
+from pliant.core.allocation.ordered import NOTHING
+from pliant.core.allocation.state import (
+    CUTTABLE,
+    EXPECTING,
+    GROWING,
+    IMPATIENT,
+    RESTED,
+    WAITING,
+    Entry,
+    Group,
+)
+from pliant.core.allocation.taking import Cut, Request, is_owed, objection, shed, take
+
+_MOST_TAKINGS = 8
+"""Victims in one step, for each claim there is, after which no more are looked for: a bound that
+nothing has been seen to reach, so that a mistake here would cost a late answer and not a hang."""
+
+Place = tuple[Any, ...]
+
+
+def settle(draft: Draft) -> None:
+    """Decide all shares anew, as far as something can change, and hand devices out."""
+    if not draft.is_open:
+        return
+    for team in [team for team in draft.teams if draft.room(team) < 0]:
+        shed(draft, team, f"team {team} is limited to {_limit(draft, team)} devices")
+    if draft.slack < 0:
+        shed(draft, None, f"only {draft.usable} devices may be in use")
+    serve(draft)
+    while rebalance(draft):
+        if draft.slack > 0:
+            serve(draft)
+    rest(draft)
+    deliver(draft)
+
+
+# --- requests, best rank first
+
+
+def serve(draft: Draft) -> None:
+    """Serve requests until none can be."""
+    queue = _queue(draft)
+    while queue:
+        rank, kind, group = heapq.heappop(queue)
+        request = first_request(draft, kind, group)
+        if request is None:
+            continue
+        if request.rank > rank:
+            heapq.heappush(queue, (request.rank, kind, group))
+            continue
+        takings, crossed = draft.takings, _borrowing(draft, request)
+        if not _served(draft, request, queue[0][0] if queue else None):
+            continue
+        if draft.takings > takings or _borrowing(draft, request) != crossed or request.is_minimum:
+            queue = _queue(draft)
+        else:
+            _requeue(draft, queue, request.entry.name)
+    rest(draft)
+
+
+def first_request(draft: Draft, kind: str, group: Group) -> Request | None:
+    """Return what the first claim of a list wants next; None: the list is empty."""
+    if group not in draft.lists[kind]:
+        return None
+    return request_of(draft, draft.first(kind, group))
+
+
+def request_of(draft: Draft, entry: Entry) -> Request | None:
+    """Return what a claim wants next; None: nothing."""
+    team = entry.claim.team
+    if entry.is_withdrawn:
+        return None
+    if entry.is_waiting:
+        count = entry.base - entry.share
+        return Request(
+            entry=entry,
+            count=count,
+            is_minimum=True,
+            gain=0.0,
+            is_owed=is_owed(draft, team, count),
+        )
+    if entry.share >= entry.top:
+        return None
+    more, _, gain = entry.rise
+    return Request(
+        entry=entry, count=more, is_minimum=False, gain=gain, is_owed=is_owed(draft, team, more)
+    )
+
+
+def holder(draft: Draft, request: Request) -> Request | None:
+    """Return the request that this one must let pass first, if there is one.
+
+    That is the first of those who have waited for their minimum for long, if it is only other
+    claims that keep the devices from it, and not its team's limit or the size of the pool.  An
+    increment may use what is idle meanwhile if it can be taken back.
+    """
+    for key in draft.lists[IMPATIENT].get((), NOTHING):
+        first = request_of(draft, draft.entry(key[-1]))
+        if first is None or first.count > min(draft.room(first.entry.claim.team), draft.usable):
+            continue
+        if first.rank >= request.rank:
+            return None
+        level = (request.entry.claim.team, request.entry.value)
+        if not request.is_minimum and not objection(draft, first, CUTTABLE, *level):
+            return None
+        return first
+    return None
+
+
+def _queue(draft: Draft) -> list[tuple[Place, str, Group]]:
+    queue = [
+        (request.rank, kind, group)
+        for kind in (WAITING, GROWING)
+        for group in draft.lists[kind]
+        if (request := first_request(draft, kind, group)) is not None
+    ]
+    heapq.heapify(queue)
+    return queue
+
+
+def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str) -> None:
+    """Queue the lists in which this claim now is; the others are queued or cannot be served."""
+    for kind, group, _ in state.listed(draft.entry(name)):
+        if kind in (WAITING, GROWING):
+            request = first_request(draft, kind, group)
+            if request is not None:
+                heapq.heappush(queue, (request.rank, kind, group))
+
+
+def _borrowing(draft: Draft, request: Request) -> bool:
+    return draft.owed(request.entry.claim.team) < 0
+
+
+def _served(draft: Draft, request: Request, next_rank: Place | None) -> bool:
+    """Give a claim what it asks for, if that is possible."""
+    if holder(draft, request) is not None:
+        return False
+    entry, room = request.entry, draft.room(request.entry.claim.team)
+    if request.count <= min(draft.slack, room):
+        share = entry.share + request.count
+        if not request.is_minimum and not draft.lists[IMPATIENT]:
+            share = _climb(draft, request, next_rank)
+        draft.set_share(entry, share, reason=_given(draft, entry, share, ()))
+        return True
+    if draft.takings > _MOST_TAKINGS * (len(draft.takeable) + 64):
+        return False
+    if not request.is_minimum:
+        _, useful, gain = entry.rise
+        owed = is_owed(draft, entry.claim.team, useful)
+        request = replace(request, count=useful, is_owed=owed)
+        if not gain:
+            return False
+    cuts = take(draft, request)
+    if cuts is None:
+        return False
+    share = entry.share + request.count
+    draft.set_share(entry, share, reason=_given(draft, entry, share, cuts))
+    return True
+
+
+def _climb(draft: Draft, request: Request, next_rank: Place | None) -> int:
+    """Return the size at which another claim's turn comes, or nothing is left."""
+    entry, team = request.entry, request.entry.claim.team
+    room = int(min(draft.slack, draft.room(team), entry.top - entry.share))
+    owed = draft.owed(team)
+    if owed > 0:
+        room = min(room, max(owed, request.count))
+    if next_rank is None:
+        return entry.fit(entry.share + room)
+    at, most, claim = entry.share + request.count, entry.share + room, entry.claim
+    while at < most:
+        more, _, gain = demand.rise(claim.sizes, entry.top, claim.num_slots, at)
+        if at + more > most:
+            break
+        tail = (-gain, claim.since, claim.name)
+        if (not request.is_owed, -entry.value, True, *tail) > next_rank:
+            break
+        at += more
+    return at
+
+
+# --- between equals
+
+
+def rebalance(draft: Draft) -> bool:
+    """Move one step's devices from claims to an equal that gains clearly more; say whether.
+
+    The hungriest claim of each list is tried, greatest gain first.  Those who give have not
+    changed for ``rest_s``, and lose what hurts least.  The sum of all worth rises by ``min_gain``
+    with every move, so that this ends.
+    """
+    found = [
+        (-entry.rise.gain, entry.claim.since, entry.name)
+        for group in draft.lists[GROWING]
+        if (entry := draft.first(GROWING, group)).rise.gain > 0
+    ]
+    return any(_moved(draft, draft.entry(name)) for _, _, name in sorted(found))
+
+
+def _moved(draft: Draft, entry: Entry) -> bool:
+    """Collect one useful step for a claim from its equals, if that pays."""
+    _, useful, gain = entry.rise
+    team = entry.claim.team
+    request = Request(
+        entry=entry,
+        count=useful,
+        is_minimum=False,
+        gain=gain,
+        is_owed=is_owed(draft, team, useful),
+    )
+    budget = gain * useful - draft.rules.min_gain
+    if budget < 0 or holder(draft, request) is not None:
+        return False
+    cuts: list[Cut] = []
+    while (missing := request.count - min(draft.slack, draft.room(team))) > 0:
+        own = request.count > draft.room(team)
+        victim = _cheapest(draft, request, only_own=own)
+        if victim is None or victim.fall.loss * victim.fall.less > budget:
+            break
+        less, loss = victim.fall
+        budget -= loss * less
+        why = (
+            f"shrink from {draft.share_before(victim.name)} to {victim.share - less}: "
+            f"{entry.name}, also "
+            f"{entry.claim.priority}, gains {gain:.0%} with each device and it loses {loss:.0%}"
+        )
+        cut = draft.set_share(victim, victim.share - less, for_=entry.name, reason=why)
+        cuts.append(Cut(before=victim, after=cut))
+    if missing > 0:
+        for cut_ in reversed(cuts):
+            draft.put(cut_.before)
+        return False
+    share = entry.share + useful
+    draft.set_share(entry, share, reason=_given(draft, entry, share, tuple(cuts)))
+    return True
+
+
+def _cheapest(draft: Draft, request: Request, *, only_own: bool) -> Entry | None:
+    """Return the equal that loses least; the one who asks is none of them."""
+    own, value = request.entry.claim.team, request.entry.value
+    found = []
+    for team in draft.teams if not only_own else (own,):
+        keys = draft.lists[RESTED].get((team, value))
+        if not keys or objection(draft, request, CUTTABLE, team, value, among_equals=True):
+            continue
+        found += [key for key, _ in zip(keys, range(2), strict=False)]
+    names = [key[-1] for key in sorted(found) if key[-1] != request.entry.name]
+    return draft.entry(names[0]) if names else None
+
+
+def rest(draft: Draft) -> None:
+    """Let everybody whose share has changed rest before it gives to its equals."""
+    if not draft.rules.rest_s:
+        return
+    until_s = draft.now_s + draft.rules.rest_s
+    for name, entry in list(draft.changed.items()):
+        if entry is None or entry.rests_until_s == until_s:
+            continue
+        if entry.share != draft.share_before(name):
+            draft.put(replace(entry, rests_until_s=until_s))
+
+
+# --- devices
+
+
+def deliver(draft: Draft) -> None:
+    """Hand free devices to those who are to have more than they hold, best place first.
+
+    A minimum is handed over at once, and only in sizes that the claim takes.  Whoever comes first
+    and cannot be completed yet keeps the later ones waiting: what they are promised is on its way.
+    """
+    for key in draft.lists[EXPECTING].get((), NOTHING):
+        entry = draft.entry(key[-1])
+        free = ((1 << draft.size) - 1) & ~draft.held & ~draft.cordoned
+        room = draft.limit - (draft.held & ~draft.drained).bit_count()
+        count = min(free.bit_count(), room)
+        reach = min(entry.share, entry.keeps + count)
+        whole = (reach if entry.share < entry.base else entry.fit(reach)) - entry.keeps
+        if whole > 0:
+            draft.put(replace(entry, held=entry.held | state.lowest(free, whole)))
+        if entry.keeps + max(whole, 0) < entry.share:
+            return
+
+
+# --- words
+
+
+def _given(draft: Draft, entry: Entry, share: int, cuts: tuple[Cut, ...]) -> str:
+    """Tell all that a claim gets by this event, and from whom."""
+    sources = draft.sources[entry.name]
+    sources.update({cut.before.name: cut.count for cut in cuts})
+    sources[""] += max(0, share - entry.share - sum(cut.count for cut in cuts))
+    before = draft.share_before(entry.name)
+    said = f"grow from {before} to {share}" if before else f"begin with {share}"
+    if entry.is_suspended or (not before and entry.held):
+        said = f"come back with {share}"
+    parts = [f"{count} from {name}" if name else f"{count} idle" for name, count in sources.items()]
+    got = ", ".join(part for part in parts if not part.startswith("0 "))
+    return f"{said} of the {entry.claim.ask_replicas} asked for: {got}"
+
+
+def _limit(draft: Draft, team: str) -> int:
+    its = draft.teams[team]
+    return (its.quota or 0) + (its.borrow_limit or 0)
