@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,11 +116,24 @@ def test_only_who_took_the_device_for_that_claim_is_ended(tmp_path: Path, start:
 def test_who_only_looks_into_the_file_is_never_ended(tmp_path: Path, start: Starter) -> None:
     holder = start("gpt")
     said(holder)
-    reader = path_of(tmp_path, 3).open()
-    path_of(tmp_path, 3).write_text(f'{{"claim": "gpt", "pid": {os.getppid()}}}')  # a lie
+    with path_of(tmp_path, 3).open():
+        assert [found.pid for found in holders(tmp_path, 3)] == [holder.pid]
 
-    assert [found.pid for found in holders(tmp_path, 3)] == [holder.pid]
-    reader.close()
+
+def test_who_took_a_device_without_writing_for_whom_is_never_ended(tmp_path: Path) -> None:
+    """A person with ``flock 3.lock sleep 60``, over what a killed worker had left in the file."""
+    path_of(tmp_path, 3).write_text(f'{{"claim": "gpt", "pid": {os.getppid()}}}')
+    person = subprocess.Popen(["flock", str(path_of(tmp_path, 3)), "sleep", "60"])
+    try:
+        while is_free(tmp_path, 3):
+            assert person.poll() is None
+
+        assert end_holders(tmp_path, 3, claim="gpt") == []
+        assert person.poll() is None
+    finally:
+        for found in holders(tmp_path, 3):
+            os.kill(found.pid, signal.SIGKILL)
+        person.wait(5)
 
 
 def freed(directory: Path) -> bool:

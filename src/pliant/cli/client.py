@@ -13,6 +13,9 @@ import httpx
 from pliant.cli.discovery import Served
 from pliant.core.errors import ConfigError
 
+REFUSED = 409
+"""HTTP status of what is refused, with the reason."""
+
 TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
 
@@ -28,6 +31,10 @@ class Caller:
             timeout=TIMEOUT_S,
             trust_env=False,
         )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what it answers.
@@ -46,7 +53,7 @@ class Caller:
             values = None
         if response.is_success and isinstance(values, dict):
             return values
-        raise ConfigError(_refusal(response, values, self._served.kind))
+        raise ConfigError(refusal(response, values, self._served.kind))
 
 
 class Client(Caller):
@@ -85,7 +92,7 @@ class Client(Caller):
         return self.ask("POST", "/v1/suspend", {})
 
 
-def _refusal(response: httpx.Response, values: object, kind: str) -> str:
+def refusal(response: httpx.Response, values: object, kind: str) -> str:
     """Return the sentence it answered with, or one that names the status code."""
     if isinstance(values, dict):
         said = values.get("error") or values.get("detail")

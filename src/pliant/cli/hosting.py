@@ -207,11 +207,16 @@ def lasting_token(out: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(out: Path, *, alone: bool) -> Iterator[None]:
+def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None]:
     """Keep others away from a directory; ends with this process.
 
     One that is ``alone`` runs the workers, too, and tolerates nobody.  Of several coordinators
     with agents elsewhere the register decides which counts, so they tolerate each other.
+
+    Args:
+        out: the directory.
+        alone: nobody else may serve it.
+        taken: what to say if somebody does.
 
     Raises:
         ConfigError: another runs the job that does not go with this one.
@@ -220,7 +225,8 @@ def locked(out: Path, *, alone: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"the job of {out} is running already; see pliant status") from None
+            said = taken or f"the job of {out} is running already; see pliant status"
+            raise ConfigError(said) from None
         yield
 
 

@@ -28,15 +28,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pliant.cli import checkpoint, jobs, policy, screens, settings
+from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of
 from pliant.observe.goodput import goodput_of
+from pliant.observe.pool import moves_of
 from pliant.observe.prose import count
 from pliant.observe.status import board_of
+from pliant.spec.model import NAME, NAME_RULE
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -52,6 +54,7 @@ app = typer.Typer(
 
 app.add_typer(checkpoint.app)
 app.add_typer(policy.app)
+app.add_typer(pool.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
@@ -94,6 +97,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
+]
+
+
+PoolName = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME",
+        envvar="PLIANT_POOL",
+        show_envvar=False,
+        help="Which pool, if several run.",
+    ),
 ]
 
 
@@ -363,8 +378,17 @@ def resume(
 
 
 @app.command()
-def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+def explain(
+    job: Job = None,
+    of_pool: Annotated[
+        bool, typer.Option("--pool", help="Who took what from whom in the pool instead.")
+    ] = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> int:
     """Show why the job has its size, and what would change it."""
+    if of_pool:
+        return _explain_pool(out, as_json=as_json)
     records = log.read(jobs.find_run(job, out) / "events.jsonl").records
     decisions = decisions_of(records)
     interval = interval_of(records)
@@ -378,6 +402,79 @@ def explain(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     _console().print(screens.decisions_table(decisions))
     if interval is not None:
         _console().print(f"\n{interval}", soft_wrap=True, highlight=False, markup=False)
+    return EXIT_OK
+
+
+@app.command()
+def claim(
+    devices: Annotated[int, typer.Argument(metavar="N", help="Devices wanted, all at once.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="Run it with PLIANT_DEVICES set."),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="Give them back then.  [default: Ctrl-C, or its end]"
+        ),
+    ] = None,
+    priority: Annotated[
+        str, typer.Option("--priority", metavar="CLASS", help="How important it is.")
+    ] = "normal",
+    team: Annotated[
+        str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
+    ] = "default",
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]"),
+    ] = None,
+    notice: Annotated[
+        str,
+        typer.Option(
+            "--notice", metavar="TIME", help="What COMMAND gets to end if they are taken back."
+        ),
+    ] = "30s",
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="[default: claim-PID]")
+    ] = None,
+    of_pool: PoolName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each change as JSON.")] = False,
+) -> int:
+    """Hold devices of the pool for a while, or for a command."""
+    from pliant.cli import claim as claiming
+
+    if devices < 1:
+        raise ConfigError(f"a claim is of at least 1 device, not {devices}")
+    if name is not None and not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r} {NAME_RULE}")
+    config = claiming.ClaimConfig(
+        name=name or f"claim-{os.getpid()}",
+        pool=pools.find_pool(of_pool).name,
+        devices=devices,
+        for_s=_more_than_none("--for", for_),
+        wait_s=_more_than_none("--wait", wait),
+        notice_s=settings.seconds(notice),
+        priority=priority,
+        team=team,
+        command=tuple(command or ()),
+        is_json=as_json,
+    )
+    return claiming.claim(config, dict(os.environ))
+
+
+@app.command()
+def top(of_pool: PoolName = None, as_json: Json = False) -> int:
+    """Watch the pool: devices, who has them, who waits and why."""
+    caller = Client(pools.find_pool(of_pool))
+    if as_json:
+        return _print_json(caller.status())
+    from pliant.cli import top as watching
+
+    console = _console()
+    if not console.is_terminal:
+        console.print(watching.pool_panel(caller.status()))
+        return EXIT_OK
+    watching.live(caller.status, console)
     return EXIT_OK
 
 
@@ -452,6 +549,27 @@ def code_of(arguments: Sequence[str]) -> int:
 def _refuse(sentence: str) -> int:
     print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
     return EXIT_USAGE
+
+
+def _explain_pool(out: Path | None, *, as_json: bool) -> int:
+    """Tell who took what from whom; of a pool that does not run, by its directory."""
+    if out is None:
+        out = pools.find_pool(os.environ.get("PLIANT_POOL")).out
+    elif not (out / "events.jsonl").is_file():
+        raise ConfigError(f"{out} holds no pool: it has no events.jsonl")
+    moves = moves_of(log.read(out / "events.jsonl").records)
+    if as_json:
+        return _print_json({"moves": [asdict(move) for move in moves]})
+    _console().print(screens.moves_table(moves) if moves else "nothing has happened yet")
+    return EXIT_OK
+
+
+def _more_than_none(flag: str, text: str | None) -> float | None:
+    """Read a duration that is more than 0, if one was given."""
+    value_s = None if text is None else settings.seconds(text)
+    if value_s == 0:
+        raise ConfigError(f"{flag} {text} must be more than 0")
+    return value_s
 
 
 def _answer(values: dict[str, Any], *, as_json: bool) -> int:

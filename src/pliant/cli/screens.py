@@ -21,6 +21,7 @@ from rich.text import Text
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
+from pliant.observe.pool import Move
 from pliant.observe.prose import count, pause
 
 STATE_STYLE = {
@@ -104,6 +105,20 @@ def decisions_table(decisions: Sequence[Reasoned]) -> Table:
         if decision.looks_again_at is not None:
             why.append(f"\nlooks again at {clock(decision.looks_again_at)}", style="dim")
         table.add_row(clock(decision.at), str(decision.target_replicas), why)
+    return table
+
+
+def moves_table(moves: Sequence[Move]) -> Table:
+    """Draw who took what from whom in a pool, and why."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("when", no_wrap=True)
+    table.add_column("who", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("for", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for move in moves:
+        row = (move.claim, move.what, move.for_, move.reason)
+        table.add_row(clock(move.at), *(Text(part) for part in row))
     return table
 
 

@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.wire.processes import process_started
+
 TAKE_S = 2.0
 """How long ``take`` tries unless told otherwise, in seconds: a look of the pool lasts less."""
 
@@ -33,8 +35,16 @@ class Holder:
     """A process that holds the lock of a device, as the kernel says."""
 
     pid: int
+    taker: int
+    """Who took it: this one or an ancestor of it that is gone; 0: one that is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What the last process that took a device has written into its file."""
+
     claim: str
-    """For whom, as it wrote itself."""
+    pid: int
 
 
 class DeviceLock:
@@ -93,13 +103,18 @@ def is_free(directory: Path, device: int) -> bool:
         os.close(fd)
 
 
-def claim_on(directory: Path, device: int) -> str:
-    """Return for whom a device was taken last, as its file says; empty if nobody wrote that."""
+def written_on(directory: Path, device: int) -> Written:
+    """Return what was written when a device was taken last; empty if nothing was."""
     try:
         values = json.loads(path_of(directory, device).read_bytes())
-        return str(values["claim"])
+        return Written(claim=str(values["claim"]), pid=int(values["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return Written(claim="", pid=0)
+
+
+def claim_on(directory: Path, device: int) -> str:
+    """Return for whom a device was taken last; empty if nobody wrote that."""
+    return written_on(directory, device).claim
 
 
 def holders(directory: Path, device: int) -> list[Holder]:
@@ -107,35 +122,38 @@ def holders(directory: Path, device: int) -> list[Holder]:
 
     Those of other users are not seen.  Looks at every process: for exceptions, not for a loop.
     """
-    path = path_of(directory, device)
-    with suppress(OSError):
-        path = path.resolve()
-    claim = claim_on(directory, device)
+    path = path_of(directory, device).resolve()
     pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [Holder(pid=pid, claim=claim) for pid in pids if _holds(pid, path)]
+    takers = ((pid, _taker(pid, path)) for pid in pids)
+    return [Holder(pid=pid, taker=taker) for pid, taker in takers if taker is not None]
 
 
 def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
     """SIGKILL the processes that use a device for ``claim``; return their ids.
 
-    A process dies only if it holds the lock and the lock was taken for this claim.  It is pinned
-    (pidfd) before that is looked at, so that its id cannot pass to a stranger meanwhile.
+    A process dies only if it holds the lock, and who took that lock is who wrote this claim into
+    the file.  It is pinned (pidfd) before that is looked at, so that its id cannot pass to a
+    stranger meanwhile.
     """
-    path = path_of(directory, device).resolve()
+    path, written = path_of(directory, device).resolve(), written_on(directory, device)
+    if not claim or written.claim != claim:
+        return []
     return [
         holder.pid
         for holder in holders(directory, device)
-        if holder.claim == claim and holder.pid != os.getpid() and _end(holder.pid, path)
+        if holder.pid != os.getpid() and _end(holder.pid, path, written)
     ]
 
 
-def _end(pid: int, path: Path) -> bool:
+def _end(pid: int, path: Path, written: Written) -> bool:
     try:
         pinned = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        if not _holds(pid, path):
+        taker = _taker(pid, path)
+        is_writers = taker == written.pid or (taker == 0 and process_started(written.pid) is None)
+        if taker is None or not is_writers:
             return False
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
     except OSError:
@@ -146,21 +164,25 @@ def _end(pid: int, path: Path) -> bool:
         os.close(pinned)
 
 
-def _holds(pid: int, path: Path) -> bool:
-    """Whether a process shares the exclusive lock of a file."""
+def _taker(pid: int, path: Path) -> int | None:
+    """Return who took the exclusive lock of a file that a process shares; None: it shares none.
+
+    A line of fdinfo: ``lock:   1: FLOCK  ADVISORY  WRITE 23019 fe:00:9977965 0 EOF``.
+    """
     process = Path(f"/proc/{pid}")
     try:
         descriptors = list((process / "fd").iterdir())
     except OSError:
-        return False  # gone, or another user's
+        return None  # gone, or another user's
     for descriptor in descriptors:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             if descriptor.readlink() != path:
                 continue
-            said = (process / "fdinfo" / descriptor.name).read_text()
-            if any("FLOCK" in line and "WRITE" in line for line in said.splitlines()):
-                return True
-    return False
+            for line in (process / "fdinfo" / descriptor.name).read_text().splitlines():
+                words = line.split()
+                if words[:1] == ["lock:"] and words[2] == "FLOCK" and words[4] == "WRITE":
+                    return int(words[5])
+    return None
 
 
 def _locks(fd: int, how: int) -> bool:

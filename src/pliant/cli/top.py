@@ -1,0 +1,137 @@
+"""``pliant top``: a pool as it is now, again and again.
+
+Owns the layout.  Knows nothing of where values come from: everything is drawn from the documented
+shape of ``pool status --json``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from pliant.cli.screens import duration
+from pliant.observe.prose import count
+
+STATE_STYLE = {
+    "running": "green",
+    "starting": "yellow",
+    "waiting": "yellow",
+    "shrinking": "magenta",
+    "suspending": "magenta",
+    "suspended": "yellow",
+    "ending": "magenta",
+}
+
+PALETTE = ("cyan", "green", "magenta", "blue", "yellow", "bright_red", "bright_cyan")
+"""Colours of claims, in the order of the table; the first again after the last."""
+
+REFRESH_S = 0.5
+"""Between two looks, in seconds."""
+
+DEVICES_SHOWN = 256
+"""Devices that are drawn one by one."""
+
+
+def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> RenderableType:
+    """Draw a pool: its devices, who has them, who waits and why, what teams use."""
+    now_at = time.time() if now_at is None else now_at
+    claims = status["claims"]
+    colours = {claim["name"]: PALETTE[index % len(PALETTE)] for index, claim in enumerate(claims)}
+    rows: list[RenderableType] = [_figures(status), _devices(status, colours)]
+    rows += [Text(), _claims(claims, colours, now_at)] if claims else []
+    if len(status["teams"]) > 1 or any(team["quota"] is not None for team in status["teams"]):
+        rows += [Text(), _teams(status["teams"])]
+    title = Text.assemble("pool ", (status["pool"], "bold"), " ")
+    return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
+
+
+def live(ask: Callable[[], dict[str, Any]], console: Console) -> None:
+    """Draw the pool until Ctrl-C."""
+    pause = threading.Event()
+    with Live(console=console, screen=True, auto_refresh=False) as screen:
+        while True:
+            screen.update(pool_panel(ask()), refresh=True)
+            pause.wait(REFRESH_S)
+
+
+def _figures(status: dict[str, Any]) -> RenderableType:
+    text = Text()
+    text.append(f"{status['in_use']} of {count(status['limit'], 'device')} in use", style="bold")
+    if status["limit"] != status["size"]:
+        text.append(f" ({status['size']} when all are there)", style="dim")
+    text.append(f"   {status['free']} idle")
+    if status["follows"]:
+        text.append(f"   follows {status['follows']}", style="dim")
+    if status["recovering"]:
+        names = ", ".join(status["recovering"])
+        text.append(f"   started anew, waits for {names} to say what they hold", style="yellow")
+    if status["failure"]:
+        text.append(f"   the state cannot be written: {status['failure']}", style="bold red")
+    return text
+
+
+def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
+    """Draw one cell for each device, in the colour of who has it."""
+    text = Text()
+    for device in status["devices"][:DEVICES_SHOWN]:
+        number, claim = f"{device['device']:>3} ", device["claim"]
+        if claim is not None:
+            style = f"black on {colours[claim]}" if claim in colours else "reverse"
+            text.append(number, style=f"{style} dim" if device["is_leaving"] else style)
+        elif device["is_blocked"]:
+            text.append(number, style="black on red")
+        else:
+            text.append(number, style="dim")
+        is_out = device["is_cordoned"] or device["is_drained"]
+        text.append("x " if is_out else "  ", style="red")
+    return text
+
+
+def _claims(claims: list[dict[str, Any]], colours: dict[str, str], now_at: float) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    for name in ("claim", "team", "priority", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("has", justify="right", no_wrap=True)
+    table.add_column("asks", justify="right", no_wrap=True)
+    table.add_column("since", justify="right", no_wrap=True)
+    table.add_column("why", ratio=1, overflow="fold")
+    for claim in claims:
+        low, high = claim["min"], claim["ask"]
+        state = claim["state"]
+        left = "" if claim["leave_s"] is None else f" {claim['leave_s']:.0f} s"
+        table.add_row(
+            Text(claim["name"], style=colours[claim["name"]]),
+            claim["team"],
+            claim["priority"],
+            Text(f"{state}{left}", style=STATE_STYLE.get(state, "")),
+            str(len(claim["devices"])),
+            str(high) if low >= high else f"{low}-{high}",
+            duration(max(0.0, now_at - claim["since"])),
+            Text(claim["reason"]),
+        )
+    return table
+
+
+def _teams(teams: list[dict[str, Any]]) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("team", "uses", "quota", "borrows at most", "reclaims from"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "team" else "right")
+    for team in teams:
+        quota, limit = team["quota"], team["borrow_limit"]
+        table.add_row(
+            team["team"],
+            str(team["share"]),
+            "none" if quota is None else str(quota),
+            "all" if limit is None else str(limit),
+            team["reclaim_from"].replace("_", " "),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""One per box: several jobs and people share its devices; drives core.allocation."""

@@ -1,0 +1,151 @@
+"""After a restart of the pool: who may hold devices, and who has said so by now.
+
+Owns the rule by which a pool hands nothing out twice: before it gives or takes anything, each
+claimant of the state file has reported, or its process is dead and its devices are free, or it was
+silent for too long and its devices are free.  Knows nothing of shares, and does no I/O: what is
+seen outside is passed in.
+
+    file: gpt {0,1,2}, cnn {3}     gpt reports holds {0,1} -> gpt {0,1}, 2 is left once it is free
+                                   cnn is dead, 3 is free  -> forgotten
+                                   nobody is awaited       -> the pool opens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pliant.pool.state import SavedClaim, SavedPool
+from pliant.wire.pool import Offer, Report, Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A claimant of whom it is known what it holds."""
+
+    name: str
+    wanted: Wanted
+    pid: int
+    started: str
+    since: float
+    revision: int
+    """Of the newest offer that it was made in the life before."""
+
+    devices: tuple[int, ...]
+    """Its own: those it holds, those it has not heard of yet, and those it is leaving."""
+
+    leaving: tuple[int, ...] = ()
+    holds: tuple[int, ...] = ()
+    replicas: int
+    is_suspended: bool = False
+    url: str = ""
+    token: str = ""
+
+    def offer(self, life: str, *, size: int) -> Offer:
+        """Return what it may use until the pool opens: what it may use already."""
+        devices = tuple(device for device in self.devices if device not in self.leaving)
+        return Offer(
+            pool=life,
+            revision=max(self.revision, 1),
+            pool_devices=size,
+            devices=devices,
+            replicas=min(self.replicas, len(devices)),
+            notice_s=self.wanted.notice_s,
+            suspend=self.is_suspended,
+            reason="the pool was started anew, and asks everybody what they hold",
+        )
+
+
+class Recovery:
+    """The time between the start of a pool and its opening."""
+
+    def __init__(self, saved: SavedPool, *, life: str, now_s: float, silent_s: float) -> None:
+        self._lives = {saved.life, life} - {""}
+        self.until_s = now_s + silent_s
+        self.returned: dict[str, Returned] = {}
+        self.known = {claim.name: claim for claim in saved.claims}
+        self.awaited = {claim.name: claim for claim in saved.claims if claim.devices}
+
+    @property
+    def accounted(self) -> set[int]:
+        """Return the devices of which it is known whose they are."""
+        returned = {device for one in self.returned.values() for device in one.devices}
+        return returned | {device for one in self.awaited.values() for device in one.devices}
+
+    def hear(self, name: str, report: Report, *, started: str, since: float) -> Returned:
+        """Take note of what a claimant says it holds; a repeated report replaces the earlier."""
+        known = self.known.get(name)
+        if known is not None and (known.pid, known.started) != (report.pid, started):
+            known = None  # another process of that name: it knows nothing of what was before
+        owned = set(known.devices) if known else set()
+        left = set(known.leaving) if known else set()
+        if known and report.pool in self._lives and report.revision >= known.revision:
+            left |= owned.difference(report.holds)
+        awaited = {one.name: one.devices for one in self.awaited.values()}
+        theirs = awaited | {one.name: one.devices for one in self.returned.values()}
+        of_others = {device for one, held in theirs.items() if one != name for device in held}
+        owned |= set(report.holds) - of_others
+        returned = Returned(
+            name=name,
+            wanted=report.wanted,
+            pid=report.pid,
+            started=started,
+            since=known.since if known else since,
+            revision=known.revision if known else report.revision,
+            devices=tuple(sorted(owned)),
+            leaving=tuple(sorted(left & owned)),
+            holds=report.holds,
+            replicas=known.replicas if known else len(owned),
+            is_suspended=report.is_suspended or bool(known and known.suspend),
+            url=report.url,
+            token=report.token,
+        )
+        self.returned[name] = returned
+        if known is not None:
+            self.awaited.pop(name, None)
+        return returned
+
+    def settle(
+        self,
+        *,
+        now_s: float,
+        is_alive: Callable[[SavedClaim], bool],
+        used: Callable[[Iterable[int]], set[int]],
+    ) -> dict[str, set[int]]:
+        """Stop waiting for those who will not report; return who is dead and still uses what."""
+        remains = {}
+        for name, claim in list(self.awaited.items()):
+            uses = used(claim.devices)
+            if not is_alive(claim):
+                if uses:
+                    remains[name] = uses
+                else:
+                    del self.awaited[name]
+            elif now_s >= self.until_s:
+                del self.awaited[name]
+                if uses:  # it lives, and cannot be heard: it keeps what it has
+                    self.returned[name] = _as_before(claim)
+        return remains
+
+    def is_over(self, *, now_s: float, unaccounted: set[int]) -> bool:
+        """Whether everybody who may hold a device is known.
+
+        Devices in use of which the file says nothing (it was lost) are waited for as well; whoever
+        has not claimed them by the end keeps them from everybody by their locks.
+        """
+        return not self.awaited and (not unaccounted or now_s >= self.until_s)
+
+
+def _as_before(claim: SavedClaim) -> Returned:
+    return Returned(
+        name=claim.name,
+        wanted=claim.wanted,
+        pid=claim.pid,
+        started=claim.started,
+        since=claim.since,
+        revision=claim.revision,
+        devices=claim.devices,
+        leaving=claim.leaving,
+        replicas=claim.replicas,
+        is_suspended=claim.suspend,
+    )

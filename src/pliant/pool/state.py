@@ -1,0 +1,121 @@
+"""What a pool must not forget when it dies: who has which devices, and by which rules.
+
+Owns the file and its shape.  Decides nothing.  It is written, durably, before anybody is told of a
+grant, so that what a claimant may use is always in it; what it says of a claimant that has given
+something back since may be old, which costs a moment and hands nothing out twice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pliant.core.errors import PermanentError
+from pliant.spec.pool import TeamEntry
+from pliant.wire.files import replace_durably
+from pliant.wire.pool import Wanted
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SavedClaim(_Saved):
+    """One claimant."""
+
+    name: str
+    since: float
+    """Wall-clock time at which it first asked."""
+
+    wanted: Wanted
+    pid: int
+    started: str
+    """When its process began; ids are used again."""
+
+    revision: int
+    """Of the newest offer made to it."""
+
+    replicas: int
+    """How many that offer allowed."""
+
+    suspend: bool = False
+    devices: tuple[int, ...] = ()
+    """Those that are its own, and those that it is to give back and has not yet."""
+
+    leaving: tuple[int, ...] = ()
+    """Of them those that it has said to have left; their locks were not free yet."""
+
+
+class SavedPool(_Saved):
+    """Everything; the next life of the pool begins with it."""
+
+    version: Literal[1] = 1
+    name: str
+    life: str = ""
+    """Whose offers its revisions are of."""
+
+    size: int
+    """Devices that it was given."""
+
+    devices: int
+    """Devices that may be in use now."""
+
+    revision: int = 0
+    """Of the newest offer to anybody."""
+
+    cordoned: tuple[int, ...] = ()
+    drained: tuple[int, ...] = ()
+    classes: dict[str, int] = Field(default_factory=dict)
+    """Those that were set, beside the ones that every pool has."""
+
+    teams: tuple[TeamEntry, ...] = ()
+    claims: tuple[SavedClaim, ...] = ()
+    trace_began_at: float | None = None
+    """Wall-clock time at which the trace that the capacity follows began."""
+
+
+class StateFile:
+    """One pool's file; both methods may block on the disk for milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = b""
+
+    def read(self) -> SavedPool | None:
+        """Return what an earlier life has left; None if there was none.
+
+        Raises:
+            PermanentError: the file is no state of a pool.
+        """
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return SavedPool.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise PermanentError(
+                f"{self._path} is no state of a pool ({where}: {first['msg']}); move it away to"
+                " begin anew, once no job of the pool runs"
+            ) from error
+
+    def write(self, saved: SavedPool) -> bool:
+        """Replace what is recorded, durably; return whether there was anything new.
+
+        Raises:
+            OSError: the storage does not take it.
+        """
+        data = saved.model_dump_json(by_alias=True).encode()
+        if data == self._written:
+            return False
+        replace_durably(self._path, data, mode=0o600)
+        self._written = data
+        return True
+
+    def remove(self) -> None:
+        """Forget everything: nobody has anything any more."""
+        self._path.unlink(missing_ok=True)
