@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,6 @@ from pliant.wire.devices import holders, is_free
 DEADLINE_S = 15.0
 """No wait of a test is longer, in seconds."""
 
-QUICK = """
-import sys
-from pliant.cli import pooling
-from pliant.pool.driver import PoolSettings
-from pliant.wire.clock import TICK_S
-
-run = pooling.run_pool
-def run_quickly(config, *, listener):
-    from dataclasses import replace
-    settings = PoolSettings(silent_s=float(sys.argv[1]), grace_s=float(sys.argv[2]))
-    return run(replace(config, settings=settings), listener=listener)
-pooling.run_pool = run_quickly
-
-from pliant.cli.main import main
-main(sys.argv[3:])
-"""
-"""``pliant pool start`` with other waits than those of people."""
-
 
 def until(is_so: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
     """Wait for something that is seen from outside."""
@@ -54,56 +36,92 @@ def until(is_so: Callable[[], object], what: str, within_s: float = DEADLINE_S) 
         pause.wait(0.02)
 
 
-@dataclass
-class Claim:
+class Nursery:
+    """Forks ``pliant`` processes from one that has imported it (``tests/pool/nursery.py``)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def start(self, asked: dict[str, Any]) -> int:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(asked).encode() + b"\n")
+        stdin.flush()
+        return int(json.loads(stdout.readline())["pid"])
+
+    def close(self) -> None:
+        self._process.communicate(timeout=DEADLINE_S)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One that was started, with what it prints."""
+
+    pid: int
+    out: Path
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        with contextlib.suppress(FileNotFoundError):
+            return int(self.out.with_suffix(".code").read_text())
+        return None
+
+    def ended(self) -> int:
+        until(lambda: self.code is not None, f"process {self.pid} has ended: {self.said()}")
+        assert self.code is not None
+        return self.code
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.ended()
+
+    def send(self, number: signal.Signals) -> None:
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def said(self) -> str:
+        return self.out.read_text() if self.out.exists() else ""
+
+
+@dataclass(frozen=True)
+class Claim(Process):
     """One ``pliant claim`` that runs."""
 
     name: str
-    process: subprocess.Popen[str]
-    said: list[dict[str, Any]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                self.said.append(json.loads(line))
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        lines = self.said().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     @property
     def state(self) -> str:
-        return str(self.said[-1]["state"]) if self.said else ""
+        return str(self.told[-1]["state"]) if self.told else ""
 
     @property
     def devices(self) -> list[int]:
-        given = [one["devices"] for one in self.said if "devices" in one]
+        given = [one["devices"] for one in self.told if "devices" in one]
         return list(given[-1]) if given else []
 
     @property
     def reason(self) -> str:
-        return str(self.said[-1]["reason"])
+        return str(self.told[-1]["reason"])
 
     def until(self, state: str, within_s: float = DEADLINE_S) -> None:
-        until(lambda: self.state == state, f"{self.name} is {state}, not {self.said}", within_s)
-
-    def ended(self) -> int:
-        code = self.process.wait(DEADLINE_S)
-        self._reader.join(DEADLINE_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.ended()
+        until(lambda: self.state == state, f"{self.name} is {state}: {self.said()}", within_s)
 
 
 class Box:
     """One machine: its state directory, its pools and everybody who was started on it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nursery: Nursery) -> None:
         self.directory = directory
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")},
@@ -111,41 +129,30 @@ class Box:
         }
         self.pools = directory / "pliant" / "pools"
         self.locks = self.pools / "default" / "devices"
-        self._started: list[subprocess.Popen[Any]] = []
-        self._claims: list[Claim] = []
+        self._nursery = nursery
+        self._started: list[Process] = []
 
-    def start_pool(
-        self, *options: str, silent_s: float = 15.0, grace_s: float = 0.5
-    ) -> subprocess.Popen[Any]:
-        arguments = [str(silent_s), str(grace_s), "pool", "start", *options]
-        process = self._start([sys.executable, "-c", QUICK, *arguments])
-        until(lambda: self._serves(process), f"the pool serves ({process.poll()})")
+    def start_pool(self, *options: str, silent_s: float = 15.0, grace_s: float = 0.5) -> Process:
+        pid, out = self._fork(["pool", "start", *options], waits=[silent_s, grace_s])
+        process = self._keep(Process(pid, out))
+        until(lambda: self._serves(process), "the pool serves")
         return process
 
-    def _serves(self, process: subprocess.Popen[Any]) -> bool:
-        assert process.poll() is None, "the pool has ended"
+    def _serves(self, process: Process) -> bool:
+        assert process.code is None, process.said()
         return any(pool.pid == process.pid for pool in served("pool", self.pools))
 
     def claim(self, devices: int, *options: str, name: str) -> Claim:
-        """Start a claim of so many devices; it says what it is told as JSON."""
-        arguments = ["claim", str(devices), "--name", name, "--json", *options]
-        process = self._start(
-            [sys.executable, "-m", "pliant", *arguments], stdout=subprocess.PIPE, text=True
-        )
-        claim = Claim(name, process)
-        self._claims.append(claim)
+        """Start a claim of so many devices."""
+        pid, out = self._fork(["claim", str(devices), "--name", name, "--json", *options])
+        claim = Claim(pid, out, name)
+        self._started.append(claim)
         return claim
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "pliant", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run a command to its end; return its exit code and what it said."""
+        process = self._keep(Process(*self._fork(list(arguments))))
+        return process.ended(), process.said()
 
     def served(self) -> Served:
         return served("pool", self.pools)[0]
@@ -172,29 +179,34 @@ class Box:
         return {device for device in range(devices) if not is_free(self.locks, device)}
 
     def end(self) -> None:
-        """End everybody; nothing of a pool that has ended in order is left but its files."""
+        """End everybody."""
         for process in self._started:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
+            process.send(signal.SIGKILL)
         for process in self._started:
-            process.wait(DEADLINE_S)
-        for claim in self._claims:
-            claim.ended()
+            process.ended()
 
-    def _start(self, arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
-        process: subprocess.Popen[Any] = subprocess.Popen(
-            arguments, env=self.environment, **options
-        )
+    def _fork(self, argv: list[str], waits: list[float] | None = None) -> tuple[int, Path]:
+        out = self.directory / f"{len(self._started)}.out"
+        asked = {
+            "argv": argv,
+            "out": str(out),
+            "cwd": str(self.directory),
+            "environ": self.environment,
+            "waits": waits,
+        }
+        return self._nursery.start(asked), out
+
+    def _keep(self, process: Process) -> Process:
         self._started.append(process)
         return process
 
 
 @contextlib.contextmanager
-def box(directory: Path) -> Iterator[Box]:
+def box(directory: Path, nursery: Nursery) -> Iterator[Box]:
     """Lend a box; at its end nobody is left on it."""
-    lent = Box(directory)
+    lent = Box(directory, nursery)
     try:
         yield lent
     finally:
         lent.end()
-        assert lent.used(64) == set()
+        until(lambda: lent.used(64) == set(), "nobody uses a device")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, box, until
+from tests.pool.live import Box, Nursery, box, until
+
+from pliant.wire.devices import take
+from pliant.wire.processes import process_started
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with contextlib.closing(Nursery()) as lent:
+        yield lent
+
+
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Box]:
-    with box(tmp_path) as lent:
+def here(tmp_path: Path, nursery: Nursery) -> Iterator[Box]:
+    with box(tmp_path, nursery) as lent:
         yield lent
 
 
@@ -24,11 +36,246 @@ def test_a_claim_gets_devices_holds_their_locks_and_frees_them_by_dying(here: Bo
 
     assert claim.devices == [0, 1]
     assert here.used() == {0, 1}
-    assert here.users(0) == here.users(1) == {claim.process.pid}
+    assert here.users(0) == here.users(1) == {claim.pid}
 
     claim.kill()
     until(lambda: here.claims() == {}, "the pool has noticed")
     assert here.used() == set()
     assert here.status()["free"] == 4
     [gone] = here.records("gone")
-    assert gone["reason"] == f"its process {claim.process.pid} is dead"
+    assert gone["reason"] == f"its process {claim.pid} is dead"
+
+
+def test_a_more_important_claim_takes_what_it_needs_and_says_from_whom(here: Box) -> None:
+    here.start_pool("--devices", "4")
+    low = here.claim(3, name="low")
+    low.until("given")
+
+    urgent = here.claim(2, "--priority", "urgent", name="urgent")
+
+    assert low.ended() == 3
+    assert low.reason.startswith("devices 0, 1, 2 were taken back: suspend, and give back 3")
+    urgent.until("given")
+    assert here.used() == set(urgent.devices)
+    [suspend] = here.records("suspend")
+    assert (suspend["name"], suspend["for_"]) == ("low", "urgent")
+    _, told = here.run("explain", "--pool", "--json")
+    moves = json.loads(told)["moves"]
+    assert ("low", "urgent") in [(move["claim"], move["for_"]) for move in moves]
+
+
+def test_a_claim_that_has_to_wait_says_why_and_gets_its_turn(here: Box) -> None:
+    here.start_pool("--devices", "2")
+    first = here.claim(2, name="first")
+    first.until("given")
+
+    second = here.claim(1, name="second")
+    second.until("waiting")
+    assert "0 are idle; 2 may not be taken: normal is not below normal" in second.reason
+
+    first.send(signal.SIGINT)
+    assert first.ended() == 3
+    second.until("given")
+
+
+def test_a_command_has_its_devices_and_shares_their_locks(here: Box, tmp_path: Path) -> None:
+    here.start_pool("--devices", "4")
+    script = "echo $PLIANT_DEVICES > said; exec sleep 60"
+    claim = here.claim(2, "--", "sh", "-c", f"cd {tmp_path}; {script}", name="mine")
+    until((tmp_path / "said").exists, "the command runs")
+    until(lambda: (tmp_path / "said").read_text(), "the command has said its devices")
+
+    assert (tmp_path / "said").read_text() == "0,1\n"
+    [command] = here.users(0) - {claim.pid}
+
+    claim.kill()  # the command is told to end as well
+    until(lambda: here.used() == set(), "the devices are free")
+    until(lambda: here.status()["free"] == 4, "the pool has noticed")
+    assert process_started(command) is None
+
+
+def test_a_command_that_does_not_end_when_its_claim_dies_is_ended(here: Box) -> None:
+    here.start_pool("--devices", "2", grace_s=0.3)
+    stubborn = "trap '' TERM; echo; while :; do sleep 0.05; done"
+    claim = here.claim(1, "--", "sh", "-c", stubborn, name="stubborn")
+    claim.until("given")
+    until(lambda: len(here.users(0)) >= 2, "the command runs")
+
+    claim.kill()
+
+    until(lambda: here.used() == set(), "the device is free")
+    ended = here.records("ended")
+    assert {record["name"] for record in ended} == {"stubborn"}
+    until(lambda: here.status()["free"] == 2, "the pool has noticed")
+
+
+def test_the_exit_code_is_the_commands(here: Box) -> None:
+    here.start_pool("--devices", "2")
+
+    assert here.run("claim", "1", "--", "sh", "-c", "exit 7")[0] == 7
+    assert here.run("claim", "1", "--for", "0.2s")[0] == 0
+    assert here.run("claim", "1", "--", "/no/such/program")[0] == 127
+    assert here.run("claim", "1", "--for", "0.2s", "--", "sleep", "60")[0] == 0
+
+
+def test_what_its_owner_has_died_of_is_not_handed_out_twice(here: Box) -> None:
+    """The pool is killed and started again while one claim holds devices and one has died."""
+    pool = here.start_pool("--devices", "4")
+    keeps, dies = here.claim(2, name="keeps"), here.claim(1, name="dies")
+    keeps.until("given")
+    dies.until("given")
+    held = set(keeps.devices)
+
+    pool.kill()
+    dies.kill()
+    assert here.used() == held
+    here.start_pool("--devices", "4")
+    fresh = here.claim(2, name="fresh")
+    fresh.until("given")
+
+    assert here.used() == held | set(fresh.devices)
+    assert not held & set(fresh.devices)
+    assert keeps.code is None
+    assert {record["claim"]["name"] for record in here.records("recovered")} == {"keeps"}
+    one_more = here.claim(1, name="one-more")
+    one_more.until("waiting")
+
+
+def test_who_cannot_speak_keeps_its_devices_over_a_restart(here: Box) -> None:
+    pool = here.start_pool("--devices", "2")
+    stopped = here.claim(1, name="stopped")
+    stopped.until("given")
+    stopped.send(signal.SIGSTOP)
+
+    pool.kill()
+    here.start_pool("--devices", "2", silent_s=1.0)
+    until(lambda: not here.status()["recovering"], "the pool has waited long enough")
+    other = here.claim(2, name="other")
+    other.until("waiting")
+
+    assert here.used() == set(stopped.devices)
+    stopped.send(signal.SIGCONT)
+    stopped.send(signal.SIGINT)
+    assert stopped.ended() == 3
+    other.until("given")
+
+
+def test_a_pool_that_has_lost_its_state_keeps_off_what_is_in_use(here: Box) -> None:
+    pool = here.start_pool("--devices", "2")
+    holder = here.claim(1, name="holder")
+    holder.until("given")
+    pool.kill()
+    (here.pools / "default" / "state.json").unlink()
+
+    here.start_pool("--devices", "2")
+    other = here.claim(1, name="other")
+    other.until("given")
+
+    assert set(other.devices).isdisjoint(holder.devices)
+    assert holder.code is None
+    assert here.claims()["holder"]["devices"] == holder.devices
+
+
+def test_a_device_that_a_stranger_uses_is_not_handed_out(here: Box) -> None:
+    here.start_pool("--devices", "2")
+    lock = take(here.locks, 0, claim="a stranger")
+    assert lock is not None
+    try:
+        until(lambda: here.status()["devices"][0]["is_blocked"], "the pool has noticed")
+        claim = here.claim(1, name="mine")
+        claim.until("given")
+        assert claim.devices == [1]
+    finally:
+        lock.release()
+    until(lambda: here.status()["free"] == 1, "the device is handed out again")
+
+
+def test_a_claimant_past_its_notice_loses_what_it_was_given_last(here: Box) -> None:
+    """A program that takes devices, and hears nothing: it is ended, and only there."""
+    here.start_pool("--devices", "2", grace_s=0.3)
+    deaf = here.claim(1, "--notice", "0.5s", name="deaf")
+    deaf.until("given")
+    deaf.send(signal.SIGSTOP)
+
+    urgent = here.claim(2, "--priority", "urgent", name="urgent")
+    urgent.until("given")
+
+    assert deaf.ended() == -signal.SIGKILL
+    [ended] = here.records("ended")
+    assert (ended["name"], ended["device"]) == ("deaf", 0)
+    assert ended["pids"] == [deaf.pid]
+
+
+def test_devices_come_and_go_by_hand(here: Box) -> None:
+    here.start_pool("--devices", "2")
+    claim = here.claim(2, name="mine")
+    claim.until("given")
+
+    assert here.run("pool", "set", "--devices", "1") == (0, "1 devices\n")
+    assert claim.ended() == 3
+    assert claim.reason.startswith("devices 0, 1 were taken back: suspend, and give back 2")
+    assert here.run("pool", "set", "--devices", "3")[0] == 0
+    assert here.run("pool", "cordon", "0")[0] == 0
+    again = here.claim(2, name="again")
+    again.until("given")
+    assert again.devices == [1, 2]
+    assert here.run("pool", "drain", "1")[1] == "device 1 is taken back; again has it\n"
+    assert again.ended() == 3
+    assert again.reason.startswith("devices 1, 2 were taken back")
+    here.run("pool", "uncordon", "0")
+    here.run("pool", "uncordon", "1")
+    assert here.status()["free"] == 3
+
+
+def test_capacity_follows_a_file(here: Box, tmp_path: Path) -> None:
+    number = tmp_path / "devices"
+    number.write_text("1\n")
+    here.start_pool("--devices", "4", "--capacity", f"file:{number}")
+    assert here.status()["usable"] == 1
+
+    number.write_text("9")
+    until(lambda: here.status()["usable"] == 4, "four are there, and no more")
+    number.write_text("many")
+    until(lambda: here.records("complaint"), "the pool has complained")
+    [complaint] = here.records("complaint")
+    assert complaint["reason"].endswith(
+        "expected a number of devices, such as 8; the capacity stays as it is"
+    )
+    code, said = here.run("pool", "set", "--devices", "2")
+    assert code == 2
+    assert said.startswith("pliant: the number of devices follows file:")
+
+
+def test_capacity_is_replayed_from_a_trace(here: Box, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0,add,a\n0,add,b\n60000,add,c\n120000,remove,a\n")
+    here.start_pool("--devices", "8", "--capacity", f"trace:{trace}", "--time-scale", "120")
+
+    until(lambda: len(here.records("devices_set")) == 3, "the trace is over")
+    assert [record["count"] for record in here.records("devices_set")] == [2, 3, 2]
+
+
+def test_a_pool_that_is_stopped_leaves_nothing_but_its_files(here: Box) -> None:
+    pool = here.start_pool("--devices", "2")
+
+    _, said = here.run("pool", "stop")
+
+    assert said == "pool default stops\n"
+    assert pool.ended() == 0
+    assert sorted(path.name for path in here.pools.iterdir()) == ["default"]
+    left = sorted(path.name for path in (here.pools / "default").iterdir())
+    assert left == ["devices", "events.jsonl", "running.lock"]
+
+
+def test_who_has_devices_keeps_them_when_the_pool_is_stopped(here: Box) -> None:
+    pool = here.start_pool("--devices", "2")
+    claim = here.claim(1, name="mine")
+    claim.until("given")
+
+    assert here.run("pool", "stop")[1] == "pool default stops; mine keep what they have\n"
+    assert pool.ended() == 0
+    claim.until("alone")
+    assert here.used() == set(claim.devices)
+    here.start_pool("--devices", "2")
+    until(lambda: "mine" in here.claims(), "the next pool knows it")
+    assert here.claims()["mine"]["devices"] == claim.devices

@@ -352,7 +352,7 @@ class Driver:
         if offer is None:  # the state could not be written
             sentence = f"the pool cannot write its state: {self.failure}"
             raise RefusedError(sentence, is_temporary=True)
-        if offer.replicas < claimant.wanted.min_replicas:
+        if not offer.devices:
             return offer.model_copy(update={"reason": allocation.why(self.core, name)})
         return offer
 
