@@ -33,6 +33,7 @@ from pliant.core.vocabulary import (
     ReplicaId,
     StartReplica,
 )
+from pliant.wire import devices as locks
 from pliant.wire.codec import Envelope, Message, decode, encode
 from pliant.wire.notes import AgentFailed, Alive, Heard, Started, Work
 
@@ -116,6 +117,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         devices: int = 2,
         give_up_s: float = DEADLINE_S,
         knows: bool = True,
+        pooled: bool = False,
     ) -> World:
         path = tmp_path / "script.py"
         path.write_text(script)
@@ -126,6 +128,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             environment=dict(os.environ),
             work=work if knows else None,
             give_up_s=give_up_s,
+            locks=tmp_path if pooled else None,
         )
         return asyncio.run(_main(config, scene))
 
@@ -414,3 +417,59 @@ done.wait()
         assert world.lines == [("r2", "Release(to=('r2', 'r9'))")]
 
     play(scene, script)
+
+
+def test_of_a_pool_a_worker_is_put_only_on_a_device_that_may_be_used(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        await world.hear(Alive, 2)
+        assert world.all(Started) == []
+
+        world.agent.may_use({5})
+        await world.hear(Started)
+        world.agent.may_use({5, 2})
+
+        told = {s.replica: s.device for s in await world.hear(Started, 2)}
+        assert told == {"r1": 5, "r2": 2}
+        assert world.agent.used == {5: "r1", 2: "r2"}
+
+    play(scene, devices=8, pooled=True)
+
+
+def test_a_device_that_may_not_be_used_any_more_is_left_to_who_is_on_it(play: Play) -> None:
+    async def scene(world: World) -> None:
+        world.agent.may_use({0})
+        await world.say(start("r1"))
+        await world.hear(Started)
+        world.agent.may_use({1})
+        assert world.agent.used == {0: "r1"}
+        await world.say(end("r1"))
+        await world.hear(Exited)
+        await world.say(start("r2"))
+        await world.say(start("r3"))
+
+        assert [s.device for s in await world.hear(Started, 2)] == [0, 1]
+        assert world.agent.used == {1: "r2"}
+
+    play(scene, devices=8, pooled=True)
+
+
+def test_the_locks_of_a_pool_are_held_while_workers_live(play: Play, tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.agent.may_use({0, 1})
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        pids = [s.pid for s in await world.hear(Started, 2)]
+        await world.hear(Progressed, 2)
+        held = [[h.pid for h in locks.holders(tmp_path, device)] for device in (0, 1)]
+        assert held == [[pids[0]], [pids[1]]]
+
+        os.kill(pids[0], signal.SIGKILL)
+        await world.hear(Exited)
+
+        assert locks.is_free(tmp_path, 0)
+        assert not locks.is_free(tmp_path, 1)
+
+    play(scene, devices=8, pooled=True)
+    assert locks.is_free(tmp_path, 1)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from tests.processes.servant import run
+from tests.processes.servant import DEADLINE_S, fork_server, run
 
 from pliant.core.vocabulary import ExitKind, Progressed
 from pliant.engine.bootstrap import torchrun_world_size, worker_context
+from pliant.wire import devices
 from pliant.wire.notes import Ended, Traceback, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
@@ -242,3 +244,73 @@ def test_a_torchrun_environment_is_recognised(
         monkeypatch.setenv(name, value)
 
     assert torchrun_world_size() == size
+
+
+def test_a_worker_has_its_device_of_the_pool_before_its_script_runs(tmp_path: Path) -> None:
+    text = """
+        import os
+        from pathlib import Path
+        from pliant.wire import devices
+        held = [holder.pid for holder in devices.holders(Path(), 3)]
+        print(os.environ["PLIANT_DEVICES"], held == [os.getpid()])
+    """
+    script(tmp_path, text)
+
+    _, said, _ = run(tmp_path, "train.py", device=3)
+
+    assert said.split() == ["3", "True"]
+    assert devices.is_free(tmp_path, 3)
+
+
+def test_a_worker_whose_device_is_taken_does_not_run_its_script(tmp_path: Path) -> None:
+    script(tmp_path, "import bootstrap_marker")
+    lock = devices.take(tmp_path, 0, claim="stranger")
+    assert lock is not None
+    try:
+        code, said, messages = run(tmp_path, "train.py", device=0)
+    finally:
+        lock.release()
+
+    sentence = f"the script was not run: process {os.getpid()} has device 0 ({tmp_path / '0.lock'})"
+    assert (code, said.strip()) == (1, sentence)
+    assert (ended(messages).kind, ended(messages).detail) == (ExitKind.SCRIPT, sentence)
+
+
+def test_a_worker_whose_device_is_freed_in_time_runs_its_script(tmp_path: Path) -> None:
+    """A killed worker's loader processes may hold its device for a moment longer."""
+    script(tmp_path, "print('ran')")
+    lock = devices.take(tmp_path, 0, claim="the one before")
+    assert lock is not None
+    with fork_server() as servant:
+        worker = servant.start(tmp_path, "train.py", device=0)
+        lock.release()
+        worker.messages()
+
+        assert worker.said() == "ran\n"
+        servant.exit()
+
+
+def test_a_killed_worker_frees_its_device_and_its_loader_processes_die_with_it(
+    tmp_path: Path,
+) -> None:
+    text = """
+        import multiprocessing, os, threading
+        fork = multiprocessing.get_context("fork")
+        loader = fork.Process(target=threading.Event().wait)
+        loader.start()
+        print(loader.pid, flush=True)
+        threading.Event().wait()
+    """
+    script(tmp_path, text)
+    with fork_server() as servant:
+        worker = servant.start(tmp_path, "train.py", device=0)
+        loader = int(worker.line())
+        holders = {holder.pid for holder in devices.holders(tmp_path, 0)}
+
+        os.kill(worker.pid, signal.SIGKILL)
+        servant.exit()
+
+        lock = devices.take(tmp_path, 0, claim="the next", within_s=DEADLINE_S)
+        assert holders == {worker.pid, loader}
+        assert lock is not None
+        lock.release()

@@ -47,6 +47,10 @@ class Worker:
         """Return everything it prints; waits until nobody holds its output any more."""
         return self._output.read().decode()
 
+    def line(self) -> str:
+        """Return the next line that it prints."""
+        return self._output.readline().decode()
+
     def messages(self) -> list[Message]:
         """Return everything it tells its agent until it ends."""
         unframer, found = Unframer(), []
@@ -79,7 +83,9 @@ class Servant:
         data = self.sock.recv(1 << 17)
         return read_report(data) if data else None
 
-    def start(self, cwd: Path, *command: str, name: str = "r1") -> Worker:
+    def start(
+        self, cwd: Path, *command: str, name: str = "r1", device: int | None = None
+    ) -> Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(DEADLINE_S)
         read_end, write_end = os.pipe()
@@ -92,6 +98,8 @@ class Servant:
             address="127.0.0.1",
             incarnation=Incarnation(3),
             init=None,
+            device=device,
+            locks=str(cwd),
         )
         self.ask(StartWorker(assignment=assignment), [theirs.fileno(), write_end, write_end])
         theirs.close()
@@ -130,10 +138,12 @@ def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
             process.wait(DEADLINE_S)
 
 
-def run(cwd: Path, *command: str, **environment: str) -> tuple[int, str, list[Any]]:
+def run(
+    cwd: Path, *command: str, device: int | None = None, **environment: str
+) -> tuple[int, str, list[Any]]:
     """Run one worker to its end; return its exit code, output and messages."""
     with fork_server(**environment) as servant:
-        worker = servant.start(cwd, *command)
+        worker = servant.start(cwd, *command, device=device)
         messages = worker.messages()
         said = worker.said()
         return servant.exit().returncode, said, messages

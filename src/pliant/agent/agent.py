@@ -9,6 +9,10 @@ generations, torch or why a replica starts or ends: it decides nothing.
 
 A device is free only when the process that had it was reaped.  A fork server that dies takes its
 workers with it and is started once more; a second death ends the agent.
+
+Of a pool's devices an agent may use those that it was told (``may_use``), which can change while
+it runs.  A worker takes the lock of its device itself, so that the kernel holds it as long as the
+worker lives.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
+from pliant.agent.devices import Devices
 from pliant.agent.launcher import Launcher
 from pliant.agent.uplink import RECONNECT_S, Uplink
 from pliant.agent.worker import Worker
@@ -76,7 +81,7 @@ class AgentConfig:
     node: NodeId
 
     devices: int
-    """Workers that may run here at a time."""
+    """Workers that may run here at a time; of a pool, as many as it has devices."""
 
     environment: Mapping[str, str]
     """Environment of the workers."""
@@ -93,20 +98,35 @@ class AgentConfig:
     guarded: tuple[Path, ...] = field(default=())
     """Files that must not outlive this process, even if it is killed."""
 
+    locks: Path | None = None
+    """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
+
 
 def nobody_listens(replica: ReplicaId, line: str, /) -> None:
     """Follow no output."""
 
 
+def nobody_counts() -> None:
+    """Do not follow which devices are used."""
+
+
 class Agent:
     """Runs the workers of one job on one node.  ``open``, ``serve``, ``close``, each once."""
 
-    def __init__(self, config: AgentConfig, *, listener: OutputListener = nobody_listens) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        listener: OutputListener = nobody_listens,
+        on_devices: Callable[[], None] = nobody_counts,
+    ) -> None:
         self._config = config
         self._work = config.work
         self._listener = listener
         self._workers: dict[ReplicaId, Worker] = {}
         self._waiting: deque[ReplicaId] = deque()
+        self._devices = Devices(range(config.devices) if config.locks is None else ())
+        self._on_devices = on_devices
         self._exits: dict[ReplicaId, Exited] = {}
         self._launcher: Launcher | None = None
         self._dead: list[Launcher] = []
@@ -140,6 +160,21 @@ class Agent:
         """Tell the fork server which files to remove if this process is killed."""
         if self._launcher is not None:
             self._launcher.ask(GuardFiles(paths=tuple(map(str, self._config.guarded))))
+
+    @property
+    def node(self) -> NodeId:
+        """Return where it runs."""
+        return self._config.node
+
+    @property
+    def used(self) -> Mapping[int, ReplicaId]:
+        """Return the devices that have a worker, with its name."""
+        return self._devices.used
+
+    def may_use(self, devices: Iterable[int]) -> None:
+        """Replace the set of devices that workers may be put on; who is on one stays there."""
+        self._devices.allow(devices)
+        self._fill_devices()
 
     async def serve(self, url: str, token: str) -> None:
         """Obey the coordinator at ``url`` until it ends the job.
@@ -238,11 +273,12 @@ class Agent:
 
     def _fill_devices(self) -> None:
         """Start those who wait, as far as devices are free."""
-        while self._waiting and len(self._workers) < self._config.devices:
+        while self._waiting and self._devices.put(self._waiting[0]) is not None:
             replica = self._waiting.popleft()
             worker = Worker(replica, on_message=self._send, on_refusal=self._refuse)
             self._workers[replica] = worker
             self._spawn(self._launch(worker))
+            self._on_devices()
 
     async def _launch(self, worker: Worker) -> None:
         replica, work = worker.replica, self._work
@@ -260,9 +296,15 @@ class Agent:
             init=work.init,
             holder=work.holder,
             pid=os.getpid(),
+            device=self._device_of(replica),
+            locks=str(self._config.locks or ""),
         )
         if self._launcher is not None:
             self._launcher.ask(StartWorker(assignment=assignment), fds)
+
+    def _device_of(self, replica: ReplicaId) -> int | None:
+        """Return which of the pool's devices a worker is on; None without a pool."""
+        return None if self._config.locks is None else self._devices.device_of(replica)
 
     def _end(self, replica: ReplicaId) -> None:
         """Kill a worker; its exit is reported once it was reaped, again if asked again."""
@@ -289,7 +331,14 @@ class Agent:
                 worker = self._workers.get(replica)
                 if worker is not None:
                     worker.started(pid)
-                    self._send(Started(replica=replica, node=self._config.node, pid=pid))
+                    self._send(
+                        Started(
+                            replica=replica,
+                            node=self._config.node,
+                            pid=pid,
+                            device=self._device_of(replica),
+                        )
+                    )
                     if worker.end_requested and self._launcher is not None:
                         self._launcher.ask(KillWorker(replica=replica))
             case WorkerExited(replica=replica, returncode=returncode):
@@ -303,6 +352,8 @@ class Agent:
         exited = await worker.exit(returncode)
         self._workers.pop(worker.replica, None)
         self._report_exit(exited)
+        self._devices.leave(worker.replica)
+        self._on_devices()
         self._fill_devices()
         try:
             await worker.drain()

@@ -11,6 +11,9 @@ The one module of the engine that reads ``os.environ``.
 
 A worker never ends by returning from ``main``: an abandoned process group would hold a normal
 exit for its whole time-out.
+
+On a device of a pool it takes the lock of that device before the script runs and never gives it
+back: the kernel does, once this process is dead and every process that it has forked.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from typing import Any, NoReturn, Protocol
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.vocabulary import ExitKind, ReplicaId
 from pliant.engine.link import Link
+from pliant.wire import devices
 from pliant.wire.launch import Assignment
 from pliant.wire.notes import Ended, Traceback, Usage
 
@@ -46,6 +50,13 @@ GOODBYE_S = 2.0
 CLEANUP_S = 10.0
 """Longest time for the script's own threads and ``atexit`` handlers, in seconds."""
 
+LOCK_S = 3.0
+"""Longest wait for the device of a pool, in seconds: what a killed worker has forked may take a
+moment to die, and the pool looks at a lock by taking it."""
+
+DEVICES_VARIABLE = "PLIANT_DEVICES"
+"""Where the script finds the number of its device in the pool."""
+
 MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Set by the agent before the fork server starts; glibc has read them, the script need not."""
 
@@ -56,6 +67,10 @@ NO_SESSION = (
 
 _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
+
+
+class DeviceTakenError(Exception):
+    """Another process uses the device that this worker was to run on."""
 
 
 class Closable(Protocol):
@@ -87,6 +102,9 @@ class WorkerContext:
 
     pid: int = 0
     """The process that runs the job on this node; without it the job is dead."""
+
+    device: devices.DeviceLock | None = None
+    """The device of a pool that this process holds; never released but by its death."""
 
     session: Closable | None = None
     """Set by a session when it opens; closed here if the script forgot to."""
@@ -148,6 +166,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     """Run the script; return exit code, kind and detail of its end."""
     try:
         try:
+            context.device = _hold_device(assignment)
             module, compiled = _stage(assignment)
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
@@ -166,6 +185,9 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         sys.stderr.write(f"{type(error).__name__}: {sentence}\n")
         context.link.send(Usage(replica=context.replica, sentence=sentence))
         return EXIT_USAGE, ExitKind.USAGE, sentence
+    except DeviceTakenError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_SCRIPT, ExitKind.SCRIPT, str(error)
     except BaseException as error:  # a process boundary: becomes a report
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         sys.stderr.write(text)
@@ -215,10 +237,36 @@ def _where(error: BaseException, assignment: Assignment) -> str:
 # --- the stage ---------------------------------------------------------------
 
 
+def _hold_device(assignment: Assignment) -> devices.DeviceLock | None:
+    """Take the worker's device for as long as this process lives.
+
+    Raises:
+        DeviceTakenError: another process has it, or its lock cannot be used.
+    """
+    device = assignment.device
+    if device is None:
+        return None
+    where, claim = Path(assignment.locks), assignment.job
+    try:
+        lock = devices.take(where, device, claim=claim, within_s=LOCK_S)
+    except OSError as error:
+        sentence = f"the script was not run: {devices.path_of(where, device)}: {error.strerror}"
+        raise DeviceTakenError(sentence) from error
+    if lock is not None:
+        return lock
+    pids = [holder.pid for holder in devices.holders(where, device)]
+    who = f"process {pids[0]}" if pids else "another process"
+    raise DeviceTakenError(
+        f"the script was not run: {who} has device {device} ({devices.path_of(where, device)})"
+    )
+
+
 def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     """Make this process look as if ``python train.py ...`` had started it."""
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
+    if assignment.device is not None:
+        os.environ[DEVICES_VARIABLE] = str(assignment.device)
     os.chdir(assignment.cwd)
     script = assignment.command[0]
     path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links

@@ -49,6 +49,12 @@ class Assignment:
     pid: int = 0
     """The process that runs the job on this node; without it the job is dead."""
 
+    device: int | None = None
+    """The device of a pool that it runs on; it holds the lock of that device while it lives."""
+
+    locks: str = ""
+    """Directory of the locks of the pool's devices, absolute."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker:

@@ -108,6 +108,8 @@ class Started:
     replica: ReplicaId
     node: NodeId
     pid: int
+    device: int | None = None
+    """Of its pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
