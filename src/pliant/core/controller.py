@@ -22,6 +22,7 @@ from pliant.core import membership as group
 from pliant.core.errors import ConfigError
 from pliant.core.job import (
     Declined,
+    Demand,
     Job,
     Ready,
     Replica,
@@ -163,6 +164,17 @@ def next_deadline_s(job: Job) -> float:
         look_s = NEVER
     deadline_s = group.next_deadline_s(job.membership)
     return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s)
+
+
+def demand(job: Job, *, settings: Settings) -> Demand:
+    """Return what the outside must know to give the job what it can use."""
+    said = job.decision
+    return Demand(
+        min_replicas=settings.policy.min_replicas,
+        ask_replicas=settings.policy.min_replicas if said is None else said.ask_replicas,
+        num_slots=job.reference.num_slots if job.reference else None,
+        can_suspend=_is_durable(job),
+    )
 
 
 # --- events --------------------------------------------------------------------------
@@ -353,7 +365,7 @@ def _on_exited(turn: Turn, event: Exited) -> None:
         return
     was_training = _is_training(turn.job.membership, event.replica)
     job = replace(turn.job, replicas=turn.job.replicas.drop(event.replica))
-    if replica.is_reclaimed:
+    if replica.is_reclaimed and job.offered is None:  # else the offer says what there is
         devices = job.nodes.get(replica.node, 0)
         job = replace(job, nodes=job.nodes.put(replica.node, max(0, devices - 1)))
     turn.job = job
@@ -626,7 +638,7 @@ def _is_last_notice(job: Job) -> bool:
         and bool(members)
         and all(job.replicas[name].is_reclaimed for name in members)
         and not any(replica.state in coming for replica in job.replicas.values())
-        and not free_devices(job)
+        and (job.offered == 0 or not free_devices(job))
     )
 
 

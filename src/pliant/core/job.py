@@ -257,6 +257,23 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What the outside must know of a job to give it what it can use."""
+
+    min_replicas: int
+    """With fewer nothing trains."""
+
+    ask_replicas: int
+    """The size that the policy wants, if capacity were no question."""
+
+    num_slots: int | None
+    """K of its step; None until the first script has reported it."""
+
+    can_suspend: bool
+    """Its script keeps checkpoints, so that it can go on after all its replicas have left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What a step of the controller asks of its driver.
 
@@ -342,8 +359,12 @@ def live(job: Job) -> tuple[ReplicaId, ...]:
 
 
 def view(job: Job) -> View:
-    """Return what the policy looks at."""
+    """Return what the policy looks at.
+
+    What is offered is what is left: the outside has taken off itself what it takes back.
+    """
     spares = job.decision.spare_replicas if job.decision else 0
+    reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
     return View(
         num_replicas=max(0, len(live(job)) - spares),
         devices=sum(job.nodes.values()),
@@ -351,7 +372,7 @@ def view(job: Job) -> View:
         num_slots=job.reference.num_slots if job.reference else None,
         offered=job.offered,
         offer_reason=job.offer_reason,
-        reclaimed=sum(replica.is_reclaimed for replica in job.replicas.values()),
+        reclaimed=reclaimed if job.offered is None else 0,
         is_urgent=job.is_urgent or job.stage is Stage.STARTING,
         pace=job.pace,
         costs=job.costs,

@@ -470,6 +470,9 @@ class StopRequested:
 class SuspendRequested:
     """Someone wants the job to stop at the next step boundary, save, and go on another day."""
 
+    reason: str = ""
+    """Why, if the outside wants it and no person."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:

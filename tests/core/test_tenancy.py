@@ -1,0 +1,169 @@
+"""What a job may use of its pool, when its turn comes, and what it gives back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.tenancy import Admission, Tenancy, occupy, take, vacate
+
+NEW = Tenancy(min_replicas=1)
+
+
+def offered(
+    tenancy: Tenancy,
+    devices: set[int] | frozenset[int],
+    replicas: int,
+    *,
+    revision: int = 0,
+    pool: str = "p",
+    suspend: bool = False,
+) -> Tenancy:
+    return take(
+        tenancy,
+        pool=pool,
+        revision=revision or tenancy.revision + 1,
+        devices=frozenset(devices),
+        replicas=replicas,
+        suspend=suspend,
+    )
+
+
+def using(tenancy: Tenancy, *devices: int) -> Tenancy:
+    return occupy(tenancy, frozenset(devices))
+
+
+def test_what_is_offered_may_be_used_and_is_held() -> None:
+    tenancy = offered(NEW, {2, 0, 1}, 3)
+
+    assert tenancy.holds == (0, 1, 2)
+    assert tenancy.room == 3
+
+
+def test_its_turn_comes_with_its_minimum_and_not_before() -> None:
+    tenancy = offered(Tenancy(min_replicas=2), {0}, 1)
+    assert (tenancy.admission, tenancy.room) == (Admission.WAITING, 0)
+
+    tenancy = offered(tenancy, {0, 1}, 2)
+    assert (tenancy.admission, tenancy.room) == (Admission.RUNNING, 2)
+
+
+def test_fewer_replicas_than_the_minimum_do_not_end_its_turn() -> None:
+    """Only the pool knows why; the core holds what is left until more come."""
+    tenancy = offered(Tenancy(min_replicas=2), {0, 1}, 2)
+
+    tenancy = offered(tenancy, {0}, 1)
+
+    assert (tenancy.admission, tenancy.room) == (Admission.RUNNING, 1)
+
+
+def test_fewer_replicas_than_devices_cost_nothing_while_all_are_used() -> None:
+    tenancy = offered(using(offered(NEW, {0, 1, 2}, 3), 0, 1, 2), {0, 1, 2}, 2)
+
+    assert tenancy.holds == (0, 1, 2)
+    assert tenancy.room == 2
+    assert tenancy.unwanted == set()
+
+
+def test_the_device_that_is_left_first_is_given_back() -> None:
+    tenancy = offered(using(offered(NEW, {0, 1, 2}, 3), 0, 1, 2), {0, 1, 2}, 2)
+
+    assert using(tenancy, 0, 2).holds == (0, 2)
+
+
+def test_a_device_without_a_process_is_given_back_at_once() -> None:
+    tenancy = offered(using(offered(NEW, {0, 1, 2}, 3), 1), {0, 1, 2}, 1)
+
+    assert tenancy.holds == (1,)
+
+
+def test_an_idle_device_is_kept_while_there_are_no_more_than_replicas() -> None:
+    tenancy = using(offered(NEW, {0, 1, 2}, 3), 0)
+
+    assert using(tenancy).holds == (0, 1, 2)
+
+
+def test_a_device_that_is_no_longer_offered_must_be_left_and_is_held_until_then() -> None:
+    tenancy = offered(using(offered(NEW, {0, 1}, 2), 0, 1), {0, 4}, 2)
+
+    assert tenancy.unwanted == {1}
+    assert tenancy.holds == (0, 1, 4)
+    assert tenancy.room == 2
+    assert using(tenancy, 0, 4).holds == (0, 4)
+
+
+def test_an_offer_that_is_not_newer_changes_nothing() -> None:
+    tenancy = offered(NEW, {0, 1}, 2, revision=5)
+
+    assert offered(tenancy, {0}, 1, revision=5) == tenancy
+    assert offered(tenancy, set(), 0, revision=4, suspend=True) == tenancy
+
+
+def test_the_offers_of_another_life_of_the_pool_begin_anew() -> None:
+    tenancy = offered(NEW, {0, 1}, 2, revision=5)
+
+    assert offered(tenancy, {0}, 1, revision=1, pool="q").holds == (0,)
+
+
+def test_a_job_that_is_suspended_holds_its_devices_until_its_processes_are_gone() -> None:
+    tenancy = using(offered(NEW, {0, 1}, 2, revision=5), 0, 1)
+
+    tenancy = offered(tenancy, {0, 1}, 0, suspend=True)
+    assert (tenancy.admission, tenancy.holds) == (Admission.SUSPENDING, (0, 1))
+    assert using(tenancy, 1).holds == (1,)
+
+    tenancy = vacate(tenancy)
+    assert (tenancy.admission, tenancy.holds, tenancy.is_suspended) == (Admission.WAITING, (), True)
+
+
+def test_a_job_that_was_suspended_goes_on_only_by_a_newer_offer() -> None:
+    tenancy = offered(using(offered(NEW, {0, 1}, 2), 0, 1), {0, 1}, 0, revision=5, suspend=True)
+    tenancy = vacate(tenancy)
+
+    assert offered(tenancy, {0, 1}, 2, revision=5).admission is Admission.WAITING
+    again = offered(tenancy, {0, 1}, 2, revision=6)
+    assert (again.admission, again.holds, again.is_suspended) == (Admission.RUNNING, (0, 1), False)
+
+
+def test_a_suspension_that_is_taken_back_is_carried_out_all_the_same() -> None:
+    """The job has been told to stop; it goes on from its checkpoint at once."""
+    tenancy = offered(using(offered(NEW, {0}, 1), 0), {0}, 0, suspend=True)
+
+    tenancy = offered(tenancy, {0}, 1)
+
+    assert tenancy.admission is Admission.SUSPENDING
+    assert vacate(tenancy).is_suspended
+
+
+def test_a_job_that_ends_by_itself_was_not_suspended() -> None:
+    assert not vacate(using(offered(NEW, {0}, 1), 0)).is_suspended
+
+
+DEVICES = st.frozensets(st.integers(0, 5))
+OFFERS = st.tuples(DEVICES, st.integers(0, 6), st.booleans())
+MOVES = st.lists(st.one_of(OFFERS, DEVICES, st.none()), max_size=20)
+
+
+@given(MOVES)
+def test_a_used_device_is_never_given_back_and_nothing_is_used_that_was_not_offered(
+    moves: list[tuple[frozenset[int], int, bool] | frozenset[int] | None],
+) -> None:
+    """Processes start on usable devices only, as the agent sees to, and end whenever they like."""
+    tenancy = Tenancy(min_replicas=2)
+    for move in moves:
+        before = tenancy
+        if isinstance(move, tuple):
+            tenancy = offered(tenancy, move[0], move[1], suspend=move[2])
+            assert tenancy.usable <= move[0]
+            assert tenancy.used == before.used
+        elif move is None:
+            tenancy = vacate(tenancy)
+            assert (tenancy.holds, tenancy.admission) == ((), Admission.WAITING)
+        else:
+            starts = frozenset() if tenancy.admission is Admission.WAITING else tenancy.usable
+            tenancy = occupy(tenancy, (starts | tenancy.used) & move)
+            assert tenancy.usable <= before.usable, "only an offer gives"
+        assert set(tenancy.holds) >= tenancy.used
+        assert tenancy.room <= tenancy.replicas
+        surplus = len(tenancy.usable) - tenancy.replicas
+        assert surplus <= 0 or tenancy.usable <= tenancy.used, "idle devices are given back first"
