@@ -30,6 +30,7 @@ from pliant.observe.log import EventLog
 from pliant.wire.clock import Clock
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
 from pliant.wire.notes import Alive, Logged, Started, Work
+from pliant.wire.pool import Offer
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -42,7 +43,7 @@ JOINED = NodeJoined(node=NodeId("here"), devices=2)
 class World:
     """A served coordinator."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_pooled: bool) -> None:
         path = directory / "events.jsonl"
         self.log = EventLog(path, job="j")
         self.driver = Driver(
@@ -54,8 +55,19 @@ class World:
         )
         self.sock = open_socket("127.0.0.1", 0)
         self.url = url_of(self.sock)
-        app = create_app(self.driver, work=WORK, token=TOKEN, events_path=path)
+        self.offers: list[Offer] = []
+        app = create_app(
+            self.driver,
+            work=WORK,
+            token=TOKEN,
+            events_path=path,
+            on_offer=self.take if is_pooled else None,
+        )
         self.server = Server(app, self.sock)
+
+    def take(self, offer: Offer) -> int:
+        self.offers.append(offer)
+        return 7
 
     def people(self, token: str | None = TOKEN) -> httpx.AsyncClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -75,9 +87,11 @@ class World:
         assert self.driver.tally.refused[sender] == count
 
 
-def play(directory: Path, scene: Callable[[World], Awaitable[None]]) -> None:
+def play(
+    directory: Path, scene: Callable[[World], Awaitable[None]], *, is_pooled: bool = False
+) -> None:
     async def main() -> None:
-        world = World(directory)
+        world = World(directory, is_pooled=is_pooled)
         await world.driver.begin()
         await world.server.start()
         driving = asyncio.create_task(world.driver.run())
@@ -372,3 +386,34 @@ def test_the_coordinator_is_small_and_does_not_import_torch() -> None:
     kilobytes, has_torch, has_numpy = said.split()
     assert int(kilobytes) < 100_000
     assert (has_torch, has_numpy) == (b"False", b"False")
+
+
+def test_an_offer_of_the_pool_is_handed_on_and_answered_with_what_is_followed(
+    tmp_path: Path,
+) -> None:
+    offer = Offer(pool="p", revision=7, devices=(0, 3), replicas=2, reason="2 are free")
+
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            answer = await people.put("/v1/offer", json=offer.model_dump(mode="json"))
+            assert (answer.status_code, answer.json()) == (200, {"revision": 7})
+            bad = await people.put("/v1/offer", json={"pool": "p", "revision": 0})
+            assert bad.status_code == 422
+        async with world.people("wrong") as strangers:
+            answer = await strangers.put("/v1/offer", json=offer.model_dump(mode="json"))
+            assert answer.status_code == 401
+        assert world.offers == [offer]
+
+    play(tmp_path, scene, is_pooled=True)
+
+
+def test_a_job_that_is_in_no_pool_refuses_offers(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            answer = await people.put("/v1/offer", json={"pool": "p", "revision": 1})
+            assert (answer.status_code, answer.json()) == (
+                409,
+                {"detail": "the job is in no pool"},
+            )
+
+    play(tmp_path, scene)

@@ -6,12 +6,14 @@ event, and the answer is the core's own.
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
     POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   wishes: 202, or 409 with the reason
+    PUT  /v1/offer                                          of the job's pool: what it may use
     WS   /v1/agents                                         agents
     GET  /metrics  /healthz                                 machines; the only ones without a token
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +43,7 @@ from pliant.observe.log import follow, read
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import document_of, merged, start_that_fits, told
 from pliant.wire.notes import Work
+from pliant.wire.pool import Offer
 
 DEFAULT_NOTICE_S = 30.0
 """Notice of a drain for which nobody named one, in seconds."""
@@ -96,12 +99,39 @@ class Events(BaseModel):
     """Pass as ``after`` to get what comes later."""
 
 
-def create_app(driver: Driver, *, work: Work, token: str, events_path: Path) -> FastAPI:
-    """Return the app of one job; agents are told its ``work``."""
+class Followed(BaseModel):
+    """How far the job follows its pool."""
+
+    revision: int
+    """Of the newest offer that it has taken."""
+
+
+OnOffer = Callable[[Offer], int]
+"""Takes an offer of the job's pool; returns the revision that the job follows."""
+
+
+def create_app(
+    driver: Driver,
+    *,
+    work: Work,
+    token: str,
+    events_path: Path,
+    on_offer: OnOffer | None = None,
+) -> FastAPI:
+    """Return the app of one job.
+
+    Args:
+        driver: of the job.
+        work: what agents are told to run.
+        token: who knows it may ask.
+        events_path: of the event log.
+        on_offer: takes what the job's pool offers; None: it is in no pool.
+    """
     app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
     people = APIRouter(prefix="/v1", dependencies=[Depends(Bearer(token, "the job"))])
     _add_views(people, driver, events_path)
     _add_wishes(people, driver)
+    _add_offers(people, on_offer)
     app.include_router(people)
     registry = registry_of(driver.board, driver.tally.refused)
 
@@ -192,6 +222,15 @@ def _add_wishes(people: APIRouter, driver: Driver) -> None:
     async def kill(replica: str) -> Accepted:
         """Kill a replica; a replacement starts under a new name."""
         return await _wish(driver, KillRequested(replica=ReplicaId(replica)))
+
+
+def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
+    @people.put("/offer")
+    async def offer(body: Offer) -> Followed:
+        """Tell the job what it may use of its pool; one that is not newer changes nothing."""
+        if on_offer is None:
+            raise HTTPException(status.HTTP_409_CONFLICT, "the job is in no pool")
+        return Followed(revision=on_offer(body))
 
 
 async def _wish(driver: Driver, event: Event) -> Accepted:

@@ -25,7 +25,7 @@ from pathlib import Path
 from pliant.coordinator.register import RegisterFile
 from pliant.core import controller
 from pliant.core.errors import PermanentError
-from pliant.core.job import Job, Ready, Settings
+from pliant.core.job import Demand, Job, Ready, Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import (
     NO_GENERATION,
@@ -159,6 +159,11 @@ class Driver:
     def policy(self) -> ElasticPolicy:
         """What counts now: what someone has set, or what the job was started with."""
         return self._state.policy or self._settings.policy
+
+    @property
+    def demand(self) -> Demand:
+        """What the outside must know of the job now; known once it has begun."""
+        return controller.demand(self._state, settings=self._settings)
 
     # --- from agents and people --------------------------------------------------
 

@@ -28,8 +28,6 @@ API_VERSION = "pliant.dev/v1alpha1"
 KIND = "ElasticJob"
 
 
-
-
 class Metadata(Model):
     """Who the job is; labels and annotations are kept for Kubernetes and mean nothing here."""
 
