@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from pliant.cli.policy import changes_of, words_of
+from pliant.cli.pools import PoolPlace
 from pliant.cli.settings import (
     SETTINGS,
     fields_without_flags,
     job_name,
     output_directory,
     policy_of,
+    pool_of,
     read_command,
     resolve,
     seconds,
@@ -260,3 +262,41 @@ def test_durations_have_units(text: str, value_s: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
         seconds(text)
+
+
+IN_POOL = JOB.replace("  command:", "  pool: {name: gpus, team: vision}\n  command:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "job", "place"),
+    [
+        ({}, {}, JOB, None),
+        ({"pool": "default"}, {}, None, PoolPlace()),
+        (
+            {},
+            {"PLIANT_POOL": "p", "PLIANT_PRIORITY": "low"},
+            None,
+            PoolPlace(name="p", priority="low"),
+        ),
+        ({}, {}, IN_POOL, PoolPlace(name="gpus", team="vision")),
+        ({"priority": "high"}, {}, IN_POOL, PoolPlace(name="gpus", team="vision", priority="high")),
+    ],
+)
+def test_a_job_has_a_place_in_the_pool_that_is_named(
+    arguments: dict[str, Any], environ: dict[str, str], job: str | None, place: PoolPlace | None
+) -> None:
+    assert pool_of(resolve(arguments, environ, load(job) if job else None)) == place
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"PLIANT_TEAM": "a"}, "PLIANT_TEAM=a says how a job stands in a pool; add --pool"),
+        ({"PLIANT_POOL": "../x"}, "PLIANT_POOL=../x: a pool's name must be lower-case letters"),
+    ],
+)
+def test_a_place_in_no_pool_is_refused(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        pool_of(resolve({}, environ, None))
+
+    assert str(refused.value).startswith(sentence)

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from tests.observe.story import Story, eventful
 
+from pliant.cli.screens import job_panel
 from pliant.cli.view import LiveView, PlainView, view_for
 
 
@@ -154,3 +155,36 @@ def test_what_stopping_means_stays_above_the_live_panel() -> None:
     last = text.getvalue().rindex("╭")
     assert "stopping at the next step boundary" in text.getvalue()[:last]
     assert "r3 finished" in text.getvalue()[last:]
+
+
+def test_where_a_job_stands_in_its_pool_is_told_when_it_changes() -> None:
+    place = {"pool": "p", "admission": "waiting", "devices": [], "offered": 0, "wanted": 4}
+    place |= {"reason": "2 of 8 are free", "is_suspended": False, "silence": ""}
+    story = Story()
+    story.write("pool", **place)
+    story.write("pool", **{**place, "wanted": 5})  # a change, but none of the sentence
+    story.write("pool", **{**place, "admission": "running", "devices": [1, 2], "offered": 2})
+    story.write("pool", **{**place, "devices": [1, 2], "silence": "no pool named p is running"})
+    story.write("pool", **{**place, "admission": "suspending", "reason": "q needs 2"})
+    story.write("pool", **{**place, "is_suspended": True, "reason": "q has 2"})
+
+    assert told(story) == [
+        "waiting for pool p: 2 of 8 are free",
+        "pool p offers 2 devices of 4 wanted: 2 of 8 are free",
+        "no pool named p is running; the job keeps devices 1, 2",
+        "pool p needs every device of the job: q needs 2",
+        "waiting for pool p again: q has 2",
+    ]
+
+
+def test_a_job_that_waits_for_its_pool_shows_what_it_holds_and_why_it_waits() -> None:
+    view, text = plain()
+    view.record({"kind": "job_started", "job": "gpt"})
+    place = {"pool": "p", "admission": "waiting", "devices": [], "offered": 0, "wanted": 4}
+    view.record({"kind": "pool", **place, "reason": "2 of 8 are free", "silence": ""})
+
+    status = view.board.as_json()
+    view.console.print(job_panel(status))
+
+    assert status["state"] == "waiting"
+    assert "pool p   devices none   waiting for pool p: 2 of 8 are free" in text.getvalue()

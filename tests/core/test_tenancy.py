@@ -135,8 +135,9 @@ def test_a_suspension_that_is_taken_back_is_carried_out_all_the_same() -> None:
     assert vacate(tenancy).is_suspended
 
 
-def test_a_job_that_ends_by_itself_was_not_suspended() -> None:
-    assert not vacate(using(offered(NEW, {0}, 1), 0)).is_suspended
+def test_a_job_that_has_not_run_was_not_suspended() -> None:
+    assert not vacate(offered(Tenancy(min_replicas=2), {0}, 1)).is_suspended
+    assert vacate(offered(NEW, {0}, 1)).is_suspended
 
 
 DEVICES = st.frozensets(st.integers(0, 5))

@@ -145,6 +145,8 @@ def running(
     settings: dict[str, float] | None = None,
     restarts: int = 2,
     port: int = 0,
+    least: int = 1,
+    pool: dict[str, str] | None = None,
 ) -> Iterator[RunningJob]:
     """Run a job; at the end nothing of it may live, whatever the test did."""
     for part in ("out", "tmp"):
@@ -157,6 +159,8 @@ def running(
         "start": start,
         "restarts": restarts,
         "port": port,
+        "least": least,
+        "pool": pool,
         "warm": warm,
         "timeouts": settings or {},
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pliant.agent import launcher
 from pliant.cli.hosting import JobConfig
+from pliant.cli.pools import PoolPlace
 from pliant.cli.run import run_job
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
@@ -22,11 +23,14 @@ if __name__ == "__main__":
         name=given["name"],
         argv=tuple(given["argv"]),
         policy=ElasticPolicy(
-            min_replicas=1, max_replicas=given["replicas"], start_replicas=given["start"]
+            min_replicas=given["least"],
+            max_replicas=given["replicas"],
+            start_replicas=given["start"],
         ),
         out=Path(given["out"]),
         port=given["port"],
         max_restarts=given["restarts"],
+        pool=None if given["pool"] is None else PoolPlace(**given["pool"]),
         settings=Settings(timeouts=Timeouts(**given["timeouts"])),
     )
     try:

@@ -75,7 +75,7 @@ def test_sizes_have_defaults() -> None:
             "startReplicas: 2",
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
-            " startReplicas, workersPerReplica, maxRestarts",
+            " startReplicas, workersPerReplica, maxRestarts, pool",
         ),
         (
             "minReplicas: 1",

@@ -16,13 +16,14 @@ import fcntl
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pliant.cli.discovery import RuntimeFiles, write_privately
 from pliant.cli.jobs import running_jobs
+from pliant.cli.pools import PoolPlace
 from pliant.cli.settings import fields_without_flags
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.job import Settings
@@ -35,6 +36,7 @@ from pliant.wire.notes import Work
 if TYPE_CHECKING:
     from pliant.cli.view import Observer
     from pliant.coordinator.driver import Driver
+    from pliant.wire.pool import Offer
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -61,6 +63,9 @@ class JobConfig:
 
     address: str = "127.0.0.1"
     init: Path | None = None
+    pool: PoolPlace | None = None
+    """None: every device of the machine is the job's."""
+
     settings: Settings | None = None
     """Timeouts and budgets other than the default; ``policy`` and ``max_restarts`` count."""
 
@@ -143,6 +148,7 @@ async def hosted(
     follows: bool = False,
     devices: int | None = None,
     observer: Observer | None = None,
+    on_offer: Callable[[Offer], int] | None = None,
 ) -> AsyncIterator[Host]:
     """Take over the job and serve it.
 
@@ -153,6 +159,7 @@ async def hosted(
         follows: another coordinator has gone before, and what it started may still run.
         devices: how many there are, if that is known.
         observer: hears of every record of the event log.
+        on_offer: takes what the job's pool offers; None: it is in none.
     """
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import Driver
@@ -171,7 +178,9 @@ async def hosted(
         metrics_path=config.out / "metrics.jsonl",
         clock=Clock(),
     )
-    app = create_app(driver, work=work, token=token, events_path=log_path(config.out))
+    app = create_app(
+        driver, work=work, token=token, events_path=log_path(config.out), on_offer=on_offer
+    )
     server = Server(app, sock)
     interrupted = asyncio.Event()
     with contextlib.closing(log), contextlib.closing(sock), _signals(driver, interrupted):
@@ -289,6 +298,7 @@ def _log_start(
             name: getattr(config.policy, f"{name}_replicas") for name in ("min", "max", "start")
         },
         elastic_policy=fields_without_flags(config.policy),
+        pool=config.pool,
         max_restarts=config.max_restarts,
         min_replicas=config.policy.min_replicas,
         max_replicas=config.policy.max_replicas or devices,

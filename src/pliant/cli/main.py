@@ -29,11 +29,12 @@ import typer
 from rich.console import Console
 
 from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
+from pliant.cli.arguments import RunCommand
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
-from pliant.observe.explain import decisions_of, interval_of
+from pliant.observe.explain import decisions_of, interval_of, pool_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.pool import moves_of
 from pliant.observe.prose import count
@@ -128,7 +129,7 @@ def pliant(
     """Elastic training for PyTorch: grow, shrink and lose replicas; the weights stay the same."""
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
 def run(
     target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
     arguments: Annotated[
@@ -163,6 +164,26 @@ def run(
             help="Whose output to show.  [default: the oldest replica's]",
         ),
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool",
+            metavar="[NAME]",
+            help="Run on devices of this pool, with as many as it offers.  [name: default]",
+        ),
+    ] = None,
+    team: Annotated[
+        str | None,
+        typer.Option("--team", metavar="NAME", help="Whose quota of the pool the job uses."),
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            "--priority",
+            metavar="CLASS",
+            help="How important it is in the pool, e.g. high.  [default: normal]",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the run in --out from its newest checkpoint."),
@@ -190,6 +211,9 @@ def run(
         "policy": policy.changes_of(elastic or []),
         "port": port,
         "show": show,
+        "pool": pool,
+        "team": team,
+        "priority": priority,
         "resume": resume or None,
     }
     command, job = settings.read_command(target, arguments or [])
@@ -391,17 +415,17 @@ def explain(
         return _explain_pool(out, as_json=as_json)
     records = log.read(jobs.find_run(job, out) / "events.jsonl").records
     decisions = decisions_of(records)
-    interval = interval_of(records)
+    interval, place = interval_of(records), pool_of(records)
     if as_json:
-        return _print_json(
-            {"decisions": [asdict(decision) for decision in decisions], "checkpoints": interval}
-        )
+        said = [asdict(decision) for decision in decisions]
+        return _print_json({"decisions": said, "checkpoints": interval, "pool": place})
     if not decisions:
         _console().print("nothing was decided yet")
-        return EXIT_OK
-    _console().print(screens.decisions_table(decisions))
-    if interval is not None:
-        _console().print(f"\n{interval}", soft_wrap=True, highlight=False, markup=False)
+    else:
+        _console().print(screens.decisions_table(decisions))
+    for sentence in (place, interval):
+        if sentence is not None:
+            _console().print(f"\n{sentence}", soft_wrap=True, highlight=False, markup=False)
     return EXIT_OK
 
 

@@ -3,6 +3,8 @@
 Owns joining the two, and that nothing is left at the end.  Decides nothing about the job.
 
     run_job: agent (fork server imports meanwhile) + coordinator --WebSocket over loopback-- agent
+    in a pool: the same, but the fork server starts only when the job is offered its minimum; and
+               all of it again each time that it was suspended for others
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import TYPE_CHECKING
 from pliant.agent.agent import Agent, AgentConfig, nobody_listens
 from pliant.cli.discovery import RuntimeFiles
 from pliant.cli.hosting import JobConfig, hosted, locked, refuse_second
+from pliant.cli.pools import PoolPlace
+from pliant.cli.tenant import Tenant
 from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import NodeId
-from pliant.wire.notes import Work
+from pliant.core.vocabulary import EndJob, NodeId
 
 if TYPE_CHECKING:
     from pliant.cli.view import Observer
@@ -57,37 +60,74 @@ def most_replicas(policy: ElasticPolicy) -> int:
 async def _run(config: JobConfig, observer: Observer | None) -> int:
     refuse_second(config.name)
     with locked(config.out, alone=True):
-        work = config.work()
-        agent = _agent(config, work, observer)
+        if config.pool is not None:
+            return await _run_in_pool(config, config.pool, observer)
+        agent = Agent(
+            _agent_config(config, devices=max(most_replicas(config.policy), count_devices())),
+            listener=observer.output if observer else nobody_listens,
+        )
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
-            return await _run_with(agent, config, work, observer)
+            return await _run_alone(agent, config, observer)
         finally:
             await agent.close()
 
 
-def _agent(config: JobConfig, work: Work, observer: Observer | None) -> Agent:
+def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None) -> AgentConfig:
     files = RuntimeFiles.of("job", config.name)
-    return Agent(
-        AgentConfig(
-            node=NodeId(socket.gethostname()),
-            devices=max(most_replicas(config.policy), count_devices()),
-            environment=dict(os.environ),
-            address=config.address,
-            work=work,
-            guarded=(files.token, files.record),
-        ),
-        listener=observer.output if observer else nobody_listens,
+    return AgentConfig(
+        node=NodeId(socket.gethostname()),
+        devices=devices,
+        environment=dict(os.environ),
+        address=config.address,
+        work=config.work(),
+        guarded=(files.token, files.record),
+        locks=locks,
     )
 
 
-async def _run_with(agent: Agent, config: JobConfig, work: Work, observer: Observer | None) -> int:
+async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
     """Serve the job's coordinator, connect the agent, and wait for the end."""
     token, devices = secrets.token_urlsafe(32), count_devices()
-    async with hosted(config, work, token=token, devices=devices, observer=observer) as host:
+    async with hosted(
+        config, config.work(), token=token, devices=devices, observer=observer
+    ) as host:
         agent.guard()
         try:
             end = await host.until_the_end(agent.serve(host.agents_url, token))
         finally:
             await agent.close()
     return end.exit_code
+
+
+async def _run_in_pool(config: JobConfig, place: PoolPlace, observer: Observer | None) -> int:
+    """Live as often as the pool suspends the job; return how the last life ended."""
+    tenant = Tenant(place, job=config.name, policy=config.policy)
+    async with tenant.present():
+        while True:
+            end = await _live_in_pool(config, tenant, observer)
+            if end.exit_code != EXIT_STOPPED or tenant.is_stopped:
+                return end.exit_code
+
+
+async def _live_in_pool(config: JobConfig, tenant: Tenant, observer: Observer | None) -> EndJob:
+    """Serve the job's coordinator and connect the agent; the pool says when it starts workers."""
+    token, devices = secrets.token_urlsafe(32), tenant.pool_devices
+    agent = Agent(
+        _agent_config(config, devices=devices, locks=tenant.locks),
+        listener=observer.output if observer else nobody_listens,
+        on_devices=tenant.on_devices,
+    )
+    async with hosted(
+        config,
+        config.work(),
+        token=token,
+        devices=devices,
+        observer=observer,
+        on_offer=tenant.pushed,
+    ) as host:
+        with tenant.life(host, agent):
+            try:
+                return await host.until_the_end(agent.serve(host.agents_url, token), tenant.talks())
+            finally:
+                await agent.close()

@@ -22,7 +22,7 @@ from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
 from pliant.observe.pool import Move
-from pliant.observe.prose import count, pause
+from pliant.observe.prose import count, pause, pool_line
 
 STATE_STYLE = {
     "training": "green",
@@ -56,6 +56,7 @@ def job_panel(
     """
     rows: list[RenderableType] = [_progress(status), _figures(status, metrics or {})]
     rows.append(_replicas(status))
+    rows.extend(_pool(status))
     rows.extend(_durable(status))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
@@ -184,6 +185,21 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
         text.append(replica["name"], style="bold")
         text.append(f" {state}   ", style=STATE_STYLE.get(state, ""))
     return text
+
+
+def _pool(status: dict[str, Any]) -> list[RenderableType]:
+    """Say where the job stands in its pool; nothing if it is in none."""
+    place = status.get("pool")
+    if place is None:
+        return []
+    devices = ", ".join(map(str, place["devices"])) or "none"
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("pool ", style="dim")
+    text.append(f"{place['pool']}   ")
+    text.append("devices ", style="dim")
+    text.append(f"{devices}   ")
+    text.append(pool_line(place), style="red" if place["silence"] else "")
+    return [text]
 
 
 def _durable(status: dict[str, Any]) -> list[RenderableType]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.cli.policy import changes_of
+from pliant.cli.pools import PoolPlace
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job import Settings
@@ -93,6 +94,24 @@ SETTINGS = (
         from_file=lambda job: job.spec.max_restarts,
         parse=_whole,
         default=DEFAULT_RESTARTS,
+    ),
+    Setting(
+        name="pool",
+        flag="--pool",
+        variable="PLIANT_POOL",
+        from_file=lambda job: job.spec.pool and job.spec.pool.name,
+    ),
+    Setting(
+        name="team",
+        flag="--team",
+        variable="PLIANT_TEAM",
+        from_file=lambda job: job.spec.pool and job.spec.pool.team,
+    ),
+    Setting(
+        name="priority",
+        flag="--priority",
+        variable="PLIANT_PRIORITY",
+        from_file=lambda job: job.spec.pool and job.spec.pool.priority,
     ),
     Setting(name="out", flag="--out", variable="PLIANT_OUT", parse=Path),
     Setting(name="port", flag="--port", variable="PLIANT_PORT", parse=_whole, default=0),
@@ -199,6 +218,28 @@ def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
     if high.value is not None:
         fields["maxReplicas"] = high.value
     return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
+
+
+def pool_of(settings: Mapping[str, Resolved]) -> PoolPlace | None:
+    """Return the pool that the job runs in, and how it stands there; None: in none.
+
+    Raises:
+        ConfigError: no pool can have this name, or how it stands in one is said without one.
+    """
+    name = settings["pool"]
+    if name.value is None:
+        for other in ("priority", "team"):
+            given = settings[other]
+            if given.value is not None:
+                said = _typed(f"--{other}", given)
+                raise ConfigError(f"{said} says how a job stands in a pool; add --pool")
+        return None
+    if not NAME.fullmatch(name.value):
+        raise ConfigError(f"{_typed('--pool', name)}: a pool's name {NAME_RULE}")
+    chosen = {key: settings[key].value for key in ("team", "priority")}
+    return PoolPlace(
+        name=name.value, **{key: value for key, value in chosen.items() if value is not None}
+    )
 
 
 def _typed(flag: str, given: Resolved) -> str:

@@ -27,12 +27,14 @@ from pliant.cli.jobs import (
     suspended_jobs,
 )
 from pliant.cli.policy import words_of
+from pliant.cli.pools import find_pool
 from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
     job_name,
     output_directory,
     policy_of,
+    pool_of,
     resolve,
     shown_replica,
 )
@@ -120,6 +122,7 @@ def attached(
         out=out,
         port=settings["port"].value,
         init=init,
+        pool=pool_of(settings),
     )
     waiting = next((job for job in suspended_jobs() if job.job == name), None)
     forget_suspended(name)
@@ -179,6 +182,7 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
         "max_restarts": last.get("max_restarts"),
         "init": _moved(last, out),
         "resume": True,
+        **_place(last),
     }
     try:
         os.chdir(last["cwd"])
@@ -199,6 +203,15 @@ def _moved(began: Record, out: Path) -> str | None:
     own = out / Path(init).name
     is_own = Path(init).parent == Path(str(began.get("out")))
     return str(own) if is_own and own.exists() else str(init)
+
+
+def _place(began: Record) -> dict[str, str]:
+    """Return the settings that take a run back to the pool that it began in."""
+    place = began.get("pool")
+    if not isinstance(place, dict):
+        return {}
+    names = {"pool": "name", "team": "team", "priority": "priority"}
+    return {setting: str(place.get(name)) for setting, name in names.items()}
 
 
 def _is_start(record: Record) -> bool:
@@ -267,6 +280,11 @@ def _checked(
     policy = policy_of(settings)
     name = job_name(settings, command[0])
     shown_replica(settings)
+    place = pool_of(settings)
+    if place is not None and is_apart:
+        raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
+    if place is not None:
+        find_pool(place.name)
     if settings["max_restarts"].value < 0:
         raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
     init = settings["init"].value
@@ -333,6 +351,9 @@ def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out:
         ("--port", "port"),
         ("--show", "show"),
         ("--init", "init"),
+        ("--pool", "pool"),
+        ("--team", "team"),
+        ("--priority", "priority"),
     ):
         if settings[key].value is not None and settings[key].source != "default":
             arguments += [flag, str(settings[key].value)]

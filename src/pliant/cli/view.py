@@ -55,6 +55,7 @@ class View:
         self._show = show
         self._told = 0
         self._said: set[str] = set()
+        self._pool = ""
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +79,7 @@ class View:
         return f"{replica} | " if self._show == "all" else ""
 
     def sentence(self, record: Record) -> str | None:
-        """Say what a record tells; a note that every replica makes, and a failure, only once."""
+        """Say what a record tells; what was said already (notes, failures, the pool) only once."""
         kind = record.get("kind")
         if kind == "note":
             text = str(record.get("text"))
@@ -87,7 +88,11 @@ class View:
             self._said.add(text)
         if kind == "end_job" and record.get("exit_code") not in (0, 3):
             return None  # the last word, on stderr
-        return line(record)
+        sentence = line(record)
+        if kind == "pool":
+            before, self._pool = self._pool, sentence or ""
+            return None if sentence == before else sentence
+        return sentence
 
     def traceback(self, record: Record) -> str | None:
         """Return a traceback that was not seen yet, in this replica's output or another's."""

@@ -46,7 +46,7 @@ class Tenancy:
     admission: Admission = Admission.WAITING
 
     is_suspended: bool = False
-    """WAITING: it ran before, and was suspended for others."""
+    """WAITING: it ran before, and goes on where it stopped."""
 
     pool: str = ""
     """The life of the pool whose offers count; empty: none was taken yet."""
@@ -119,7 +119,7 @@ def vacate(tenancy: Tenancy) -> Tenancy:
     return replace(
         tenancy,
         admission=Admission.WAITING,
-        is_suspended=tenancy.is_suspended or tenancy.admission is Admission.SUSPENDING,
+        is_suspended=tenancy.is_suspended or tenancy.admission is not Admission.WAITING,
         replicas=0,
         usable=frozenset(),
         used=frozenset(),

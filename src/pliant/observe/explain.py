@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pliant.observe.log import Record
+from pliant.observe.prose import pool_line
 
 LAST = 10
 
@@ -35,6 +36,17 @@ def interval_of(records: Iterable[Record]) -> str | None:
     for record in records:
         if record.get("kind") == "interval_chosen":
             said = str(record.get("reason"))
+    return said
+
+
+def pool_of(records: Iterable[Record]) -> str | None:
+    """Return where the job stands in its pool, and why; None: it is in none."""
+    said = None
+    for record in records:
+        if record.get("kind") == "job_started":
+            said = None
+        elif record.get("kind") == "pool":
+            said = pool_line(record)
     return said
 
 

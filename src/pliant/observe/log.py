@@ -21,7 +21,7 @@ and commands by their snake_case name, and these:
     job_started   command, cwd, out, url, pid, min_replicas, max_replicas, start_replicas; again
                   when a job is resumed: what ran before is gone
     coordinator_started  out, url, pid; another coordinator goes on with what runs
-    worker        replica, node, pid
+    worker        replica, node, pid, device
     plan          num_slots, total_steps, num_samples, global_batch, micro_batch
     decision      target_replicas, reason, would_change, looks_again_s, ...; the last is None if
                   time alone brings no other answer
@@ -32,6 +32,8 @@ and commands by their snake_case name, and these:
     usage         replica, sentence
     interval_chosen  replica, reason
     save_failed   replica, committed, reason, retry_s
+    pool          pool, team, priority, admission, devices, offered, wanted, reason,
+                  is_suspended, silence; again at every change
     job_ended     exit_code, reason
 
 A reader must ignore kinds and fields it does not know: within a schema version both only grow.

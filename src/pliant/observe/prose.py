@@ -111,6 +111,26 @@ def _refused(record: Record, who: str) -> str | None:
     return f"{who} cannot join: {record.get('reason')}" if record.get("joiner") else None
 
 
+def pool_line(values: Record) -> str:
+    """Say where a job stands in its pool."""
+    name, reason = f"pool {values.get('pool')}", str(values.get("reason") or "")
+    held = values.get("devices")
+    devices = held if isinstance(held, list) else []
+    if values.get("silence"):
+        kept = f"the job keeps device{'s' * (len(devices) > 1)} {_names(devices)}"
+        return f"{values['silence']}; {kept if devices else 'the job waits'}"
+    because = f": {reason}" if reason else ""
+    match values.get("admission"):
+        case "waiting":
+            again = " again" if values.get("is_suspended") else ""
+            return f"waiting for {name}{again}{because}"
+        case "suspending":
+            return f"{name} needs every device of the job{because}"
+        case _:
+            has = count(values.get("offered"), "device")
+            return f"{name} offers {has} of {values.get('wanted')} wanted{because}"
+
+
 _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "coordinator_started": lambda r, who: "another coordinator goes on with what runs",
     "start_replica": lambda r, who: f"{who} is starting on {r.get('node') or 'this node'}",
@@ -123,6 +143,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: STOPPING,
     "suspend_requested": lambda r, who: f"{STOPPING}, with a checkpoint",
+    "pool": lambda r, who: pool_line(r),
     "saved": _saved,
     "save_failed": _save_failed,
     "unrestorable": _unrestorable,

@@ -6,15 +6,16 @@ records of the event log in file order, in bounded memory, and can be asked at a
 Shape of ``as_json`` (fields are only ever added; null: not known yet)::
 
     job                 name
-    state               starting, training, waiting (below the minimum), stopping,
-                        finished, failed, stopped, suspended, lost
+    state               starting, training, waiting (below the minimum, or for its pool),
+                        stopping, finished, failed, stopped, suspended, lost
     generation          newest generation that anyone entered
     step                number of committed steps
     total_steps         steps the script asked for, or null
     target_replicas     wanted; min_replicas and max_replicas are its bounds
     num_slots           K, the most replicas that can share a step, or null
-    replicas            [{name, state, pids, node}]; state is starting, spare (ready to join),
-                        joining, training, waiting, leaving or finished; the gone are not listed
+    replicas            [{name, state, pids, node, device}]; state is starting, spare (ready to
+                        join), joining, training, waiting, leaving or finished; the gone are not
+                        listed; device is of a pool, else null
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     steps_lost          committed steps that had to be done again, in all
     stale               messages dropped because they belonged to another generation
@@ -24,6 +25,9 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     checkpoint_failure  why the last save failed: {reason, at, retry_s}, or null since one did not
     restored            what this history began from: {checkpoint, committed, lineage}, or null
     decision            {target_replicas, reason, at} of the last decision, or null
+    pool                {pool, team, priority, admission (waiting, running, suspending), devices
+                        (held), offered, wanted, reason, is_suspended, silence (why the pool is
+                        not heard, else empty)}, or null: it is in none
     exit_code, reason   once it has ended, else null
     out, url, pid       where its files are, and where it answers
 """
@@ -53,6 +57,21 @@ ENDINGS = ("end_job", "job_ended")
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
 
+POOL_FIELDS = (
+    "pool",
+    "team",
+    "priority",
+    "admission",
+    "devices",
+    "offered",
+    "wanted",
+    "reason",
+    "is_suspended",
+    "silence",
+)
+"""What a job says of itself in its pool."""
+
+
 class ReplicaState(StrEnum):
     """What a living replica is doing."""
 
@@ -73,6 +92,7 @@ class ReplicaStatus:
     state: ReplicaState
     pids: list[int] = field(default_factory=list)
     node: str = ""
+    device: int | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +115,7 @@ class Board:
     checkpoint_failures: int = 0
     restored: dict[str, Any] | None = None
     restores: int = 0
+    pool: dict[str, Any] | None = None
     suspending: bool = False
     stale: int = 0
     stopping: bool = False
@@ -124,6 +145,8 @@ class Board:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
+            case "pool":
+                self.pool = {name: record.get(name) for name in POOL_FIELDS}
             case "node_joined":
                 self._on_node_joined(record)
             case "saved" | "save_failed" | "suspend_requested":
@@ -146,7 +169,7 @@ class Board:
             return ENDED_AS.get(self.exit_code, "failed")
         if self.stopping:
             return "stopping"
-        if self._holding:
+        if self._holding or (self.pool is not None and self.pool["admission"] == "waiting"):
             return "waiting"
         return "training" if self.committed else "starting"
 
@@ -199,6 +222,7 @@ class Board:
             "checkpoint_failure": self.checkpoint_failure,
             "restored": self.restored,
             "decision": self.decision,
+            "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
             **{name: self.about.get(name) for name in ("out", "url", "pid")},
@@ -232,7 +256,7 @@ class Board:
         self.replicas.clear()
         self._former.clear()
         self._recent.clear()
-        self.exit_code = self.reason = None
+        self.exit_code = self.reason = self.pool = None
         self.stopping = self.suspending = self._holding = False
 
     def _follow(self, record: Record) -> None:
@@ -331,6 +355,7 @@ class Board:
             case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
                 if record["pid"] not in self.replicas[name].pids:  # told again: not known if heard
                     self.replicas[name].pids.append(record["pid"])
+                self.replicas[name].device = record.get("device")
             case "registered":
                 self._on_registered(record, name)
             case "spare":

@@ -11,6 +11,7 @@ module of its own.
       elasticPolicy: {minReplicas: 1, maxReplicas: 4}
       startReplicas: 2
       workersPerReplica: 1
+      pool: {name: default, team: vision, priority: high}
       command: [examples/train_gpt.py, --steps, "500"]
 """
 
@@ -21,11 +22,28 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from pliant.core.errors import ConfigError
-from pliant.spec.model import Model, checked_name, impossible
+from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
 API_VERSION = "pliant.dev/v1alpha1"
 KIND = "ElasticJob"
+
+
+def _pool_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise impossible(f"spec.pool.name {name!r} {NAME_RULE}")
+    return name
+
+
+class PoolPlace(Model):
+    """Which pool of the machine the job runs in, and how it stands there."""
+
+    name: Annotated[str, AfterValidator(_pool_name)] = "default"
+    team: str | None = None
+    """Whose quota it uses; the default team has none."""
+
+    priority: str | None = None
+    """Name of a priority class of the pool; the default is normal."""
 
 
 class Metadata(Model):
@@ -53,6 +71,9 @@ class JobSpec(Model):
 
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """Replicas that may be replaced after a fault before the job gives up."""
+
+    pool: PoolPlace | None = None
+    """The pool whose devices it runs on; without one every device is its own."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
