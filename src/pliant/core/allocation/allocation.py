@@ -350,7 +350,7 @@ def _tell(draft: Draft) -> Actions:
         if before is not None and entry.share == before.share:
             entry = replace(entry, reason=before.reason)
         to, drain = may_have(entry)
-        new = entry.held & ~(before.held if before else 0)
+        new = draft.granted.get(name, 0)
         is_cut = to < entry.told and entry.share < entry.told
         must = drain & ~entry.told_drain
         excess = entry.held.bit_count() - to

@@ -41,6 +41,9 @@ class Draft:
         self.sources: dict[str, Counter[str]] = defaultdict(Counter)
         """Where each claim's new devices come from; an empty name: nobody had them."""
 
+        self.granted: dict[str, int] = {}
+        """Devices that each claim gets by this event, as bits; also those it has just released."""
+
         self.takings = 0
         """Victims so far; see ``settling``."""
 

@@ -298,7 +298,8 @@ def deliver(draft: Draft) -> None:
         reach = min(entry.share, entry.keeps + count)
         whole = (reach if entry.share < entry.base else entry.fit(reach)) - entry.keeps
         if whole > 0:
-            draft.put(replace(entry, held=entry.held | state.lowest(free, whole)))
+            draft.granted[entry.name] = state.lowest(free, whole)
+            draft.put(replace(entry, held=entry.held | draft.granted[entry.name]))
         if entry.keeps + max(whole, 0) < entry.share:
             return
 
