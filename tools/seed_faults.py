@@ -1,7 +1,7 @@
-"""Take the rules of DESIGN 5 out of the core, one at a time, and see which test notices.
+"""Take the rules of DESIGN 5 and of allocation out of the core, one at a time; who notices?
 
     python tools/seed_faults.py             # all of them, a table at the end
-    python tools/seed_faults.py R7 R15      # some rules
+    python tools/seed_faults.py R7 R15      # some rules; Pool: those of docs/allocation.md
     python tools/seed_faults.py P8 --suite tests/core/test_policy*.py tests/core/test_scenarios.py
     python tools/seed_faults.py --list
 
@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tools.allocation_faults import ALLOCATION_FAULTS, ALLOCATION_SUITE  # noqa: E402 - a script
 from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
 from tools.policy_faults import POLICY_FAULTS  # noqa: E402
 from tools.restart_faults import RESTART_FAULTS  # noqa: E402
@@ -65,7 +66,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     arguments = parser.parse_args()
-    known = [*FAULTS, *RESTART_FAULTS, *POLICY_FAULTS]
+    known = [*FAULTS, *RESTART_FAULTS, *POLICY_FAULTS, *ALLOCATION_FAULTS]
     faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
     if arguments.list:
         print("\n".join(f"{fault.rule:5} {fault.what}" for fault in faults))
@@ -95,7 +96,9 @@ def drift(fault: Fault) -> str:
 
 
 def judge(fault: Fault, suite: list[str]) -> Verdict:
-    """Seed one fault and run the suite."""
+    """Seed one fault and run the suite; those of the allocation have one of their own."""
+    if suite is SUITE and fault in ALLOCATION_FAULTS:
+        suite = ALLOCATION_SUITE
     began = time.monotonic()
     noticed_by = run_suite(fault, suite)
     return Verdict(fault=fault, noticed_by=noticed_by, seconds=time.monotonic() - began)

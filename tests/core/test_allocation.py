@@ -174,7 +174,7 @@ def test_a_minimum_takes_increments_of_its_own_class_but_no_minimum() -> None:
     assert world.shares() == {"a": 2, "b": 2, "c": 0}
     assert why(world.pool, "c") == (
         "needs 2 more: 0 are idle; 1 could be taken; "
-        "2 may not be taken: normal is not below normal; 1 are minimums that nobody can take"
+        "2 may not be taken: normal is not below normal; 1 belongs to minimums that nobody can take"
     )
 
 
@@ -221,7 +221,7 @@ def test_who_cannot_be_suspended_keeps_its_minimum() -> None:
     world.fixed("b", 3, priority="urgent")
 
     assert world.shares() == {"a": 4, "b": 0}
-    assert "2 are minimums that nobody can take" in why(world.pool, "b")
+    assert "2 belong to minimums that nobody can take" in why(world.pool, "b")
 
 
 def test_an_increment_never_takes_a_minimum() -> None:

@@ -208,8 +208,7 @@ def _asked(draft: Draft, claim: Claim) -> Actions:
     reason = entry.reason
     if share < entry.share:
         reason = f"shrink from {entry.share} to {share}: it asks for no more than {top} now"
-    draft.put(replace(entry, share=0))
-    draft.set_share(replace(entry, share=0), share, reason=reason)
+    draft.set_share(entry, share, reason=reason)
     return ()
 
 
@@ -363,7 +362,9 @@ def _tell(draft: Draft) -> Actions:
             taken.append(_suspend(entry, draft.for_.get(name, "")))
         elif is_cut or must:
             taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
-        draft.put(replace(entry, told=to, told_drain=drain, leave_by_s=leave_by_s))
+        told = (entry.told, entry.told_drain, entry.leave_by_s)
+        if told != (to, drain, leave_by_s) or entry != draft.changed[name]:
+            draft.put(replace(entry, told=to, told_drain=drain, leave_by_s=leave_by_s))
     return (*taken, *given)
 
 

@@ -44,6 +44,9 @@ class Draft:
         self.granted: dict[str, int] = {}
         """Devices that each claim gets by this event, as bits; also those it has just released."""
 
+        self.reach: dict[tuple[object, ...], tuple[int, int]] = {}
+        """What kinds of requests could take at most (``taking.reach``); empty after a change."""
+
         self.takings = 0
         """Victims so far; see ``settling``."""
 
@@ -102,6 +105,7 @@ class Draft:
 
     def put(self, entry: Entry) -> None:
         """Set an entry, known or new."""
+        self.reach.clear()
         before = self.get(entry.name)
         if before is not None:
             if before == entry:
@@ -120,14 +124,15 @@ class Draft:
     def set_share(self, entry: Entry, share: int, *, for_: str = "", reason: str) -> Entry:
         """Decide how many devices a claim is to have, and why."""
         waits = share < entry.base <= entry.top
-        if not waits:
-            entry = replace(entry, patient_until_s=NEVER, is_impatient=False)
-        elif entry.patient_until_s == NEVER and not entry.is_impatient:
-            entry = replace(entry, patient_until_s=self.now_s + self.rules.patience_s)
+        patient_until_s = entry.patient_until_s if waits else NEVER
+        if waits and patient_until_s == NEVER and not entry.is_impatient:
+            patient_until_s = self.now_s + self.rules.patience_s
         entry = replace(
             entry,
             share=share,
             reason=reason,
+            patient_until_s=patient_until_s,
+            is_impatient=entry.is_impatient and waits,
             is_suspended=waits and not share and (entry.is_suspended or entry.held != 0),
         )
         self.put(entry)

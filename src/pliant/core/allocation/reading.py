@@ -117,26 +117,28 @@ def _obstacle(draft: Draft, request: Request) -> str:
 
 
 def _objections(draft: Draft, request: Request) -> list[str]:
-    """Say which rules keep how many devices from being taken."""
+    """Say which rules keep how many devices of others from being taken."""
+    own = dict(state.takeable(request.entry))
     refused: dict[str, int] = defaultdict(int)
     may = 0
-    for (kind, team, value), count in sorted(draft.takeable.items()):
-        rule = objection(draft, request, kind, team, value)
-        if rule:
-            refused[rule] += count
+    for group, count in sorted(draft.takeable.items()):
+        others = count - own.get(group, 0)
+        rule = objection(draft, request, *group)
+        if rule and others:
+            refused[rule] += others
         else:
-            may += count
+            may += others
     said = [f"{may} could be taken"] if may else []
     return said + [f"{count} may not be taken: {rule}" for rule, count in refused.items()]
 
 
 def _untouchable(draft: Draft, request: Request) -> list[str]:
     """Say how many devices are minimums of claims that cannot be suspended."""
-    rest = draft.share - sum(draft.takeable.values())
-    own = request.entry.share
-    if rest - own <= 0:
+    own = request.entry.share - sum(count for _, count in state.takeable(request.entry))
+    count = draft.share - sum(draft.takeable.values()) - own
+    if count <= 0:
         return []
-    return [f"{rest - own} are minimums that nobody can take"]
+    return [f"{count} {'belongs' if count == 1 else 'belong'} to minimums that nobody can take"]
 
 
 def _devices(count: int) -> str:

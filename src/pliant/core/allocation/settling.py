@@ -30,10 +30,10 @@ from pliant.core.allocation.state import (
     Entry,
     Group,
 )
-from pliant.core.allocation.taking import Cut, Request, is_owed, objection, shed, take
+from pliant.core.allocation.taking import Bar, Cut, Request, bar, is_owed, reach, shed, take
 
 _MOST_TAKINGS = 8
-"""Victims in one step, for each claim there is, after which no more are looked for: a bound that
+"""Victims in one step, for each device there is, after which no more are looked for: a bound that
 nothing has been seen to reach, so that a mistake here would cost a late answer and not a hang."""
 
 Place = tuple[Any, ...]
@@ -62,28 +62,23 @@ def serve(draft: Draft) -> None:
     """Serve requests until none can be."""
     queue = _queue(draft)
     while queue:
-        rank, kind, group = heapq.heappop(queue)
-        request = first_request(draft, kind, group)
-        if request is None:
+        place, kind, group = heapq.heappop(queue)
+        now = _place(draft, kind, group)
+        if now is None:
             continue
-        if request.rank > rank:
-            heapq.heappush(queue, (request.rank, kind, group))
+        if now > place:
+            heapq.heappush(queue, (now, kind, group))
             continue
-        takings, crossed = draft.takings, _borrowing(draft, request)
-        if not _served(draft, request, queue[0][0] if queue else None):
+        entry = draft.first(kind, group)
+        takings, borrows = draft.takings, draft.owed(entry.claim.team) < 0
+        if not _served(draft, entry, queue[0][0] if queue else None):
             continue
-        if draft.takings > takings or _borrowing(draft, request) != crossed or request.is_minimum:
+        is_looser = draft.takings > takings or (draft.owed(entry.claim.team) < 0) != borrows
+        if is_looser or kind == WAITING:
             queue = _queue(draft)
         else:
-            _requeue(draft, queue, request.entry.name)
+            _requeue(draft, queue, entry.name)
     rest(draft)
-
-
-def first_request(draft: Draft, kind: str, group: Group) -> Request | None:
-    """Return what the first claim of a list wants next; None: the list is empty."""
-    if group not in draft.lists[kind]:
-        return None
-    return request_of(draft, draft.first(kind, group))
 
 
 def request_of(draft: Draft, entry: Entry) -> Request | None:
@@ -122,7 +117,7 @@ def holder(draft: Draft, request: Request) -> Request | None:
         if first.rank >= request.rank:
             return None
         level = (request.entry.claim.team, request.entry.value)
-        if not request.is_minimum and not objection(draft, first, CUTTABLE, *level):
+        if not request.is_minimum and bar(draft, first, CUTTABLE, *level) is Bar.NONE:
             return None
         return first
     return None
@@ -130,10 +125,10 @@ def holder(draft: Draft, request: Request) -> Request | None:
 
 def _queue(draft: Draft) -> list[tuple[Place, str, Group]]:
     queue = [
-        (request.rank, kind, group)
+        (place, kind, group)
         for kind in (WAITING, GROWING)
         for group in draft.lists[kind]
-        if (request := first_request(draft, kind, group)) is not None
+        if (place := _place(draft, kind, group)) is not None
     ]
     heapq.heapify(queue)
     return queue
@@ -143,58 +138,113 @@ def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str) -> 
     """Queue the lists in which this claim now is; the others are queued or cannot be served."""
     for kind, group, _ in state.listed(draft.entry(name)):
         if kind in (WAITING, GROWING):
-            request = first_request(draft, kind, group)
-            if request is not None:
-                heapq.heappush(queue, (request.rank, kind, group))
+            place = _place(draft, kind, group)
+            if place is not None:
+                heapq.heappush(queue, (place, kind, group))
 
 
-def _borrowing(draft: Draft, request: Request) -> bool:
-    return draft.owed(request.entry.claim.team) < 0
+def _place(draft: Draft, kind: str, group: Group) -> Place | None:
+    """Return the rank of the first request of a list, read off its key; None: it is empty."""
+    keys = draft.lists[kind].get(group)
+    if keys is None:
+        return None
+    team, value, count = group[:3]
+    since, name = keys.first[-2:]
+    return (not is_owed(draft, team, count), -value, kind == GROWING, keys.first[0], since, name)
 
 
-def _served(draft: Draft, request: Request, next_rank: Place | None) -> bool:
+def _served(draft: Draft, entry: Entry, next_place: Place | None) -> bool:
     """Give a claim what it asks for, if that is possible."""
-    if holder(draft, request) is not None:
+    request = request_of(draft, entry)
+    if request is None or holder(draft, request) is not None:
         return False
-    entry, room = request.entry, draft.room(request.entry.claim.team)
+    room = draft.room(entry.claim.team)
     if request.count <= min(draft.slack, room):
         share = entry.share + request.count
         if not request.is_minimum and not draft.lists[IMPATIENT]:
-            share = _climb(draft, request, next_rank)
+            share = _climb(draft, request, next_place, int(min(draft.slack, room)))
         draft.set_share(entry, share, reason=_given(draft, entry, share, ()))
         return True
-    if draft.takings > _MOST_TAKINGS * (len(draft.takeable) + 64):
+    if draft.takings > _MOST_TAKINGS * (draft.size + 1):
         return False
     if not request.is_minimum:
-        _, useful, gain = entry.rise
-        owed = is_owed(draft, entry.claim.team, useful)
-        request = replace(request, count=useful, is_owed=owed)
-        if not gain:
+        if not request.gain:
             return False
+        useful = entry.rise.useful
+        request = replace(request, count=useful, is_owed=is_owed(draft, entry.claim.team, useful))
+        if _took_many(draft, request, next_place):
+            return True
+    return _took(draft, request)
+
+
+def _took(draft: Draft, request: Request) -> bool:
+    """Take what a request needs from others and give it, or leave everything as it is."""
     cuts = take(draft, request)
     if cuts is None:
         return False
-    share = entry.share + request.count
-    draft.set_share(entry, share, reason=_given(draft, entry, share, cuts))
+    share = request.entry.share + request.count
+    reason = _given(draft, request.entry, share, cuts)
+    draft.set_share(request.entry, share, reason=reason)
     return True
 
 
-def _climb(draft: Draft, request: Request, next_rank: Place | None) -> int:
-    """Return the size at which another claim's turn comes, or nothing is left."""
-    entry, team = request.entry, request.entry.claim.team
-    room = int(min(draft.slack, draft.room(team), entry.top - entry.share))
-    owed = draft.owed(team)
+def _took_many(draft: Draft, request: Request, next_place: Place | None) -> bool:
+    """Take several steps at once, where one after the other would come to the same.
+
+    That is so as long as it stays this claim's turn and nothing is left over, which somebody else
+    might have had in between.
+    """
+    if draft.lists[IMPATIENT] or request.count != request.entry.rise.more or draft.slack < 0:
+        return False
+    own, anywhere = reach(draft, request)
+    team = request.entry.claim.team
+    most = min(draft.slack + anywhere, draft.room(team) + own)
+    share = _climb(draft, request, next_place, int(most), only_useful=True)
+    count = share - request.entry.share
+    if count <= request.count:
+        return False
+    many = replace(request, count=count)
+    cuts = take(draft, many)
+    if cuts is None:
+        return False
+    if draft.slack > count or any(_is_bounded(draft, cut, team) for cut in cuts):
+        for cut in reversed(cuts):
+            draft.put(cut.before)
+        return False
+    draft.set_share(request.entry, share, reason=_given(draft, request.entry, share, cuts))
+    return True
+
+
+def _is_bounded(draft: Draft, cut: Cut, team: str) -> bool:
+    """Whether a cut may let another claim of the victim's team have its turn."""
+    theirs = cut.before.claim.team
+    is_limited = draft.teams[theirs].borrow_limit is not None
+    return theirs != team and (is_limited or draft.owed(theirs) > 0)
+
+
+def _climb(
+    draft: Draft,
+    request: Request,
+    next_place: Place | None,
+    room: int,
+    *,
+    only_useful: bool = False,
+) -> int:
+    """Return the size at which another claim's turn comes, or ``room`` is used up."""
+    entry, claim = request.entry, request.entry.claim
+    room = min(room, entry.top - entry.share)
+    owed = draft.owed(claim.team)
     if owed > 0:
         room = min(room, max(owed, request.count))
-    if next_rank is None:
+    if next_place is None and not only_useful:
         return entry.fit(entry.share + room)
-    at, most, claim = entry.share + request.count, entry.share + room, entry.claim
+    at, most = entry.share + request.count, entry.share + room
     while at < most:
-        more, _, gain = demand.rise(claim.sizes, entry.top, claim.num_slots, at)
-        if at + more > most:
+        more, useful, gain = demand.rise(claim.sizes, entry.top, claim.num_slots, at)
+        if at + more > most or (only_useful and (useful != more or not gain)):
             break
         tail = (-gain, claim.since, claim.name)
-        if (not request.is_owed, -entry.value, True, *tail) > next_rank:
+        if next_place and (not request.is_owed, -entry.value, True, *tail) > next_place:
             break
         at += more
     return at
@@ -211,9 +261,9 @@ def rebalance(draft: Draft) -> bool:
     with every move, so that this ends.
     """
     found = [
-        (-entry.rise.gain, entry.claim.since, entry.name)
-        for group in draft.lists[GROWING]
-        if (entry := draft.first(GROWING, group)).rise.gain > 0
+        keys.first
+        for (_, _, _, useful), keys in draft.lists[GROWING].items()
+        if -keys.first[0] * useful >= draft.rules.min_gain
     ]
     return any(_moved(draft, draft.entry(name)) for _, _, name in sorted(found))
 
@@ -230,7 +280,7 @@ def _moved(draft: Draft, entry: Entry) -> bool:
         is_owed=is_owed(draft, team, useful),
     )
     budget = gain * useful - draft.rules.min_gain
-    if budget < 0 or holder(draft, request) is not None:
+    if holder(draft, request) is not None:
         return False
     cuts: list[Cut] = []
     while (missing := request.count - min(draft.slack, draft.room(team))) > 0:
@@ -262,7 +312,9 @@ def _cheapest(draft: Draft, request: Request, *, only_own: bool) -> Entry | None
     found = []
     for team in draft.teams if not only_own else (own,):
         keys = draft.lists[RESTED].get((team, value))
-        if not keys or objection(draft, request, CUTTABLE, team, value, among_equals=True):
+        if not keys:
+            continue
+        if bar(draft, request, CUTTABLE, team, value, among_equals=True) is not Bar.NONE:
             continue
         found += [key for key, _ in zip(keys, range(2), strict=False)]
     names = [key[-1] for key in sorted(found) if key[-1] != request.entry.name]
@@ -312,10 +364,12 @@ def _given(draft: Draft, entry: Entry, share: int, cuts: tuple[Cut, ...]) -> str
     sources = draft.sources[entry.name]
     sources.update({cut.before.name: cut.count for cut in cuts})
     sources[""] += max(0, share - entry.share - sum(cut.count for cut in cuts))
-    before = draft.share_before(entry.name)
-    said = f"grow from {before} to {share}" if before else f"begin with {share}"
-    if entry.is_suspended or (not before and entry.held):
+    before = draft.before.entries.get(entry.name)
+    said = f"begin with {share}"
+    if before is not None and before.is_suspended:
         said = f"come back with {share}"
+    elif before is not None and before.share:
+        said = f"grow from {before.share} to {share}"
     parts = [f"{count} from {name}" if name else f"{count} idle" for name, count in sources.items()]
     got = ", ".join(part for part in parts if not part.startswith("0 "))
     return f"{said} of the {entry.claim.ask_replicas} asked for: {got}"

@@ -11,6 +11,8 @@ that turns out not to be needed is left alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
 
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, Entry
@@ -62,7 +64,19 @@ def is_owed(draft: Draft, team: str, count: int) -> bool:
     return draft.teams[team].quota is not None and draft.owed(team) >= count
 
 
-def objection(
+class Bar(StrEnum):
+    """The rule that keeps a request from taking of some claims."""
+
+    NONE = "none"
+    NEVER = "reclaim.from=never"
+    BY = "reclaim.by"
+    MINIMUM = "a minimum for a minimum"
+    SAME_TEAM = "reclaim.from=same_team"
+    QUOTA = "quota"
+    CLASS = "priority class"
+
+
+def bar(
     draft: Draft,
     request: Request,
     kind: str,
@@ -70,8 +84,8 @@ def objection(
     value: int,
     *,
     among_equals: bool = False,
-) -> str:
-    """Return the rule that keeps the request from taking of such claims, or nothing.
+) -> Bar:
+    """Return the rule that keeps the request from taking of such claims, if there is one.
 
     Args:
         draft: the pool.
@@ -81,25 +95,50 @@ def objection(
         value: value of their class.
         among_equals: whether an increment may take from its own class, because that pays.
     """
-    own = request.entry.claim.team
-    rule = _rule(draft, request)
-    if rule:
-        return rule
+    claim, asks = request.entry.claim, request.entry.value
+    reclaim = draft.teams[claim.team].reclaim
+    if reclaim.from_ == "never":
+        return Bar.NEVER
+    if reclaim.by is not None and claim.priority not in reclaim.by:
+        return Bar.BY
     if kind == DROPPABLE and not request.is_minimum:
-        return "a minimum is only taken for another minimum"
-    if team != own:
-        if draft.teams[own].reclaim.from_ == "same_team":
-            return f"team {own} takes from its own claims only (reclaim.from=same_team)"
+        return Bar.MINIMUM
+    if team != claim.team:
+        if reclaim.from_ == "same_team":
+            return Bar.SAME_TEAM
         if draft.teams[team].quota is not None and draft.owed(team) >= 0:
-            used, quota = draft.used.get(team, 0), draft.teams[team].quota
-            return f"team {team} is within its quota ({used} of {quota})"
+            return Bar.QUOTA
         if request.is_owed:
-            return ""
-    asks = request.entry.value
+            return Bar.NONE
     may_equal = kind == CUTTABLE and (request.is_minimum or among_equals)
     if value < asks or (value == asks and may_equal):
-        return ""
-    return f"{_class_of(draft, value)} is not below {request.entry.claim.priority}"
+        return Bar.NONE
+    return Bar.CLASS
+
+
+def objection(draft: Draft, request: Request, kind: str, team: str, value: int) -> str:
+    """Return ``bar`` as a sentence, or nothing if the request may take."""
+    claim = request.entry.claim
+    match bar(draft, request, kind, team, value):
+        case Bar.NONE:
+            return ""
+        case Bar.NEVER:
+            return f"team {claim.team} never takes (reclaim.from=never)"
+        case Bar.BY:
+            classes = ", ".join(draft.teams[claim.team].reclaim.by or ()) or "nobody"
+            return f"team {claim.team} lets only {classes} take, not {claim.priority} (reclaim.by)"
+        case Bar.MINIMUM:
+            return "a minimum is only taken for another minimum"
+        case Bar.SAME_TEAM:
+            return f"team {claim.team} takes from its own claims only (reclaim.from=same_team)"
+        case Bar.QUOTA:
+            used, quota = draft.used.get(team, 0), draft.teams[team].quota
+            return f"team {team} is within its quota ({used} of {quota})"
+        case Bar.CLASS:
+            theirs = (one.name for one in draft.classes.values() if one.value == value)
+            return f"{min(theirs, default='theirs')} is not below {claim.priority}"
+        case unknown:
+            assert_never(unknown)
 
 
 def take(draft: Draft, request: Request) -> tuple[Cut, ...] | None:
@@ -149,15 +188,28 @@ class Shortage:
         return self.anywhere > 0 or self.own > 0
 
     def can_be_met(self) -> bool:
-        """Say whether all that may be taken would be enough; costs what there are lists."""
-        own = anywhere = 0
-        for (kind, team, value), count in self.draft.takeable.items():
-            if objection(self.draft, self.request, kind, team, value):
-                continue
-            anywhere += count
-            if team == self.team:
-                own += count
+        """Say whether all that may be taken would be enough."""
+        own, anywhere = reach(self.draft, self.request)
         return own >= self.own and anywhere >= self.anywhere
+
+
+def reach(draft: Draft, request: Request) -> tuple[int, int]:
+    """Return how many devices a request could take at most, of its own team and in all.
+
+    Costs what there are lists, once for all requests of one team, class and kind.
+    """
+    claim = request.entry.claim
+    key = (claim.team, claim.priority, request.is_minimum, request.is_owed)
+    known = draft.reach.get(key)
+    if known is not None:
+        return known
+    own = anywhere = 0
+    for (kind, team, value), count in draft.takeable.items():
+        if bar(draft, request, kind, team, value) is Bar.NONE:
+            anywhere += count
+            own += count if team == claim.team else 0
+    draft.reach[key] = own, anywhere
+    return own, anywhere
 
 
 def shed(draft: Draft, team: str | None, reason: str) -> None:
@@ -193,29 +245,14 @@ def shed(draft: Draft, team: str | None, reason: str) -> None:
         _give_back(draft, cut, -int(excess()))
 
 
-def _rule(draft: Draft, request: Request) -> str:
-    """Return why the team's own rule lets this claim take nothing at all, or nothing."""
-    claim = request.entry.claim
-    reclaim = draft.teams[claim.team].reclaim
-    if reclaim.from_ == "never":
-        return f"team {claim.team} never takes (reclaim.from=never)"
-    if reclaim.by is not None and claim.priority not in reclaim.by:
-        classes = ", ".join(reclaim.by) or "nobody"
-        return f"team {claim.team} lets only {classes} take, not {claim.priority} (reclaim.by)"
-    return ""
-
-
-def _class_of(draft: Draft, value: int) -> str:
-    return min((one.name for one in draft.classes.values() if one.value == value), default="it")
-
-
 def _next_victim(draft: Draft, request: Request, kind: str, short: Shortage) -> Entry | None:
     """Return who is to give next: lowest class, newest claim."""
     only_own = short.anywhere <= 0 or short.own > 0
     found = [
         (value, keys.first)
         for (team, value), keys in draft.lists[kind].items()
-        if (team == short.team or not only_own) and not objection(draft, request, kind, team, value)
+        if (team == short.team or not only_own)
+        and bar(draft, request, kind, team, value) is Bar.NONE
     ]
     return draft.entry(min(found)[-1][-1]) if found else None
 

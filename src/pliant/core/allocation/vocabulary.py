@@ -149,7 +149,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A new claim, or what a known one wants now.  One that says nothing new changes nothing."""
+    """A new claim, or what a known one wants now.  One that says nothing new changes nothing.
+
+    One that was withdrawn is there again, with the devices that were not released yet.
+    """
 
     claim: Claim
 
