@@ -94,6 +94,7 @@ class Claimant:
     devices: set[int] = field(default_factory=set)
     to: int = 0
     must: set[int] = field(default_factory=set)
+    is_suspended: bool = False
 
     @property
     def excess(self) -> int:
@@ -284,6 +285,7 @@ class PoolMachine(RuleBasedStateMachine):
             if known is not None and not known.is_withdrawn and self.pool.is_open:
                 assert not one.to or one.must >= set(known.drain)
                 assert one.to == known.replicas or one.excess <= 0
+                assert one.is_suspended == known.is_suspended or not one.to
 
     @invariant()
     def quotas_are_kept(self) -> None:
@@ -388,6 +390,7 @@ class PoolMachine(RuleBasedStateMachine):
                 assert not any(self.pool.cordoned >> device & 1 for device in action.devices)
                 one.devices |= set(action.devices)
                 one.to = action.to
+                one.is_suspended = False
                 assert action.to >= known.claim.min_replicas or action.to == known.share
             case Shrink():
                 one.to = action.to
@@ -399,6 +402,7 @@ class PoolMachine(RuleBasedStateMachine):
             case Suspend():
                 assert known.claim.can_suspend
                 one.to = 0
+                one.is_suspended = True
 
     def is_needed(self, action: Shrink, before: Pool) -> None:
         """What is taken for somebody is not more than that one gets, where sizes are free."""

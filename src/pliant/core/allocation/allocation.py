@@ -236,7 +236,7 @@ def _recovered(
     entry = draft.set_share(entry, share, reason=f"known again, with {mine.bit_count()} devices")
     if is_suspended:
         entry = replace(entry, is_suspended=True)
-    draft.put(replace(entry, told=may_have(entry)[0], told_drain=0))
+    draft.put(replace(entry, told=may_have(replace(entry, told=share))[0]))
     return ()
 
 
@@ -327,11 +327,12 @@ def _bits(size: int, devices: tuple[int, ...]) -> int:
 def may_have(entry: Entry) -> tuple[int, int]:
     """Return how many replicas a claim may have now, and which devices must go.
 
-    A drained device stays in use until the minimum has another one.
+    A drained device stays in use until the minimum has another one.  Who has nothing begins with
+    its whole minimum; who runs and has lost a device goes on with what is left.
     """
-    if not entry.share:
-        return 0, entry.drained
     keeps, held = entry.keeps, entry.held.bit_count()
+    if not entry.share or (keeps < entry.base and not entry.told):
+        return 0, entry.drained
     if keeps >= entry.base:
         return entry.fit(min(entry.share, keeps)) or min(entry.share, keeps), entry.drained
     return min(entry.share, held), 0
@@ -362,9 +363,15 @@ def _tell(draft: Draft) -> Actions:
             taken.append(_suspend(entry, draft.for_.get(name, "")))
         elif is_cut or must:
             taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
-        told = (entry.told, entry.told_drain, entry.leave_by_s)
-        if told != (to, drain, leave_by_s) or entry != draft.changed[name]:
-            draft.put(replace(entry, told=to, told_drain=drain, leave_by_s=leave_by_s))
+        draft.put(
+            replace(
+                entry,
+                told=to,
+                told_drain=drain,
+                leave_by_s=leave_by_s,
+                is_suspended=entry.is_suspended and not to,
+            )
+        )
     return (*taken, *given)
 
 

@@ -34,6 +34,9 @@ class Draft:
         self.used = dict(pool.used)
         self.takeable = dict(pool.takeable)
         self.lists = {name: dict(groups) for name, groups in pool.lists.items()}
+        self.relisted: set[str] = set()
+        """Lists that have changed."""
+
         self.changed: dict[str, Entry | None] = {}
         self.for_: dict[str, str] = {}
         """For whom each claim was cut."""
@@ -82,6 +85,8 @@ class Draft:
     @property
     def usable(self) -> int:
         """How many devices all claims may have between them."""
+        if not self.cordoned:
+            return min(self.limit, self.size)
         gone = self.drained | (self.cordoned & ~self.held)
         return min(self.limit, self.size - gone.bit_count())
 
@@ -112,6 +117,8 @@ class Draft:
                 return
             self._uncount(before)
         self._count(entry)
+        if before is None or before.held != entry.held:
+            self.held = self.held & ~(before.held if before else 0) | entry.held
         self._relist(before, entry)
         self.changed[entry.name] = entry
 
@@ -133,7 +140,7 @@ class Draft:
             reason=reason,
             patient_until_s=patient_until_s,
             is_impatient=entry.is_impatient and waits,
-            is_suspended=waits and not share and (entry.is_suspended or entry.held != 0),
+            is_suspended=entry.is_suspended or (waits and not share and entry.held != 0),
         )
         self.put(entry)
         self.for_[entry.name] = for_
@@ -143,7 +150,7 @@ class Draft:
         """Return the draft as a value."""
         before = self.before
         lists = {
-            name: before.lists[name] if groups == before.lists[name] else Table(groups)
+            name: Table(groups) if name in self.relisted else before.lists[name]
             for name, groups in self.lists.items()
         }
         return Pool(
@@ -167,7 +174,6 @@ class Draft:
         self._add(entry.claim.team, entry.share)
         for group, count in state.takeable(entry):
             self.takeable[group] = self.takeable.get(group, 0) + count
-        self.held |= entry.held
 
     def _uncount(self, entry: Entry) -> None:
         self._add(entry.claim.team, -entry.share)
@@ -177,7 +183,6 @@ class Draft:
                 self.takeable[group] = left
             else:
                 del self.takeable[group]
-        self.held &= ~entry.held
 
     def _add(self, team: str, count: int) -> None:
         self.share += count
@@ -190,6 +195,7 @@ class Draft:
     def _relist(self, before: Entry | None, after: Entry | None) -> None:
         old = set(state.listed(before)) if before is not None else set()
         new = set(state.listed(after)) if after is not None else set()
+        self.relisted.update(kind for kind, _, _ in old ^ new)
         for kind, group, key in old - new:
             left = self.lists[kind][group].discard(key)
             if left:

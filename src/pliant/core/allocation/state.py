@@ -91,6 +91,8 @@ class Entry:
 
     leave_by_s: float = NEVER
     is_suspended: bool = False
+    """Its minimum was taken, and it has not been told that it may have it again."""
+
     is_withdrawn: bool = False
     reason: str = ""
 

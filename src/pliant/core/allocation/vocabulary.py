@@ -364,7 +364,7 @@ class Standing:
     """Those of ``devices`` that must be among the ones it gives back."""
 
     is_suspended: bool
-    """Its minimum was taken, and it waits to have it again."""
+    """It was told to suspend, and not yet that it may have its minimum again."""
 
     is_withdrawn: bool
     """It is gone, and what it holds is waited for."""
