@@ -157,12 +157,16 @@ class Driver:
     async def run(self) -> None:
         """Watch over claimants and waits until ``stop``."""
         while not self._stopping.is_set():
-            async with self._changing():
-                self._tick()
-            await self._watch.end_overdue(now_s=self._clock.now_s())
+            await self.turn()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._stopping.wait()
+
+    async def turn(self) -> None:
+        """Look once at everybody, and at what time has brought."""
+        async with self._changing():
+            self._tick()
+        await self._watch.end_overdue(now_s=self._clock.now_s())
 
     def stop(self) -> list[str]:
         """End ``run`` soon; return the claimants that keep what they hold."""
@@ -480,8 +484,9 @@ class Driver:
         self.recovery = None
         self._look()
         self._apply(Opened())
-        for name in self.claimants:
-            self._touch(name)
+        for claimant in list(self.claimants.values()):
+            self._touch(claimant.name)
+            self._release(claimant)
 
     def _take_up(self, returned: Returned) -> None:
         claimant = Claimant(

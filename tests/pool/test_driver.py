@@ -1,0 +1,430 @@
+"""The driver of a pool, in one process: what it tells whom, and in which order it does things."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.observe.log import EventLog, Record, read
+from pliant.pool.board import board_of
+from pliant.pool.driver import Driver, PoolSettings, RefusedError
+from pliant.pool.push import Pusher
+from pliant.pool.state import SavedPool, StateFile
+from pliant.pool.watch import Watch
+from pliant.spec.pool import ReclaimEntry, TeamEntry
+from pliant.wire import devices as locks
+from pliant.wire.clock import Clock
+from pliant.wire.pool import Offer, Report, Wanted
+
+
+@dataclass
+class Time:
+    """Monotonic time that tests move."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Pushes(Pusher):
+    """Remembers what would have been pushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pushed: list[tuple[str, Offer]] = []
+
+    def push(self, claim: str, offer: Offer, *, url: str, token: str) -> None:
+        self.pushed.append((claim, offer))
+
+
+@dataclass
+class World:
+    """One pool of four devices, and what is needed to look at it."""
+
+    directory: Path
+    time: Time = field(default_factory=Time)
+    devices: int = 4
+
+    def __post_init__(self) -> None:
+        self.walls = itertools.count(1000)
+        self.state = StateFile(self.directory / "state.json")
+        self.log = EventLog(self.directory / "events.jsonl", job="default")
+        self.pushes = Pushes()
+        self.driver = self.born()
+
+    def born(self, **saved: Any) -> Driver:
+        found = self.state.read()
+        size = self.devices
+        return Driver(
+            found or SavedPool(name="default", size=size, devices=size, **saved),
+            state=self.state,
+            watch=Watch(self.directory / "devices", self.log),
+            log=self.log,
+            pusher=self.pushes,
+            clock=Clock(self.time),
+            wall=lambda: float(next(self.walls)),
+            settings=PoolSettings(silent_s=10.0, grace_s=1.0),
+        )
+
+    async def reborn(self) -> None:
+        self.driver = self.born()
+        await self.driver.begin()
+
+    async def report(self, name: str, *, holds: tuple[int, ...] = (), **values: Any) -> Offer:
+        """Report as this process would, after the newest offer unless said otherwise."""
+        wanted = {"min_replicas": 1, "ask_replicas": 1, **values.pop("wanted", {})}
+        followed = values.pop("follows", None)
+        if followed is not None:
+            values |= {"pool": followed.pool, "revision": followed.revision}
+        body = {"wanted": Wanted(**wanted), "holds": holds, "pid": os.getpid(), **values}
+        return await self.driver.report(name, Report(**body))
+
+    async def tick(self, seconds: float = 0.0) -> None:
+        """Let time pass, in steps that do not look like sleep, and look after each."""
+        for _ in range(max(1, round(seconds / 0.5))):
+            self.time.pass_(0.5 if seconds else 0.0)
+            await self.driver.turn()
+
+    def take(self, device: int, claim: str) -> locks.DeviceLock:
+        lock = locks.take(self.directory / "devices", device, claim=claim)
+        assert lock is not None
+        return lock
+
+    def records(self, kind: str) -> list[Record]:
+        records = read(self.directory / "events.jsonl").records
+        return [record for record in records if record["kind"] == kind]
+
+    def claims(self) -> dict[str, Any]:
+        return {claim["name"]: claim for claim in board_of(self.driver)["claims"]}
+
+
+Scene = Callable[[World], Awaitable[None]]
+Play = Callable[[Scene], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    async def playing(scene: Scene) -> None:
+        world = World(tmp_path)
+        try:
+            await world.driver.begin()
+            await scene(world)
+        finally:
+            await world.pushes.close()
+            world.log.close()
+
+    return lambda scene: asyncio.run(playing(scene))
+
+
+def some(number: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "fixed", "min_replicas": number, "ask_replicas": number, **more}
+
+
+async def refused(asked: Awaitable[object]) -> str:
+    with pytest.raises(RefusedError) as caught:
+        await asked
+    return str(caught.value)
+
+
+def test_an_offer_is_told_only_once_it_is_written(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt", url="http://job")
+        [(_, offer)] = world.pushes.pushed
+        saved = world.state.read()
+
+        assert offer.devices == (0,)
+        assert saved is not None
+        assert [(one.name, one.devices, one.revision) for one in saved.claims] == [
+            ("gpt", (0,), offer.revision)
+        ]
+
+    play(scene)
+
+
+def test_nothing_is_handed_out_while_the_state_cannot_be_written(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(saved: SavedPool) -> bool:
+        raise OSError(28, "No space left on device", "state.json")
+
+    async def scene(world: World) -> None:
+        write = world.state.write
+        monkeypatch.setattr(world.state, "write", full)
+        monkeypatch.setattr("pliant.pool.driver.ANSWER_S", 0.0)
+        said = await refused(world.report("gpt", url="http://job"))
+        assert said == "the pool cannot write its state: No space left on device"
+        assert world.pushes.pushed == []
+        assert board_of(world.driver)["failure"] == "No space left on device"
+
+        monkeypatch.setattr(world.state, "write", write)
+        await world.tick()
+
+        assert [offer.devices for _, offer in world.pushes.pushed] == [(0,)]
+        assert board_of(world.driver)["failure"] is None
+        assert len(world.records("not_written")) == 1
+
+    play(scene)
+
+
+def test_a_device_that_was_given_back_is_free_only_when_its_lock_is(play: Play) -> None:
+    async def scene(world: World) -> None:
+        both = {"min_replicas": 1, "ask_replicas": 4}
+        offer = await world.report("gpt", wanted=both)
+        assert offer.devices == (0, 1, 2, 3)
+        lock = world.take(3, "gpt")
+
+        asks_less = {"min_replicas": 1, "ask_replicas": 3}
+        offer = await world.report("gpt", wanted=asks_less, holds=offer.devices, follows=offer)
+        assert (offer.devices, offer.replicas) == ((0, 1, 2, 3), 3)
+        offer = await world.report("gpt", wanted=asks_less, holds=(0, 1, 2), follows=offer)
+        assert offer.devices == (0, 1, 2)
+        other = await world.report("other")
+        assert other.devices == ()
+
+        lock.release()
+        await world.tick()
+        other = await world.report("other")
+        assert other.devices == (3,)
+
+    play(scene)
+
+
+def test_who_has_not_heard_of_a_device_has_not_given_it_back(play: Play) -> None:
+    """The offer is still under way when the claimant reports for another reason."""
+
+    async def scene(world: World) -> None:
+        first = await world.report("gpt")
+        second = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
+        assert second.devices == (0, 1)
+
+        third = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
+        assert third == second
+        fourth = await world.report("gpt", holds=(0,), follows=second)
+        assert fourth.devices == (0,)
+
+    play(scene)
+
+
+def test_a_report_of_an_earlier_life_gives_nothing_of_this_one_back(play: Play) -> None:
+    async def scene(world: World) -> None:
+        first = await world.report("gpt")
+        stale = Offer(pool="another life", revision=first.revision + 5)
+
+        offer = await world.report("gpt", follows=stale)
+
+        assert offer.devices == (0,)
+
+    play(scene)
+
+
+def test_a_name_is_one_process(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt")
+
+        said = await refused(world.report("gpt", pid=os.getppid()))
+
+        assert said == f"process {os.getpid()} has a claim named gpt already; choose another name"
+
+    play(scene)
+
+
+def test_a_name_is_free_once_its_process_is_dead(play: Play) -> None:
+    async def scene(world: World) -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        await world.report("gpt", pid=process.pid)
+        process.communicate(b"\n")
+
+        offer = await world.report("gpt")
+
+        assert offer.devices == (0,)
+        [gone] = world.records("gone")
+        assert gone["reason"] == f"its process {process.pid} is dead"
+
+    play(scene)
+
+
+def test_silence_ends_a_claim_that_runs_nothing_and_no_other(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("idle")
+        await world.report("busy")
+        lock = world.take(1, "busy")
+
+        await world.tick(12)
+
+        assert set(world.claims()) == {"busy"}
+        lock.release()
+        await world.tick(1)
+        assert set(world.claims()) == set()
+
+    play(scene)
+
+
+def test_the_pools_own_sleep_is_nobodys_silence(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt")
+
+        world.time.pass_(3600)
+        await world.driver.turn()
+
+        assert set(world.claims()) == {"gpt"}
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (some(5), "claim gpt is refused: it needs at least 5 devices, and the pool has 4"),
+        (some(1, team="x"), "claim gpt is refused: there is no team 'x'; there are default"),
+        (
+            some(1, priority="x"),
+            "claim gpt is refused: there is no priority class 'x'; there are high, low, normal,"
+            " urgent",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_ever_be_met_is_refused(
+    play: Play, wanted: dict[str, Any], sentence: str
+) -> None:
+    async def scene(world: World) -> None:
+        assert await refused(world.report("gpt", wanted=wanted)) == sentence
+        assert world.claims() == {}
+
+    play(scene)
+
+
+def test_a_known_claim_goes_on_as_it_was_before_it_asked_for_the_impossible(play: Play) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("gpt")
+        await refused(world.report("gpt", wanted=some(9), holds=(0,), follows=offer))
+
+        assert (await world.report("gpt", holds=(0,), follows=offer)).devices == (0,)
+
+    play(scene)
+
+
+def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> None:
+    async def scene(world: World) -> None:
+        driver = world.driver
+        assert await driver.set_team(TeamEntry(name="a", quota=3)) == "team a has a quota of 3"
+        await world.report("gpt", wanted=some(3, team="a"))
+
+        said = await refused(
+            driver.set_team(TeamEntry.model_validate({"name": "a", "quota": 2, "borrowLimit": 0}))
+        )
+        assert "is below the minimum of 3 of its claim gpt" in said
+        assert await refused(driver.set_team(TeamEntry(name="b", quota=2))) == (
+            "the quotas 3 (a) + 2 (b) are more than the pool's 4 devices; lower one or give the"
+            " pool more"
+        )
+        assert "3 (a) are more than the pool's 2" in await refused(driver.set_devices(2))
+        assert await refused(driver.cordon(4)) == "there is no device 4; they are 0 to 3"
+        unknown = TeamEntry(name="c", reclaim=ReclaimEntry(by=["nobody"]))
+        assert "nobody" in await refused(driver.set_team(unknown))
+        assert "gpt" in await refused(driver.remove_team("a"))
+        saved = world.state.read()
+        assert saved is not None
+        assert [team.name for team in saved.teams] == ["a"]
+
+    play(scene)
+
+
+def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.driver.set_team(TeamEntry(name="a", quota=3))
+        await world.driver.set_class("nightly", -500)
+        await world.driver.cordon(0)
+        await world.driver.set_devices(6)
+
+        await world.reborn()
+
+        board = board_of(world.driver)
+        assert {team["team"]: team["quota"] for team in board["teams"]} == {"default": None, "a": 3}
+        assert board["classes"]["nightly"] == -500
+        assert board["devices"][0]["is_cordoned"]
+        assert board["usable"] == 5
+        offer = await world.report("gpt", wanted=some(1, priority="nightly", team="a"))
+        assert offer.devices == (1,)
+
+    play(scene)
+
+
+def test_a_new_life_waits_for_who_had_devices_and_gives_nothing_before(play: Play) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("gpt", wanted={"ask_replicas": 2})
+        lock = world.take(0, "gpt")
+        await world.reborn()
+
+        early = await world.report("other")
+        assert early.devices == ()
+        assert world.driver.awaited() == ["gpt"]
+        again = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0, 1), follows=offer)
+        assert (again.devices, again.replicas) == ((0, 1), 2)
+        assert world.driver.awaited() == []
+        assert (await world.report("other", follows=early)).devices == (2,)
+        lock.release()
+
+    play(scene)
+
+
+def test_what_was_given_back_between_two_lives_is_free(play: Play) -> None:
+    async def scene(world: World) -> None:
+        wanted = {"ask_replicas": 4}
+        offer = await world.report("gpt", wanted=wanted)
+        await world.reborn()
+
+        await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0, 2), follows=offer)
+
+        assert world.claims()["gpt"]["devices"] == [0, 2]
+        assert (await world.report("other", wanted={"ask_replicas": 2})).devices == (1, 3)
+
+    play(scene)
+
+
+def test_what_was_offered_in_the_last_moment_of_a_life_is_still_offered_in_the_next(
+    play: Play,
+) -> None:
+    """The state is written, the pool dies, and the offer never arrives."""
+
+    async def scene(world: World) -> None:
+        first = await world.report("gpt")
+        await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
+        await world.reborn()
+
+        again = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
+
+        assert again.devices == (0, 1)
+        await world.tick()
+        again = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
+        assert again.devices == (0, 1)
+
+    play(scene)
+
+
+def test_who_waits_keeps_its_place_over_a_restart(play: Play) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("first", wanted=some(4))
+        await world.report("second", wanted=some(3))
+        await world.reborn()
+        await world.report("first", wanted=some(4), holds=offer.devices, follows=offer)
+        await world.report("late", wanted=some(3))
+
+        await world.driver.withdraw("first")
+
+        assert (await world.report("late", wanted=some(3))).devices == ()
+        assert (await world.report("second", wanted=some(3))).replicas == 3
+
+    play(scene)
