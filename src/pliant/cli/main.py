@@ -471,13 +471,15 @@ def claim(
         raise ConfigError(f"a claim is of at least 1 device, not {devices}")
     if name is not None and not NAME.fullmatch(name):
         raise ConfigError(f"--name {name!r} {NAME_RULE}")
+    for_s, wait_s = _more_than_none("--for", for_), _more_than_none("--wait", wait)
+    notice_s = settings.seconds(notice)
     config = claiming.ClaimConfig(
         name=name or f"claim-{os.getpid()}",
         pool=pools.find_pool(of_pool).name,
         devices=devices,
-        for_s=_more_than_none("--for", for_),
-        wait_s=_more_than_none("--wait", wait),
-        notice_s=settings.seconds(notice),
+        for_s=for_s,
+        wait_s=wait_s,
+        notice_s=notice_s,
         priority=priority,
         team=team,
         command=tuple(command or ()),

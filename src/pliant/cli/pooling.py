@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from pliant.pool.driver import Driver, PoolSettings
 from pliant.pool.push import Pusher
 from pliant.pool.state import SavedPool, StateFile
 from pliant.pool.watch import Watch
-from pliant.spec.pool import PoolFile, promised_too_much
+from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 from pliant.wire.clock import Clock
 
@@ -92,6 +92,8 @@ def check(config: PoolConfig) -> None:
     """
     if any(pool.name == config.name for pool in running_pools()):
         raise ConfigError(_runs_already(config.name))
+    if config.file is not None:
+        _check_promises(config.file.spec.teams, config.devices or config.default_devices)
     if config.capacity is not None:
         _changes(config.capacity, config.devices or config.default_devices)
         if config.capacity.file is not None:
@@ -217,9 +219,15 @@ def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
         changed["trace_began_at"] = begun.trace_began_at or time.time()
         changed["devices"] = begun.devices if begun.trace_began_at else changed["devices"]
     begun = begun.model_copy(update=changed)
-    if sum(team.quota or 0 for team in begun.teams) > size:
-        raise ConfigError(promised_too_much(begun.teams, size))
+    _check_promises(begun.teams, size)
     return begun
+
+
+def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
+    """Refuse quotas that promise more than there is."""
+    teams = list(teams)
+    if sum(team.quota or 0 for team in teams) > size:
+        raise ConfigError(promised_too_much(teams, size))
 
 
 def _first(capacity: Capacity, size: int) -> int:
