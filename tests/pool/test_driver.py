@@ -17,9 +17,11 @@ import pytest
 from pliant.observe.log import EventLog, Record, read
 from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, PoolSettings, RefusedError
+from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.state import SavedPool, StateFile
 from pliant.pool.watch import Watch
+from pliant.pool.wishes import Wishes
 from pliant.spec.pool import ReclaimEntry, TeamEntry
 from pliant.wire import devices as locks
 from pliant.wire.clock import Clock
@@ -65,11 +67,13 @@ class World:
         self.pushes = Pushes()
         self.driver = self.born()
 
-    def born(self, **saved: Any) -> Driver:
+    def born(self) -> Driver:
         found = self.state.read()
         size = self.devices
+        found = found or SavedPool(name="default", size=size, devices=size)
         return Driver(
-            found or SavedPool(name="default", size=size, devices=size, **saved),
+            found,
+            orders=Orders.of(found),
             state=self.state,
             watch=Watch(self.directory / "devices", self.log),
             log=self.log,
@@ -318,23 +322,23 @@ def test_a_known_claim_goes_on_as_it_was_before_it_asked_for_the_impossible(play
 
 def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> None:
     async def scene(world: World) -> None:
-        driver = world.driver
-        assert await driver.set_team(TeamEntry(name="a", quota=3)) == "team a has a quota of 3"
+        wishes = Wishes(world.driver)
+        assert await wishes.set_team(TeamEntry(name="a", quota=3)) == "team a has a quota of 3"
         await world.report("gpt", wanted=some(3, team="a"))
 
         said = await refused(
-            driver.set_team(TeamEntry.model_validate({"name": "a", "quota": 2, "borrowLimit": 0}))
+            wishes.set_team(TeamEntry.model_validate({"name": "a", "quota": 2, "borrowLimit": 0}))
         )
         assert "is below the minimum of 3 of its claim gpt" in said
-        assert await refused(driver.set_team(TeamEntry(name="b", quota=2))) == (
+        assert await refused(wishes.set_team(TeamEntry(name="b", quota=2))) == (
             "the quotas 3 (a) + 2 (b) are more than the pool's 4 devices; lower one or give the"
             " pool more"
         )
-        assert "3 (a) are more than the pool's 2" in await refused(driver.set_devices(2))
-        assert await refused(driver.cordon(4)) == "there is no device 4; they are 0 to 3"
+        assert "3 (a) are more than the pool's 2" in await refused(wishes.set_devices(2))
+        assert await refused(wishes.cordon(4)) == "there is no device 4; they are 0 to 3"
         unknown = TeamEntry(name="c", reclaim=ReclaimEntry(by=["nobody"]))
-        assert "nobody" in await refused(driver.set_team(unknown))
-        assert "gpt" in await refused(driver.remove_team("a"))
+        assert "nobody" in await refused(wishes.set_team(unknown))
+        assert "gpt" in await refused(wishes.remove_team("a"))
         saved = world.state.read()
         assert saved is not None
         assert [team.name for team in saved.teams] == ["a"]
@@ -344,10 +348,11 @@ def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> No
 
 def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
     async def scene(world: World) -> None:
-        await world.driver.set_team(TeamEntry(name="a", quota=3))
-        await world.driver.set_class("nightly", -500)
-        await world.driver.cordon(0)
-        await world.driver.set_devices(6)
+        wishes = Wishes(world.driver)
+        await wishes.set_team(TeamEntry(name="a", quota=3))
+        await wishes.set_class("nightly", -500)
+        await wishes.cordon(0)
+        await wishes.set_devices(6)
 
         await world.reborn()
 

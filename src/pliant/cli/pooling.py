@@ -24,9 +24,11 @@ from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog, Record
 from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.driver import Driver, PoolSettings
+from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.state import SavedPool, StateFile
 from pliant.pool.watch import Watch
+from pliant.pool.wishes import Wishes
 from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 from pliant.wire.clock import Clock
@@ -129,8 +131,10 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         log, pusher = EventLog(log_path(out), job=config.name), Pusher()
         log.subscribe(listener)
         with contextlib.closing(log):
+            orders = Orders.of(saved, follows=config.capacity.text if config.capacity else "")
             driver = Driver(
                 saved,
+                orders=orders,
                 state=state,
                 watch=Watch(out / DEVICES, log),
                 log=log,
@@ -138,7 +142,6 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
                 clock=Clock(),
                 settings=config.settings,
             )
-            driver.follows = config.capacity.text if config.capacity else ""
             token = secrets.token_urlsafe(32)
             app = create_app(driver, guard=Bearer(token, "the pool"), events_path=log_path(out))
             server = Server(app, sock)
@@ -148,7 +151,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
                     name=config.name,
                     life=driver.life,
                     devices=saved.size,
-                    capacity=driver.follows or None,
+                    capacity=orders.follows or None,
                     follows=found is not None,
                     url=url_of(sock),
                 )
@@ -187,7 +190,7 @@ async def _follow(driver: Driver, config: PoolConfig, saved: SavedPool) -> None:
     capacity = config.capacity
     if capacity is not None:
         async for devices in _numbers(capacity, saved, driver):
-            await driver.set_devices(devices, by=capacity.text)
+            await Wishes(driver).follow(devices)
     await asyncio.Event().wait()
 
 

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pliant.observe.log import follow
 from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, RefusedError
+from pliant.pool.wishes import Wishes
 from pliant.spec.model import NAME
 from pliant.spec.pool import TeamEntry
 from pliant.wire.pool import Offer, Report
@@ -121,42 +122,44 @@ def _add_views(router: APIRouter, driver: Driver, events_path: FilePath) -> None
 
 
 def _add_wishes(router: APIRouter, driver: Driver) -> None:
+    wishes = Wishes(driver)
+
     @router.post("/devices")
     async def set_devices(body: DevicesBody) -> Done:
         """Change how many devices there are."""
-        return await _done(driver.set_devices(body.devices))
+        return await _done(wishes.set_devices(body.devices))
 
     @router.post("/devices/{device}/cordon")
     async def cordon(device: int) -> Done:
         """Hand a device out no more."""
-        return await _done(driver.cordon(device))
+        return await _done(wishes.cordon(device))
 
     @router.post("/devices/{device}/uncordon")
     async def uncordon(device: int) -> Done:
         """Hand a device out again."""
-        return await _done(driver.uncordon(device))
+        return await _done(wishes.uncordon(device))
 
     @router.post("/devices/{device}/drain")
     async def drain(device: int) -> Done:
         """Take a device back, and hand it out no more."""
-        return await _done(driver.drain(device))
+        return await _done(wishes.drain(device))
 
     @router.put("/teams/{name}")
     async def set_team(name: Name, body: TeamEntry) -> Done:
         """Make a team, or change what it may use."""
         if body.name != name:
             raise HTTPException(REFUSED, f"the body is of team {body.name}, not {name}")
-        return await _done(driver.set_team(body))
+        return await _done(wishes.set_team(body))
 
     @router.delete("/teams/{name}")
     async def remove_team(name: Name) -> Done:
         """Forget a team that has no claims."""
-        return await _done(driver.remove_team(name))
+        return await _done(wishes.remove_team(name))
 
     @router.put("/classes/{name}")
     async def set_class(name: Name, body: ClassBody) -> Done:
         """Make a priority class, or change its value."""
-        return await _done(driver.set_class(name, body.value))
+        return await _done(wishes.set_class(name, body.value))
 
     @router.post("/stop", status_code=202)
     async def stop() -> Done:

@@ -21,12 +21,12 @@ def board_of(driver: Driver) -> dict[str, Any]:
     return {
         "pool": driver.name,
         "life": driver.life,
-        "size": driver.size,
+        "size": driver.orders.size,
         "limit": summary.limit,
         "usable": summary.usable,
         "in_use": sum(len(claim["devices"]) for claim in claims),
         "free": len(summary.free),
-        "follows": driver.follows or None,
+        "follows": driver.orders.follows or None,
         "recovering": driver.awaited(),
         "failure": driver.failure or None,
         "devices": _devices(driver, summary, claims),
@@ -43,7 +43,7 @@ def board_of(driver: Driver) -> dict[str, Any]:
             }
             for use in summary.teams
         ],
-        "classes": driver.classes,
+        "classes": driver.orders.all_classes,
     }
 
 
@@ -108,8 +108,8 @@ def _devices(
             "device": device,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
-            "is_cordoned": device in driver.cordoned,
-            "is_drained": device in driver.drained,
+            "is_cordoned": device in driver.orders.cordoned,
+            "is_drained": device in driver.orders.drained,
             "is_blocked": device in driver.blocked,
         }
         for device in range(summary.devices)

@@ -27,31 +27,25 @@ from pliant.core import allocation
 from pliant.core.allocation import (
     Action,
     Asked,
-    ClassSet,
     Cordoned,
-    DevicesSet,
-    Drained,
     Event,
     Opened,
     Overdue,
-    PriorityClass,
     Recovered,
     Refuse,
     Released,
-    TeamRemoved,
-    TeamSet,
     Ticked,
     Uncordoned,
     Withdrawn,
 )
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog
-from pliant.pool.claimants import Claimant, is_same, offer_of, team_of
+from pliant.pool.claimants import Claimant, is_same, offer_of
+from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedClaim, SavedPool, StateFile
 from pliant.pool.watch import Watch
-from pliant.spec.pool import TeamEntry, promised_too_much
 from pliant.wire.clock import TICK_S, Clock
 from pliant.wire.pool import SILENT_S, Offer, Report
 from pliant.wire.processes import process_lives, process_started
@@ -91,6 +85,7 @@ class Driver:
         self,
         saved: SavedPool,
         *,
+        orders: Orders,
         state: StateFile,
         watch: Watch,
         log: EventLog,
@@ -101,13 +96,7 @@ class Driver:
     ) -> None:
         self.name = saved.name
         self.life = secrets.token_hex(4)
-        self.size = saved.size
-        self.follows = ""
-        """What sets the number of devices, if not people: a file, a trace."""
-
-        self.trace_began_at = saved.trace_began_at
-        self.cordoned = set(saved.cordoned)
-        self.drained = set(saved.drained)
+        self.orders = orders
         self.blocked: set[int] = set()
         """Devices that belong to nobody and are used all the same."""
 
@@ -115,9 +104,6 @@ class Driver:
         self.failure = ""
         """Why the state cannot be written; nothing is handed out meanwhile."""
 
-        self._limit = saved.devices
-        self._teams = {team.name: team for team in saved.teams}
-        self._classes = dict(saved.classes)
         self._settings = settings or PoolSettings()
         self._state = state
         self._watch = watch
@@ -134,9 +120,7 @@ class Driver:
         self._has_changed = True
         self._look_at_s = 0.0
         self._stopping = asyncio.Event()
-        held = [device for claim in saved.claims for device in claim.devices]
-        self._number = max([saved.size, saved.devices, *(device + 1 for device in held)])
-        self.core = self._new_core()
+        self.core = orders.core(now_s=clock.now_s())
         self.recovery: Recovery | None = Recovery(
             saved, life=self.life, now_s=clock.now_s(), silent_s=self._settings.silent_s
         )
@@ -149,7 +133,7 @@ class Driver:
         Raises:
             OSError: the state cannot be written.
         """
-        async with self._changing():
+        async with self.changing():
             self._recover()
         if self.failure:
             raise OSError(self.failure)
@@ -164,7 +148,7 @@ class Driver:
 
     async def turn(self) -> None:
         """Look once at everybody, and at what time has brought."""
-        async with self._changing():
+        async with self.changing():
             self._tick()
         await self._watch.end_overdue(now_s=self._clock.now_s())
 
@@ -174,11 +158,6 @@ class Driver:
         return sorted(name for name in allocation.claims(self.core) if self._owned(name))
 
     # --- what is ------------------------------------------------------------------
-
-    @property
-    def classes(self) -> dict[str, int]:
-        """Return the priority classes with their values."""
-        return {one.name: one.value for one in allocation.CLASSES} | self._classes
 
     def awaited(self) -> list[str]:
         """Return the claimants that the pool waits for before it gives or takes anything."""
@@ -203,7 +182,7 @@ class Driver:
         until_s = self._clock.now_s() + ANSWER_S
         while True:
             try:
-                async with self._changing():
+                async with self.changing():
                     if self.recovery is not None:
                         return self._hear_early(self.recovery, name, report)
                     self._hear(name, report)
@@ -215,79 +194,10 @@ class Driver:
 
     async def withdraw(self, name: str) -> None:
         """Take note that a claimant has ended; one that is not known, too."""
-        async with self._changing():
+        async with self.changing():
             claimant = self.claimants.get(name)
             if claimant is not None and not claimant.is_gone:
                 self._lose(claimant, "it has ended")
-
-    # --- wishes of people ------------------------------------------------------------
-
-    async def set_devices(self, count: int, *, by: str = "") -> str:
-        """Change how many devices there are; return what follows from it.
-
-        Args:
-            count: 0 or more.
-            by: what follows a file or a trace says so; people are refused then.
-
-        Raises:
-            RefusedError: something else sets the number, or quotas promise more.
-        """
-        if self.follows and not by:
-            raise RefusedError(f"the number of devices follows {self.follows}; change that")
-        if not by:
-            self._refuse_promises(self._teams.values(), count)
-        async with self._changing():
-            self._wish(DevicesSet(count=count))
-            self._limit = count
-            self._number = max(self._number, count)
-            self.size = self.size if by else count
-        return f"{count} devices"
-
-    async def cordon(self, device: int) -> str:
-        """Hand a device out no more; who has it keeps it."""
-        async with self._changing():
-            self._wish(Cordoned(devices=self._existing(device)))
-            self.cordoned.add(device)
-        return f"device {device} is handed out no more{self._kept_by(device)}"
-
-    async def drain(self, device: int) -> str:
-        """Take a device back, and hand it out no more."""
-        async with self._changing():
-            self._wish(Drained(devices=self._existing(device)))
-            self.drained.add(device)
-        return f"device {device} is taken back{self._kept_by(device)}"
-
-    async def uncordon(self, device: int) -> str:
-        """Hand a device out again."""
-        async with self._changing():
-            if device not in self.blocked:
-                self._wish(Uncordoned(devices=self._existing(device)))
-            self.cordoned.discard(device)
-            self.drained.discard(device)
-        return f"device {device} is handed out again"
-
-    async def set_team(self, entry: TeamEntry) -> str:
-        """Make a team, or change what it may use."""
-        self._refuse_promises([*self._others(entry.name), entry], self.size)
-        async with self._changing():
-            self._wish(TeamSet(team=team_of(entry)))
-            self._teams[entry.name] = entry
-        quota = "no quota" if entry.quota is None else f"a quota of {entry.quota}"
-        return f"team {entry.name} has {quota}"
-
-    async def remove_team(self, name: str) -> str:
-        """Forget a team that has no claims."""
-        async with self._changing():
-            self._wish(TeamRemoved(name=name))
-            self._teams.pop(name, None)
-        return f"team {name} is forgotten"
-
-    async def set_class(self, name: str, value: int) -> str:
-        """Make a priority class, or change its value."""
-        async with self._changing():
-            self._wish(ClassSet(priority=PriorityClass(name=name, value=value)))
-            self._classes[name] = value
-        return f"class {name} has the value {value}"
 
     # --- reports --------------------------------------------------------------------
 
@@ -412,8 +322,8 @@ class Driver:
 
     def _look(self) -> None:
         """Compare the locks with what the core knows: nothing is handed out that is in use."""
-        owners = self._owners()
-        used = self._watch.used(range(self._number))
+        owners = self.owners()
+        used = self._watch.used(range(self.orders.number))
         due_s = self._clock.now_s() + self._settings.grace_s
         for device in used:
             by = self._watch.claim_on(device)
@@ -425,7 +335,7 @@ class Driver:
             self._apply(Cordoned(devices=tuple(sorted(fresh))))
         again = self.blocked - blocked
         self.blocked = blocked
-        if idle := again - self.cordoned - self.drained:
+        if idle := again - self.orders.cordoned - self.orders.drained:
             self._apply(Uncordoned(devices=tuple(sorted(idle))))
 
     def _overdue(self, overdue: Overdue) -> None:
@@ -454,7 +364,7 @@ class Driver:
         self._recover()
         if self.recovery is None and name in self.claimants:
             self._touch(name)
-        return returned.offer(self.life, size=self.size)
+        return returned.offer(self.life, size=self.orders.size)
 
     def _recover(self) -> None:
         """See who is still awaited; open the pool if nobody is."""
@@ -470,7 +380,7 @@ class Driver:
         for name, devices in remains.items():
             due_s = now_s + self._settings.grace_s
             self._watch.evict(name, devices, due_s=due_s, reason="its job is dead")
-        unaccounted = self._watch.used(set(range(self._number)) - recovery.accounted)
+        unaccounted = self._watch.used(set(range(self.orders.number)) - recovery.accounted)
         if recovery.is_over(now_s=now_s, unaccounted=unaccounted):
             self._open(recovery)
 
@@ -528,25 +438,10 @@ class Driver:
                 )
             )
 
-    def _new_core(self) -> allocation.Pool:
-        """Return the core as it is before anybody has said what they hold."""
-        core = allocation.new_pool(
-            self._number,
-            classes=[PriorityClass(name=name, value=value) for name, value in self.classes.items()],
-            teams=[team_of(entry) for entry in self._teams.values()],
-            is_open=False,
-        )
-        events: list[Event] = [DevicesSet(count=self._limit)]
-        events += [Cordoned(devices=tuple(sorted(self.cordoned)))] if self.cordoned else []
-        events += [Drained(devices=tuple(sorted(self.drained)))] if self.drained else []
-        for event in events:
-            core, _ = allocation.step(core, event, now_s=self._clock.now_s())
-        return core
-
     # --- one turn -------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
+    async def changing(self) -> AsyncIterator[None]:
         """Let one caller at a time change things; then write, and only then tell."""
         async with self._turn:
             try:
@@ -568,7 +463,7 @@ class Driver:
                 self._overdue(action)
         return actions
 
-    def _wish(self, event: Event) -> None:
+    def wish(self, event: Event) -> None:
         """Let the core answer a person.
 
         Raises:
@@ -596,7 +491,7 @@ class Driver:
                 standing,
                 claimant.leaving,
                 pool=self.life,
-                size=self.size,
+                size=self.orders.size,
                 revision=revision + 1,
                 notice_s=self._notice_s(standing.leave_by_s, claimant),
             )
@@ -638,15 +533,15 @@ class Driver:
         return SavedPool(
             name=self.name,
             life=self.life,
-            size=self.size,
-            devices=self._limit,
+            size=self.orders.size,
+            devices=self.orders.limit,
             revision=revision,
-            cordoned=tuple(sorted(self.cordoned)),
-            drained=tuple(sorted(self.drained)),
-            classes=self._classes,
-            teams=tuple(self._teams.values()),
+            cordoned=tuple(sorted(self.orders.cordoned)),
+            drained=tuple(sorted(self.orders.drained)),
+            classes=self.orders.classes,
+            teams=tuple(self.orders.teams.values()),
             claims=claims,
-            trace_began_at=self.trace_began_at,
+            trace_began_at=self.orders.trace_began_at,
         )
 
     # --- helpers --------------------------------------------------------------------
@@ -656,28 +551,11 @@ class Driver:
         standing = allocation.standing(self.core, name)
         return standing.devices if standing is not None else ()
 
-    def _owners(self) -> dict[int, str]:
+    def owners(self) -> dict[int, str]:
+        """Return who has which device, with those that are to be given back."""
         return {
             device: name for name in allocation.claims(self.core) for device in self._owned(name)
         }
-
-    def _kept_by(self, device: int) -> str:
-        owner = self._owners().get(device)
-        return "" if owner is None else f"; {owner} has it"
-
-    def _existing(self, device: int) -> tuple[int]:
-        if not 0 <= device < self._number:
-            last = self._number - 1
-            raise RefusedError(f"there is no device {device}; they are 0 to {last}")
-        return (device,)
-
-    def _others(self, name: str) -> list[TeamEntry]:
-        return [team for team in self._teams.values() if team.name != name]
-
-    def _refuse_promises(self, teams: Iterable[TeamEntry], devices: int) -> None:
-        teams = list(teams)
-        if sum(team.quota or 0 for team in teams) > devices:
-            raise RefusedError(promised_too_much(teams, devices))
 
     @staticmethod
     def _refusal(actions: Iterable[Action]) -> str | None:
