@@ -1,10 +1,11 @@
-"""A spare that may not join is told in what it differs."""
+"""A spare that may not join is told in what it differs; the outside, what the job can use."""
 
 from __future__ import annotations
 
 import pytest
 
-from pliant.core.job import difference
+from pliant.core.job import demand_of, difference
+from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import ReplicaId, Spare
 
 RUN = "weight float32 [1, 4]\nbias float32 [1]\nlayout a"
@@ -36,3 +37,21 @@ def spare(layout: str) -> Spare:
 )
 def test_another_model_is_named_by_its_first_difference(layout: str, sentence: str | None) -> None:
     assert difference(spare(layout), spare(RUN)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("policy", "ask", "least", "sizes"),
+    [
+        (ElasticPolicy(min_replicas=2), 5, 2, None),
+        (ElasticPolicy(min_replicas=2, replica_increment_step=1), 5, 2, None),
+        (ElasticPolicy(min_replicas=2, replica_increment_step=2), 7, 2, (2, 4, 6)),
+        (ElasticPolicy(min_replicas=2, replica_discrete_values=(2, 4, 8)), 4, 2, (2, 4)),
+        (ElasticPolicy(min_replicas=2, replica_increment_step=2, spares=1), 7, 2, None),
+    ],
+)
+def test_the_outside_is_told_the_sizes_of_which_others_are_of_no_use(
+    policy: ElasticPolicy, ask: int, least: int, sizes: tuple[int, ...] | None
+) -> None:
+    demand = demand_of(policy, ask_replicas=ask)
+
+    assert (demand.min_replicas, demand.ask_replicas, demand.sizes) == (least, ask, sizes)

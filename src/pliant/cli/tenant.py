@@ -29,6 +29,7 @@ from pliant.cli.client import REFUSED, refusal
 from pliant.cli.pools import DEVICES, PoolPlace, find_pool, pool_directory
 from pliant.core import tenancy
 from pliant.core.errors import ConfigError
+from pliant.core.job import Demand, demand_of
 from pliant.core.policy import ElasticPolicy
 from pliant.core.tenancy import Admission, Tenancy
 from pliant.core.vocabulary import (
@@ -79,7 +80,7 @@ class Tenant:
         self._job = job
         self._policy = policy
         self._wanted = _first_wish(place, policy)
-        self._tenancy = Tenancy(min_replicas=policy.min_replicas)
+        self._tenancy = Tenancy(min_replicas=self._wanted.min_replicas)
         self._offer: Offer | None = None
         self._life: _Life | None = None
         self.is_stopped = False
@@ -258,14 +259,16 @@ class Tenant:
     def _wish(self, life: _Life) -> Wanted:
         """Return what the job wants by what its core knows; in doubt, what it wanted before."""
         now, before = life.host.driver.demand, self._wanted
-        is_known = now.num_slots is not None or _is_bounded(self._policy)
-        return before.model_copy(
-            update={
-                "min_replicas": now.min_replicas,
-                "ask_replicas": now.ask_replicas if is_known else before.ask_replicas,
-                "num_slots": now.num_slots or before.num_slots,
-                "can_suspend": now.can_suspend or before.can_suspend,
-            }
+        is_known = now.num_slots is not None or _is_bounded(life.host.driver.policy)
+        if not is_known:
+            now = replace(now, ask_replicas=before.ask_replicas, sizes=before.sizes)
+        return _wanted(
+            self._place,
+            replace(
+                now,
+                num_slots=now.num_slots or before.num_slots,
+                can_suspend=now.can_suspend or before.can_suspend,
+            ),
         )
 
     def _take(self, offer: Offer) -> None:
@@ -347,9 +350,18 @@ def _first_wish(place: PoolPlace, policy: ElasticPolicy) -> Wanted:
     Without bounds its minimum: what its steps can use is known once the first script has said so,
     and until then nobody else must give anything up for it.
     """
+    ask = policy.start_replicas or policy.max_replicas or policy.min_replicas
+    return _wanted(place, demand_of(policy, ask_replicas=ask + policy.spares))
+
+
+def _wanted(place: PoolPlace, demand: Demand) -> Wanted:
     return Wanted(
         team=place.team,
         priority=place.priority,
-        min_replicas=policy.min_replicas,
-        ask_replicas=policy.start_replicas or policy.max_replicas or policy.min_replicas,
+        min_replicas=demand.min_replicas,
+        ask_replicas=max(demand.ask_replicas, demand.min_replicas),
+        sizes=demand.sizes,
+        num_slots=demand.num_slots,
+        can_suspend=demand.can_suspend,
+        notice_s=demand.notice_s,
     )

@@ -29,6 +29,7 @@ from pliant.core.job import (
     ReplicaState,
     Settings,
     Stage,
+    demand_of,
     difference,
     free_devices,
     is_budget_spent,
@@ -168,10 +169,10 @@ def next_deadline_s(job: Job) -> float:
 
 def demand(job: Job, *, settings: Settings) -> Demand:
     """Return what the outside must know to give the job what it can use."""
-    said = job.decision
-    return Demand(
-        min_replicas=settings.policy.min_replicas,
-        ask_replicas=settings.policy.min_replicas if said is None else said.ask_replicas,
+    policy = job.policy or settings.policy
+    return demand_of(
+        policy,
+        ask_replicas=job.decision.ask_replicas if job.decision else policy.min_replicas,
         num_slots=job.reference.num_slots if job.reference else None,
         can_suspend=_is_durable(job),
     )
