@@ -181,10 +181,12 @@ def test_a_job_that_waits_for_its_pool_shows_what_it_holds_and_why_it_waits() ->
     view, text = plain()
     view.record({"kind": "job_started", "job": "gpt"})
     place = {"pool": "p", "admission": "waiting", "devices": [], "offered": 0, "wanted": 4}
-    view.record({"kind": "pool", **place, "reason": "2 of 8 are free", "silence": ""})
+    place |= {"reason": "2 of 8 are free", "silence": "", "priority": "high", "team": "a"}
+    view.record({"kind": "pool", **place})
 
     status = view.board.as_json()
     view.console.print(job_panel(status))
 
     assert status["state"] == "waiting"
-    assert "pool p   devices none   waiting for pool p: 2 of 8 are free" in text.getvalue()
+    assert "devices none   priority high, team a" in text.getvalue()
+    assert "waiting for pool p: 2 of 8 are free" in text.getvalue()

@@ -192,14 +192,11 @@ def _pool(status: dict[str, Any]) -> list[RenderableType]:
     place = status.get("pool")
     if place is None:
         return []
-    devices = ", ".join(map(str, place["devices"])) or "none"
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("pool ", style="dim")
-    text.append(f"{place['pool']}   ")
-    text.append("devices ", style="dim")
-    text.append(f"{devices}   ")
-    text.append(pool_line(place), style="red" if place["silence"] else "")
-    return [text]
+    held = Text()
+    held.append("devices ", style="dim")
+    held.append(", ".join(map(str, place["devices"])) or "none")
+    held.append(f"   priority {place['priority']}, team {place['team']}", style="dim")
+    return [held, Text(pool_line(place), style="red" if place["silence"] else "dim")]
 
 
 def _durable(status: dict[str, Any]) -> list[RenderableType]:

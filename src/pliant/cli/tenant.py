@@ -285,6 +285,9 @@ class Tenant:
             self._offer = offer
             self._follow()
             self._look()
+        elif self._offer is not None and _is_same(self._offer, offer):  # it waits for another cause
+            self._offer = offer
+            self._tell()
 
     def _follow(self) -> None:
         """Tell agent and core what they may use now, as far as they were not told already."""
@@ -337,6 +340,11 @@ class Tenant:
         if told != life.told:
             life.told = told
             life.host.log.write("pool", **told)
+
+
+def _is_same(offer: Offer, other: Offer) -> bool:
+    """Whether two offers are one, but for its reason."""
+    return (offer.pool, offer.revision) == (other.pool, other.revision)
 
 
 def _is_bounded(policy: ElasticPolicy) -> bool:

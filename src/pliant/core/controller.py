@@ -213,11 +213,13 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
             _on_kill(turn, replica)
         case StopRequested():
             _on_stop(turn, StopKind.STOP)
-        case SuspendRequested():
+        case SuspendRequested(reason=reason):
             if turn.job.reference is not None and not _is_durable(turn.job):
                 why = "its script keeps no checkpoints to go on from; pliant stop ends it"
                 turn.declined = Declined(reason=why)
                 return
+            if turn.job.stop is None:
+                turn.job = replace(turn.job, stop_for=reason)
             _on_stop(turn, StopKind.SUSPEND)
         case Offered(replicas=replicas, notice_s=notice, reason=reason):
             turn.job = replace(
@@ -477,13 +479,14 @@ def _on_stop(turn: Turn, kind: StopKind) -> None:
     turn.job = job = replace(job, stop=kind)
     is_held = order is not None and order.hold
     if order is None or not present or (is_held and _is_kept(job)):
-        end_job(turn, EXIT_STOPPED, f"{_stopped(job)} on request")
+        end_job(turn, EXIT_STOPPED, _stopped(job))
         return
     if job.stage is not Stage.STOPPING:
         stop_by_s = turn.now_s + turn.settings.timeouts.step_s
         turn.job = replace(job, stage=Stage.STOPPING, stop_by_s=stop_by_s)
     turn.commands.append(Stop(to=present))
-    turn.notes.append(f"{kind} after the next step, on request")
+    why = f": {job.stop_for}" if job.stop_for else ", on request"
+    turn.notes.append(f"{kind} after the next step{why}")
 
 
 def _busy_until_s(membership: Membership, now_s: float) -> float:
@@ -493,7 +496,8 @@ def _busy_until_s(membership: Membership, now_s: float) -> float:
 
 
 def _stopped(job: Job) -> str:
-    return "suspended" if job.stop is StopKind.SUSPEND else "stopped"
+    how = "suspended" if job.stop is StopKind.SUSPEND else "stopped"
+    return f"{how} for others" if job.stop_for else f"{how} on request"
 
 
 def _on_tick(turn: Turn) -> None:
@@ -512,7 +516,7 @@ def _on_tick(turn: Turn) -> None:
     if turn.job.stop_by_s <= turn.now_s:  # who saves its last state says that it is busy
         turn.job = replace(turn.job, stop_by_s=_busy_until_s(turn.job.membership, turn.now_s))
     if turn.job.stop_by_s <= turn.now_s:
-        late = f"{_stopped(turn.job)} on request, without reaching a step boundary in time"
+        late = f"{_stopped(turn.job)}, without reaching a step boundary in time"
         is_given_up = turn.job.exit_code is not None
         end_job(turn, turn.job.exit_code or EXIT_STOPPED, turn.job.reason if is_given_up else late)
         return
@@ -569,8 +573,8 @@ def _state_lost(turn: Turn, kind: ExitKind, what: str) -> None:
         if turn.job.stage is Stage.STOPPING and turn.job.exit_code is not None:
             end_job(turn, turn.job.exit_code, turn.job.reason)
         elif turn.job.stage is Stage.STOPPING:
-            before = "on request; its last replica was lost before the step boundary"
-            end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)} {before}: {what}")
+            before = "its last replica was lost before the step boundary"
+            end_job(turn, EXIT_STOPPED, f"{_stopped(turn.job)}; {before}: {what}")
         else:
             _start_over(turn, f"the last holder of the state was lost: {what}; {last}")
         return
@@ -669,7 +673,7 @@ def _finish_if_done(turn: Turn) -> None:
         return
     is_stop = turn.job.stage is Stage.STOPPING
     count = turn.job.membership.committed
-    stopped = f"{_stopped(turn.job)} on request after {count} steps"
+    stopped = f"{_stopped(turn.job)} after {count} steps"
     reason = stopped if is_stop else f"finished {count} steps"
     turn.job = replace(
         turn.job,
@@ -705,7 +709,7 @@ def _ending_of_a_hold(job: Job) -> tuple[int, str]:
     """Return with what a job ends whose members wait for others that do not come any more."""
     if job.exit_code is not None:
         return job.exit_code, job.reason
-    return EXIT_STOPPED, f"{_stopped(job)} on request, while waiting for a replacement"
+    return EXIT_STOPPED, f"{_stopped(job)}, while waiting for a replacement"
 
 
 def _resize(turn: Turn) -> None:

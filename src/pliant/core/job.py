@@ -205,6 +205,9 @@ class Job:
     stop: StopKind | None = None
     """What someone who asked to stop had in mind."""
 
+    stop_for: str = ""
+    """Why it is to stop, if the outside wants it and no person."""
+
     stop_by_s: float = NEVER
     """When a stop no longer waits for a step boundary."""
 

@@ -233,7 +233,7 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
         case "stop":
             return StopRequested()
         case "suspend":
-            return SuspendRequested()
+            return SuspendRequested(reason=options.get("reason", ""))
         case "set":
             said = " ".join(f"{name}={value}" for name, value in options.items())
             return PolicySet(policy=_policy(options), said=said)
