@@ -74,7 +74,7 @@ def assert_nothing_is_left(job: RunningJob, pool: FakePool) -> None:
 
 def test_a_job_follows_its_pool_and_outlives_it(tmp_path: Path, pool: FakePool) -> None:
     """Offered 1, then 3; the pool is killed; the next one of its name offers 2 of the 3."""
-    steps = 150
+    steps = 100
     pool.offer("job", 5, reason="1 device is free")
     with training(tmp_path, steps) as job:
         job.wait_for_steps(2)
@@ -99,6 +99,7 @@ def test_a_job_follows_its_pool_and_outlives_it(tmp_path: Path, pool: FakePool) 
     check(job, steps)
 
 
+@pytest.mark.soak  # the same with a real pool: test_shared_pool.py
 def test_a_job_is_suspended_for_others_and_goes_on_by_itself(
     tmp_path: Path, pool: FakePool
 ) -> None:

@@ -62,7 +62,7 @@ def test_a_job_shrinks_for_a_claim_grows_back_and_outlives_the_pool(
 def test_a_job_is_suspended_for_a_claim_and_comes_back_with_the_same_bits(
     tmp_path: Path, here: Box
 ) -> None:
-    steps = 60
+    steps = 40
     here.start_pool("--devices", "2")
     with training(tmp_path, steps, replicas=2, least=2) as job:
         job.wait_for_steps(5)
