@@ -149,9 +149,13 @@ class Box:
         self._started.append(claim)
         return claim
 
+    def start(self, *arguments: str) -> Process:
+        """Start a command."""
+        return self._keep(Process(*self._fork(list(arguments))))
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command to its end; return its exit code and what it said."""
-        process = self._keep(Process(*self._fork(list(arguments))))
+        process = self.start(*arguments)
         return process.ended(), process.said()
 
     def served(self) -> Served:

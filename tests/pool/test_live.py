@@ -211,7 +211,7 @@ def test_devices_come_and_go_by_hand(here: Box) -> None:
     claim = here.claim(2, name="mine")
     claim.until("given")
 
-    assert here.run("pool", "set", "--devices", "1") == (0, "1 devices\n")
+    assert here.run("pool", "set", "--devices", "1") == (0, "1 device\n")
     assert claim.ended() == 3
     assert claim.reason.startswith("devices 0, 1 were taken back: suspend, and give back 2")
     assert here.run("pool", "set", "--devices", "3")[0] == 0
