@@ -97,7 +97,7 @@ class Oracle:
                 continue
             if self.rank(first) >= self.rank(want):
                 return False
-            probe = replace(want.entry, share=want.entry.base + 1)
+            probe = want.entry._replace(share=want.entry.base + 1)
             return want.minimum or not self.may_take(first, probe, is_minimum=False)
         return False
 
@@ -285,7 +285,7 @@ class Oracle:
     def _set(self, entry: Entry, share: int) -> None:
         waits = share < entry.base <= entry.top
         patience = entry.is_impatient and waits
-        self.entries[entry.name] = replace(entry, share=share, is_impatient=patience)
+        self.entries[entry.name] = entry._replace(share=share, is_impatient=patience)
 
     def _rest(self) -> None:
         if not self.pool.rules.rest_s:
@@ -294,7 +294,7 @@ class Oracle:
             before = self.before.entries.get(name)
             if entry.share != (before.share if before else 0):
                 until_s = self.now_s + self.pool.rules.rest_s
-                self.entries[name] = replace(entry, rests_until_s=until_s)
+                self.entries[name] = entry._replace(rests_until_s=until_s)
 
 
 def recomputed(pool: Pool, before: Pool, *, now_s: float) -> dict[str, int]:

@@ -350,7 +350,8 @@ def test_idle_quota_is_borrowed_and_taken_back_whatever_the_class() -> None:
 
     assert world.shares() == {"loan": 4, "owner": 4}
     assert [action.reason for action in actions] == [
-        "shrink from 8 to 4: low claim owner needs its increments, lent by its team"
+        "shrink from 8 to 4: low claim owner asks for 4, "
+        "and team a takes back what it lent of its quota of 4"
     ]
 
 

@@ -59,6 +59,7 @@ def test_a_directory_is_a_dict_and_never_changes(changes: list[dict[str, int | N
     assert directory.get("not there") is None
 
 
+@settings(max_examples=40)
 @given(devices=st.sets(st.integers(0, 200)))
 def test_devices_are_bits_and_back(devices: set[int]) -> None:
     found = state.bits(tuple(devices))
@@ -72,6 +73,7 @@ def test_devices_are_bits_and_back(devices: set[int]) -> None:
 sizes_ = st.none() | st.sets(st.integers(1, 40), min_size=1).map(lambda s: tuple(sorted(s)))
 
 
+@settings(max_examples=40)
 @given(low=st.integers(1, 40), more=st.integers(0, 20), sizes=sizes_, slots=st.none() | st.just(24))
 def test_a_claim_goes_up_and_down_through_the_same_sizes(
     low: int, more: int, sizes: tuple[int, ...] | None, slots: int | None

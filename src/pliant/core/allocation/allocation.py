@@ -151,11 +151,11 @@ def _wake(draft: Draft) -> Actions:
         entry = draft.entry(name)
         match what:
             case "wait":
-                draft.put(replace(entry, patient_until_s=NEVER, is_impatient=True))
+                draft.put(entry._replace(patient_until_s=NEVER, is_impatient=True))
             case "rest":
-                draft.put(replace(entry, rests_until_s=-NEVER))
+                draft.put(entry._replace(rests_until_s=-NEVER))
             case _:
-                draft.put(replace(entry, leave_by_s=NEVER))
+                draft.put(entry._replace(leave_by_s=NEVER))
                 found.append(_overdue(entry))
     return tuple(found)
 
@@ -202,7 +202,7 @@ def _asked(draft: Draft, claim: Claim) -> Actions:
     if known is None:
         entry = Entry(claim=claim, value=value, base=base, top=top)
     else:
-        entry = replace(known, claim=claim, value=value, base=base, top=top, is_withdrawn=False)
+        entry = known._replace(claim=claim, value=value, base=base, top=top, is_withdrawn=False)
     reach = min(entry.share, top)
     share = entry.fit(reach) if reach >= base else (reach if top else 0)
     reason = entry.reason
@@ -227,7 +227,7 @@ def _recovered(
     refused = _asked(draft, claim)
     if refused:
         return refused
-    entry = replace(draft.entry(claim.name), held=mine, drained=mine & draft.drained)
+    entry = draft.entry(claim.name)._replace(held=mine, drained=mine & draft.drained)
     draft.put(entry)
     count = entry.keeps
     share = 0
@@ -235,8 +235,8 @@ def _recovered(
         share = max(entry.base, entry.fit(min(count, entry.top)))
     entry = draft.set_share(entry, share, reason=f"known again, with {mine.bit_count()} devices")
     if is_suspended:
-        entry = replace(entry, is_suspended=True)
-    draft.put(replace(entry, told=may_have(replace(entry, told=share))[0]))
+        entry = entry._replace(is_suspended=True)
+    draft.put(entry._replace(told=may_have(entry._replace(told=share))[0]))
     return ()
 
 
@@ -244,11 +244,11 @@ def _withdrawn(draft: Draft, name: str) -> None:
     entry = draft.get(name)
     if entry is None or entry.is_withdrawn:
         return
-    entry = draft.set_share(replace(entry, top=0), 0, reason="it is gone")
+    entry = draft.set_share(entry._replace(top=0), 0, reason="it is gone")
     if not entry.held:
         draft.forget(entry)
         return
-    draft.put(replace(entry, is_withdrawn=True, told=0, leave_by_s=NEVER))
+    draft.put(entry._replace(is_withdrawn=True, told=0, leave_by_s=NEVER))
 
 
 def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
@@ -256,7 +256,7 @@ def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
     if entry is None:
         return
     back = entry.held & _bits(draft.size, devices)
-    entry = replace(entry, held=entry.held & ~back, drained=entry.drained & ~back)
+    entry = entry._replace(held=entry.held & ~back, drained=entry.drained & ~back)
     draft.put(entry)
     if entry.is_withdrawn and not entry.held:
         draft.forget(entry)
@@ -296,7 +296,7 @@ def _redrain(draft: Draft) -> None:
         if drained == entry.drained:
             continue
         new = (drained & ~entry.drained).bit_count()
-        entry = replace(entry, drained=drained)
+        entry = entry._replace(drained=drained)
         draft.put(entry)
         missing = min(new, -draft.slack)
         if missing > 0 and entry.share > entry.base and draft.is_open:
@@ -313,7 +313,7 @@ def _class_set(draft: Draft, priority: PriorityClass) -> None:
     for name in draft.names():
         entry = draft.entry(name)
         if entry.claim.priority == priority.name:
-            draft.put(replace(entry, value=priority.value))
+            draft.put(entry._replace(value=priority.value))
 
 
 def _bits(size: int, devices: tuple[int, ...]) -> int:
@@ -348,7 +348,7 @@ def _tell(draft: Draft) -> Actions:
             continue
         before = draft.before.entries.get(name)
         if before is not None and entry.share == before.share:
-            entry = replace(entry, reason=before.reason)
+            entry = entry._replace(reason=before.reason)
         to, drain = may_have(entry)
         new = draft.granted.get(name, 0)
         is_cut = to < entry.told and entry.share < entry.told
@@ -364,8 +364,7 @@ def _tell(draft: Draft) -> Actions:
         elif is_cut or must:
             taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
         draft.put(
-            replace(
-                entry,
+            entry._replace(
                 told=to,
                 told_drain=drain,
                 leave_by_s=leave_by_s,

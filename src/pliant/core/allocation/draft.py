@@ -134,8 +134,7 @@ class Draft:
         patient_until_s = entry.patient_until_s if waits else NEVER
         if waits and patient_until_s == NEVER and not entry.is_impatient:
             patient_until_s = self.now_s + self.rules.patience_s
-        entry = replace(
-            entry,
+        entry = entry._replace(
             share=share,
             reason=reason,
             patient_until_s=patient_until_s,

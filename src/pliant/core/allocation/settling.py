@@ -330,7 +330,7 @@ def rest(draft: Draft) -> None:
         if entry is None or entry.rests_until_s == until_s:
             continue
         if entry.share != draft.share_before(name):
-            draft.put(replace(entry, rests_until_s=until_s))
+            draft.put(entry._replace(rests_until_s=until_s))
 
 
 # --- devices
@@ -351,7 +351,7 @@ def deliver(draft: Draft) -> None:
         whole = (reach if entry.share < entry.base else entry.fit(reach)) - entry.keeps
         if whole > 0:
             draft.granted[entry.name] = state.lowest(free, whole)
-            draft.put(replace(entry, held=entry.held | draft.granted[entry.name]))
+            draft.put(entry._replace(held=entry.held | draft.granted[entry.name]))
         if entry.keeps + max(whole, 0) < entry.share:
             return
 

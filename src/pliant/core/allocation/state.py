@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pliant.core.allocation import demand
 from pliant.core.allocation.ordered import Directory, Key, Ordered
@@ -54,9 +54,11 @@ LISTS = (WAITING, GROWING, CUTTABLE, DROPPABLE, RESTED, EXPECTING, IMPATIENT, AL
 NEVER = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One claim and all that is known of it."""
+class Entry(NamedTuple):
+    """One claim and all that is known of it.
+
+    A tuple, because entries are replaced some dozen times in an event.
+    """
 
     claim: Claim
     value: int

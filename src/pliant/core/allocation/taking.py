@@ -267,9 +267,14 @@ def _cut(draft: Draft, request: Request, victim: Entry, kind: str, short: Shorta
         wanted = min(wanted, -draft.owed(team))
     share = victim.lower(int(wanted)) if kind == CUTTABLE else 0
     claim = request.entry.claim
-    need = f"its minimum of {request.entry.base}" if request.is_minimum else "its increments"
-    lent = "" if team == claim.team or not request.is_owed else ", lent by its team"
-    why = f"{_told(draft, victim, share)}: {claim.priority} claim {claim.name} needs {need}{lent}"
+    taker = f"{claim.priority} claim {claim.name}"
+    need = f"needs its minimum of {request.entry.base}"
+    if not request.is_minimum:
+        need = f"asks for {claim.ask_replicas}"
+    why = f"{_told(draft, victim, share)}: {taker} {need}"
+    if team != claim.team and request.is_owed:
+        quota = draft.teams[claim.team].quota
+        why += f", and team {claim.team} takes back what it lent of its quota of {quota}"
     if kind == DROPPABLE:
         why += ", and no increments are left to take"
     after = draft.set_share(victim, share, for_=claim.name, reason=why)
