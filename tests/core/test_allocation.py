@@ -440,6 +440,18 @@ def test_devices_go_where_one_more_is_worth_most() -> None:
     assert world.shares() == {"a": 4, "b": 4}
 
 
+def test_equals_take_turns_when_something_becomes_free() -> None:
+    world = World(10, rules=Rules(min_gain=5.0))
+    world.fixed("f", 6)
+    world.ask("a", 1, 9)
+    world.ask("b", 1, 9)
+    assert world.shares() == {"a": 3, "b": 1, "f": 6}
+
+    world.leave("f")
+
+    assert world.shares() == {"a": 5, "b": 5}
+
+
 def test_nobody_is_cut_for_a_device_that_brings_nothing() -> None:
     world = World(6)
     world.ask("a", 1, 2, priority="low")

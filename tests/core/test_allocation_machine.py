@@ -372,7 +372,11 @@ class PoolMachine(RuleBasedStateMachine):
         shares = {
             name: entry.share for name, entry in self.pool.entries.items() if not entry.is_withdrawn
         }
-        assert shares == expected
+        assert shares == expected, (
+            shares,
+            expected,
+            {n: e.share for n, e in before.entries.items()},
+        )
         if self.pool.is_open:
             for action in actions:
                 self.hear(action, before)

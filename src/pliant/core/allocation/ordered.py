@@ -67,6 +67,14 @@ class Ordered:
         """The smallest key; there must be one."""
         return self._pieces[0][0]
 
+    @property
+    def second(self) -> Key | None:
+        """The next one, if there is one."""
+        pieces = self._pieces
+        if len(pieces[0]) > 1:
+            return pieces[0][1]
+        return pieces[1][0] if len(pieces) > 1 else None
+
     def __iter__(self) -> Iterator[Key]:
         for piece in self._pieces:
             yield from piece

@@ -19,7 +19,7 @@ from typing import Any
 
 from pliant.core.allocation import demand, state
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.ordered import NOTHING
+from pliant.core.allocation.ordered import NOTHING, Key
 from pliant.core.allocation.state import (
     CUTTABLE,
     EXPECTING,
@@ -71,13 +71,13 @@ def serve(draft: Draft) -> None:
             continue
         entry = draft.first(kind, group)
         takings, borrows = draft.takings, draft.owed(entry.claim.team) < 0
-        if not _served(draft, entry, queue[0][0] if queue else None):
+        if not _served(draft, entry, _next_place(draft, queue, kind, group)):
             continue
         is_looser = draft.takings > takings or (draft.owed(entry.claim.team) < 0) != borrows
         if is_looser or kind == WAITING:
             queue = _queue(draft)
         else:
-            _requeue(draft, queue, entry.name)
+            _requeue(draft, queue, entry.name, group)
     rest(draft)
 
 
@@ -134,23 +134,39 @@ def _queue(draft: Draft) -> list[tuple[Place, str, Group]]:
     return queue
 
 
-def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str) -> None:
-    """Queue the lists in which this claim now is; the others are queued or cannot be served."""
-    for kind, group, _ in state.listed(draft.entry(name)):
-        if kind in (WAITING, GROWING):
-            place = _place(draft, kind, group)
-            if place is not None:
-                heapq.heappush(queue, (place, kind, group))
+def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str, group: Group) -> None:
+    """Queue the list in which this claim was, and the one in which it now is.
+
+    The others are queued, or cannot be served.
+    """
+    groups = {one for kind, one, _ in state.listed(draft.entry(name)) if kind == GROWING}
+    for one in groups | {group}:
+        place = _place(draft, GROWING, one)
+        if place is not None:
+            heapq.heappush(queue, (place, GROWING, one))
 
 
 def _place(draft: Draft, kind: str, group: Group) -> Place | None:
     """Return the rank of the first request of a list, read off its key; None: it is empty."""
     keys = draft.lists[kind].get(group)
-    if keys is None:
-        return None
+    return None if keys is None else _rank(draft, kind, group, keys.first)
+
+
+def _next_place(
+    draft: Draft, queue: list[tuple[Place, str, Group]], kind: str, group: Group
+) -> Place | None:
+    """Return the rank of whoever comes after the first of a list; None: nobody."""
+    places = [queue[0][0]] if queue else []
+    second = draft.lists[kind][group].second
+    if second is not None:
+        places.append(_rank(draft, kind, group, second))
+    return min(places, default=None)
+
+
+def _rank(draft: Draft, kind: str, group: Group, key: Key) -> Place:
     team, value, count = group[:3]
-    since, name = keys.first[-2:]
-    return (not is_owed(draft, team, count), -value, kind == GROWING, keys.first[0], since, name)
+    since, name = key[-2:]
+    return (not is_owed(draft, team, count), -value, kind == GROWING, key[0], since, name)
 
 
 def _served(draft: Draft, entry: Entry, next_place: Place | None) -> bool:
