@@ -446,7 +446,7 @@ def decided_later(before: Pool, event: Event, *, now_s: float) -> Pool:
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -461,7 +461,7 @@ def test_nothing_breaks_a_pool_in_the_long_run() -> None:
     run_state_machine_as_test(
         PoolMachine,
         settings=settings(
-            max_examples=5_000,
+            max_examples=1_000,
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
