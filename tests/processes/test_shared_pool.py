@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, box, until
+from tests.pool.live import Box, Nursery, box, until
 from tests.processes.elastic import DEADLINE_S
 from tests.processes.test_in_pool import check, counting, training
 
@@ -17,7 +18,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Box]:
-    with box(tmp_path / "state") as lent:
+    state = tmp_path / "state"
+    state.mkdir()
+    with contextlib.closing(Nursery()) as nursery, box(state, nursery) as lent:
         yield lent
 
 
@@ -33,17 +36,17 @@ def test_a_job_shrinks_for_a_claim_grows_back_and_outlives_the_pool(
         urgent = here.claim(1, "--priority", "urgent", name="urgent")
         urgent.until("given")
         (taken,) = urgent.devices
-        assert here.users(taken) == {urgent.process.pid}
+        assert here.users(taken) == {urgent.pid}
         assert len(here.claims()["job"]["devices"]) == 3
 
         os.kill(pool.pid, signal.SIGKILL)
         job.wait_for(lambda: job.records("pool")[-1]["silence"], "the pool's death is noticed")
         here.start_pool()
-        urgent.process.send_signal(signal.SIGINT)
+        urgent.send(signal.SIGINT)
         urgent.ended()
         until(lambda: len(here.used()) == 4, "the job has all again", DEADLINE_S)
 
-        assert here.run("pool", "drain", "0").returncode == 0
+        assert here.run("pool", "drain", "0")[0] == 0
         until(lambda: here.used() == {1, 2, 3}, "device 0 is left", DEADLINE_S)
         os.kill(job.process.pid, signal.SIGINT)
         assert job.exit_code() == 3
@@ -60,8 +63,8 @@ def test_a_job_is_suspended_for_a_claim_and_comes_back_with_the_same_bits(
         job.wait_for_steps(5)
         urgent = here.claim(2, "--priority", "urgent", name="urgent")
         urgent.until("given", DEADLINE_S)
-        assert here.users(0) == here.users(1) == {urgent.process.pid}
-        urgent.process.send_signal(signal.SIGINT)
+        assert here.users(0) == here.users(1) == {urgent.pid}
+        urgent.send(signal.SIGINT)
         assert job.process.wait(DEADLINE_S) == 0, job.said()
         job.assert_nothing_is_left()
 
