@@ -247,10 +247,12 @@ class Storm:
     def look_after_jobs(self) -> bool:
         """Start those again that were killed; return whether all have finished."""
         for job in self.jobs.values():
-            code = job.process.code
-            if code is not None and code < 0:
+            code, said = job.process.code, job.process.said()
+            had_no_pool = code == 2 and ("no pool named" in said or "did not answer" in said)
+            if had_no_pool or (code is not None and code < 0):
                 self._again(job)
-            assert code in (None, 0) or code < 0, f"{job.name}: {job.process.said()}"
+            else:
+                assert code in (None, 0), f"{job.name}: {said}"
         return all(job.process.code == 0 for job in self.jobs.values())
 
     def _again(self, job: Job) -> None:

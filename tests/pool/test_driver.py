@@ -216,8 +216,25 @@ def test_who_has_not_heard_of_a_device_has_not_given_it_back(play: Play) -> None
 
         third = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
         assert third == second
+        assert world.records("released") == []
         fourth = await world.report("gpt", holds=(0,), follows=second)
         assert fourth.devices == (0,)
+
+    play(scene)
+
+
+def test_a_drained_device_is_left_out_of_the_offer_and_free_once_it_is_left(play: Play) -> None:
+    async def scene(world: World) -> None:
+        two = {"ask_replicas": 2}
+        first = await world.report("gpt", wanted=two)
+        await Wishes(world.driver).drain(0)
+
+        second = await world.report("gpt", wanted=two, holds=(0, 1), follows=first)
+        assert (second.devices, second.replicas) == ((1, 2), 2)
+        assert world.records("released") == []
+        third = await world.report("gpt", wanted=two, holds=(1, 2), follows=second)
+        assert third.devices == (1, 2)
+        assert [record["devices"] for record in world.records("released")] == [[0]]
 
     play(scene)
 

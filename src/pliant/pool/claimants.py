@@ -6,6 +6,7 @@ the core is told.  Decides nothing: what a claimant is to have is read from the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -48,7 +49,8 @@ class Claimant:
     """The newest one that it was told; None: this life of the pool has told it nothing yet."""
 
     offered_at: dict[int, int] = field(default_factory=dict)
-    """In which revision it was first offered each device that is its own."""
+    """In which revision it was first offered each device that is its own; 0: in an earlier life of
+    the pool.  One that is missing was not offered yet."""
 
     leaving: set[int] = field(default_factory=set)
     """Devices that it gave back, or that were taken from it; their locks were not free yet."""
@@ -76,16 +78,20 @@ class Claimant:
             life: of the pool; revisions of another one are older than all of this one.
         """
         revision = report.revision if report.pool == life else 0
-        heard = {device for device in owned if self.offered_at.get(device, 0) <= revision}
+        heard = {device for device in owned if self.offered_at.get(device, math.inf) <= revision}
         return heard.difference(report.holds)
 
     def told(self, offer: Offer) -> None:
         """Take note of an offer that is going out."""
         self.offer = offer
-        self.offered_at = {
-            device: self.offered_at.get(device, offer.revision)
-            for device in {*offer.devices, *self.leaving}
-        }
+        for device in offer.devices:
+            self.offered_at.setdefault(device, offer.revision)
+
+    def left(self, devices: Iterable[int]) -> None:
+        """Take note that nothing of it runs on these devices any more."""
+        self.leaving.difference_update(devices)
+        for device in devices:
+            self.offered_at.pop(device, None)
 
     def saved(self, devices: tuple[int, ...], offer: Offer | None) -> SavedClaim:
         """Return what must not be forgotten of it; ``offer`` is about to go out."""

@@ -286,7 +286,7 @@ class Driver:
         """Tell the core what a claimant has left, as far as nothing runs there any more."""
         free = self._watch.free(claimant.leaving)
         if free:
-            claimant.leaving -= free
+            claimant.left(free)
             self._apply(Released(name=claimant.name, devices=tuple(sorted(free))))
             self._touch(claimant.name)
         if claimant.is_gone and not claimant.leaving:
@@ -411,7 +411,8 @@ class Driver:
             leaving=set(returned.leaving),
         )
         unheard = set(returned.devices) - set(returned.holds) - claimant.leaving
-        claimant.offered_at = dict.fromkeys(unheard, returned.revision)
+        claimant.offered_at = dict.fromkeys(returned.devices, 0)
+        claimant.offered_at |= dict.fromkeys(unheard, returned.revision)
         self.claimants[returned.name] = claimant
         self._apply(
             Recovered(
