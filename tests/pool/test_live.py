@@ -227,6 +227,21 @@ def test_devices_come_and_go_by_hand(here: Box) -> None:
     assert here.status()["free"] == 3
 
 
+def test_what_was_set_outlives_the_pool_unless_it_is_started_with_something_else(
+    here: Box,
+) -> None:
+    here.start_pool("--devices", "4").kill()
+    pool = here.start_pool("--devices", "4")
+    here.run("pool", "set", "--devices", "3")
+
+    pool.kill()
+    pool = here.start_pool("--devices", "4")
+    assert here.status()["size"] == 3
+    pool.kill()
+    here.start_pool("--devices", "5")
+    assert here.status()["size"] == 5
+
+
 def test_capacity_follows_a_file(here: Box, tmp_path: Path) -> None:
     number = tmp_path / "devices"
     number.write_text("1\n")

@@ -228,7 +228,7 @@ def _wait(
     until_s = None if config.wait_s is None else time.monotonic() + config.wait_s
     while True:
         try:
-            offer = desk.report(desk.offer.devices if desk.offer else ())
+            offer = desk.report(_kept(desk.offer))
         except _UnheardError as error:
             voice.tell("waiting", f"waiting: {error}")
         else:
@@ -242,6 +242,11 @@ def _wait(
         left_s = REPORT_S if until_s is None else min(REPORT_S, until_s - time.monotonic())
         if left_s <= 0 or interrupted.wait(left_s):
             return None
+
+
+def _kept(offer: Offer | None) -> tuple[int, ...]:
+    """Return what a claim that uses nothing yet keeps of an offer: all of it, or nothing."""
+    return () if offer is None or offer.suspend else offer.devices
 
 
 def _take(config: ClaimConfig, devices: Sequence[int]) -> list[DeviceLock] | None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from pliant.cli.pools import DEVICES, pool_directory, running_pools
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog, Record
 from pliant.pool.capacity import read_number, replayed, watched
-from pliant.pool.driver import Driver, PoolSettings
+from pliant.pool.driver import Driver, PoolSettings, RefusedError
 from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
-from pliant.pool.state import SavedPool, StateFile
+from pliant.pool.state import Given, SavedPool, StateFile
 from pliant.pool.watch import Watch
 from pliant.pool.wishes import Wishes
 from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
@@ -116,54 +117,21 @@ def run_pool(config: PoolConfig, *, listener: Listener) -> int:
 
 
 async def _run(config: PoolConfig, listener: Listener) -> int:
-    from pliant.coordinator.bearer import Bearer
-    from pliant.coordinator.server import Server, open_socket, url_of
-    from pliant.pool.app import create_app
+    from pliant.coordinator.server import open_socket
 
     check(config)
-    out, files = pool_directory(config.name), RuntimeFiles.of("pool", config.name)
+    out = pool_directory(config.name)
     _make(out)
     sock = open_socket(config.address, config.port)
     with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
         state = StateFile(out / "state.json")
         found = state.read()
         saved = _begun(config, found)
-        log, pusher = EventLog(log_path(out), job=config.name), Pusher()
+        log = EventLog(log_path(out), job=config.name)
         log.subscribe(listener)
         with contextlib.closing(log):
-            orders = Orders.of(saved, follows=config.capacity.text if config.capacity else "")
-            driver = Driver(
-                saved,
-                orders=orders,
-                state=state,
-                watch=Watch(out / DEVICES, log),
-                log=log,
-                pusher=pusher,
-                clock=Clock(),
-                settings=config.settings,
-            )
-            token = secrets.token_urlsafe(32)
-            app = create_app(driver, guard=Bearer(token, "the pool"), events_path=log_path(out))
-            server = Server(app, sock)
-            with _signals(driver):
-                log.write(
-                    "pool_started",
-                    name=config.name,
-                    life=driver.life,
-                    devices=saved.size,
-                    capacity=orders.follows or None,
-                    follows=found is not None,
-                    url=url_of(sock),
-                )
-                try:
-                    await driver.begin()
-                    await server.start()
-                    files.write(url=url_of(sock), token=token, out=out)
-                    await _until_stopped(driver, config, saved)
-                finally:
-                    await server.stop()
-                    await pusher.close()
-                    files.remove()
+            driver = _driver(config, saved, state, log, out)
+            await _serve(driver, config, saved, log, sock, follows=found is not None)
             keeping = driver.stop()
             if not keeping:
                 state.remove()
@@ -171,9 +139,62 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     return 0
 
 
-async def _until_stopped(driver: Driver, config: PoolConfig, saved: SavedPool) -> None:
+def _driver(
+    config: PoolConfig, saved: SavedPool, state: StateFile, log: EventLog, out: Path
+) -> Driver:
+    return Driver(
+        saved,
+        orders=Orders.of(saved, follows=config.capacity.text if config.capacity else ""),
+        state=state,
+        watch=Watch(out / DEVICES, log),
+        log=log,
+        pusher=Pusher(),
+        clock=Clock(),
+        settings=config.settings,
+    )
+
+
+async def _serve(
+    driver: Driver,
+    config: PoolConfig,
+    saved: SavedPool,
+    log: EventLog,
+    sock: socket.socket,
+    *,
+    follows: bool,
+) -> None:
+    """Serve the pool until it is stopped."""
+    from pliant.coordinator.bearer import Bearer
+    from pliant.coordinator.server import Server, url_of
+    from pliant.pool.app import create_app
+
+    files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
+    app = create_app(driver, guard=Bearer(token, "the pool"), events_path=log.path)
+    server = Server(app, sock)
+    log.write(
+        "pool_started",
+        name=config.name,
+        life=driver.life,
+        devices=saved.size,
+        capacity=driver.orders.follows or None,
+        follows=follows,
+        url=url_of(sock),
+    )
+    with _signals(driver):
+        try:
+            await driver.begin()
+            await server.start()
+            files.write(url=url_of(sock), token=token, out=log.path.parent)
+            await _until_stopped(driver, config.capacity)
+        finally:
+            await server.stop()
+            await driver.close()
+            files.remove()
+
+
+async def _until_stopped(driver: Driver, capacity: Capacity | None) -> None:
     running = asyncio.create_task(driver.run())
-    following = asyncio.create_task(_follow(driver, config, saved))
+    following = asyncio.create_task(_follow(driver, capacity))
     try:
         done, _ = await asyncio.wait({running, following}, return_when=asyncio.FIRST_COMPLETED)
         if following in done:
@@ -185,21 +206,27 @@ async def _until_stopped(driver: Driver, config: PoolConfig, saved: SavedPool) -
         await asyncio.gather(running, following, return_exceptions=True)
 
 
-async def _follow(driver: Driver, config: PoolConfig, saved: SavedPool) -> None:
+async def _follow(driver: Driver, capacity: Capacity | None) -> None:
     """Tell the pool how many devices there are, as its source says it."""
-    capacity = config.capacity
     if capacity is not None:
-        async for devices in _numbers(capacity, saved, driver):
-            await Wishes(driver).follow(devices)
+        async for devices in _numbers(capacity, driver):
+            try:
+                await Wishes(driver).follow(devices)
+            except RefusedError as error:
+                driver.complain(str(error))
     await asyncio.Event().wait()
 
 
-def _numbers(capacity: Capacity, saved: SavedPool, driver: Driver) -> AsyncIterator[int]:
+def _numbers(capacity: Capacity, driver: Driver) -> AsyncIterator[int]:
+    orders = driver.orders
     if capacity.file is not None:
-        return watched(capacity.file, saved.size, driver.complain)
-    elapsed_s = time.time() - (saved.trace_began_at or time.time())
+        return watched(capacity.file, orders.size, driver.complain)
+    now_at = time.time()
+    orders.trace_began_at = orders.trace_began_at or now_at
     return replayed(
-        _changes(capacity, saved.size), time_scale=capacity.time_scale, elapsed_s=elapsed_s
+        _changes(capacity, orders.size),
+        time_scale=capacity.time_scale,
+        elapsed_s=now_at - orders.trace_began_at,
     )
 
 
@@ -209,21 +236,29 @@ def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
     Raises:
         ConfigError: quotas promise more than there is.
     """
-    spec = config.file.spec if config.file else None
-    size = config.devices or (found.size if found else config.default_devices)
-    begun = found or SavedPool(name=config.name, size=size, devices=size)
-    changed: dict[str, object] = {"size": size, "devices": size, "trace_began_at": None}
-    if spec is not None:
-        changed["teams"] = tuple(spec.teams)
-        changed["classes"] = {entry.name: entry.value for entry in spec.priority_classes}
+    given = _given(config)
+    began = found or SavedPool(name=config.name, size=0, devices=0)
+    is_same = found is not None and began.given == given
+    changed: dict[str, object] = {"given": given, "trace_began_at": None}
+    if not is_same:
+        size = config.devices or began.size or config.default_devices
+        changed |= {"size": size, "devices": size}
+        changed |= {} if given.teams is None else {"teams": given.teams}
+        changed |= {} if given.classes is None else {"classes": given.classes}
+    began = began.model_copy(update=changed)
     if config.capacity is not None:
-        changed["devices"] = _first(config.capacity, size)
-    if config.capacity is not None and config.capacity.trace is not None:
-        changed["trace_began_at"] = begun.trace_began_at or time.time()
-        changed["devices"] = begun.devices if begun.trace_began_at else changed["devices"]
-    begun = begun.model_copy(update=changed)
-    _check_promises(begun.teams, size)
-    return begun
+        began = _at_first(config.capacity, began, found if is_same else None)
+    _check_promises(began.teams, began.size)
+    return began
+
+
+def _given(config: PoolConfig) -> Given:
+    given = Given(devices=config.devices, capacity=repr(config.capacity))
+    if config.file is None:
+        return given
+    spec = config.file.spec
+    classes = {entry.name: entry.value for entry in spec.priority_classes}
+    return given.model_copy(update={"teams": tuple(spec.teams), "classes": classes})
 
 
 def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
@@ -233,12 +268,17 @@ def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
         raise ConfigError(promised_too_much(teams, size))
 
 
-def _first(capacity: Capacity, size: int) -> int:
-    """Return how many devices there are at the very beginning."""
+def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
+    """Return the pool with the devices that its source says there are at the very beginning."""
     if capacity.file is not None:
-        return min(read_number(capacity.file), size)
-    changes = _changes(capacity, size)
-    return changes[0].devices if changes[0].at_s == 0 else 0
+        devices = min(read_number(capacity.file), began.size)
+        return began.model_copy(update={"devices": devices})
+    if found is not None and found.trace_began_at is not None:
+        goes_on = {"devices": found.devices, "trace_began_at": found.trace_began_at}
+        return began.model_copy(update=goes_on)
+    first = _changes(capacity, began.size)[0]
+    devices = first.devices if first.at_s == 0 else 0
+    return began.model_copy(update={"devices": devices})
 
 
 def _changes(capacity: Capacity, size: int) -> list[Change]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rich import box
@@ -57,7 +58,8 @@ def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> Render
 def live(ask: Callable[[], dict[str, Any]], console: Console) -> None:
     """Draw the pool until Ctrl-C."""
     pause = threading.Event()
-    with Live(console=console, screen=True, auto_refresh=False) as screen:
+    live_view = Live(console=console, screen=True, auto_refresh=False)
+    with suppress(KeyboardInterrupt), live_view as screen:
         while True:
             screen.update(pool_panel(ask()), refresh=True)
             pause.wait(REFRESH_S)

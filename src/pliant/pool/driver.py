@@ -157,6 +157,10 @@ class Driver:
         self._stopping.set()
         return sorted(name for name in allocation.claims(self.core) if self._owned(name))
 
+    async def close(self) -> None:
+        """Stop telling anybody anything."""
+        await self._pusher.close()
+
     # --- what is ------------------------------------------------------------------
 
     def awaited(self) -> list[str]:
@@ -534,6 +538,7 @@ class Driver:
         return SavedPool(
             name=self.name,
             life=self.life,
+            given=self.orders.given,
             size=self.orders.size,
             devices=self.orders.limit,
             revision=revision,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pliant.core import allocation
 from pliant.core.allocation import Cordoned, DevicesSet, Drained, Event, PriorityClass
 from pliant.pool.claimants import team_of
-from pliant.pool.state import SavedPool
+from pliant.pool.state import Given, SavedPool
 from pliant.spec.pool import TeamEntry
 
 
@@ -19,8 +19,11 @@ from pliant.spec.pool import TeamEntry
 class Orders:
     """Everything that is set by people, files and traces."""
 
+    given: Given
+    """What it was started with."""
+
     size: int
-    """Devices that the pool was given."""
+    """Devices that the pool has when all are there."""
 
     limit: int
     """Devices that may be in use now."""
@@ -43,6 +46,7 @@ class Orders:
         """Return those that an earlier life, or the command line, has left."""
         held = [device for claim in saved.claims for device in claim.devices]
         return cls(
+            given=saved.given,
             size=saved.size,
             limit=saved.devices,
             number=max([saved.size, saved.devices, *(device + 1 for device in held)]),

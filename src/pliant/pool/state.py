@@ -48,6 +48,19 @@ class SavedClaim(_Saved):
     """Of them those that it has said to have left; their locks were not free yet."""
 
 
+class Given(_Saved):
+    """What the pool was started with.
+
+    One that is started again with the same goes on with what was set since; one that is started
+    with something else gets that.
+    """
+
+    devices: int | None
+    capacity: str = ""
+    teams: tuple[TeamEntry, ...] | None = None
+    classes: dict[str, int] | None = None
+
+
 class SavedPool(_Saved):
     """Everything; the next life of the pool begins with it."""
 
@@ -56,8 +69,9 @@ class SavedPool(_Saved):
     life: str = ""
     """Whose offers its revisions are of."""
 
+    given: Given = Given(devices=None)
     size: int
-    """Devices that it was given."""
+    """Devices that it has when all are there."""
 
     devices: int
     """Devices that may be in use now."""
