@@ -48,7 +48,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ["pool", "stop"],
         ["claim", "2"],
         ["top"],
-        ["explain", "--pool"],
     ],
 )
 def test_without_a_pool_every_command_says_how_to_start_one(
@@ -56,6 +55,21 @@ def test_without_a_pool_every_command_says_how_to_start_one(
 ) -> None:
     assert refused(capsys, *arguments) == (
         "no pool is running; start one with pliant pool start --devices N"
+    )
+
+
+def test_a_pool_that_is_named_is_asked_for_by_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    start = "pliant pool start --devices N"
+    assert refused(capsys, "explain", "--pool") == (
+        f"no pool named default is running; start it with {start}"
+    )
+    assert refused(capsys, "explain", "--pool", "gpu", "--json") == (
+        f"no pool named gpu is running; start it with {start} --name gpu"
+    )
+    assert refused(capsys, "pool", "status", "--pool", "gpu") == (
+        f"no pool named gpu is running; start it with {start} --name gpu"
     )
 
 

@@ -42,7 +42,7 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
     record(tmp_path, "a")
     record(tmp_path, "b")
 
-    assert refused(None, tmp_path) == "several pools are running, say which: a, b"
+    assert refused(None, tmp_path) == ("several pools are running, say which with --pool: a, b")
     assert refused("c", tmp_path) == "no pool named c is running; running: a, b"
     assert find_pool("b", tmp_path).name == "b"
 

@@ -42,12 +42,12 @@ class Weather:
     """Most that arrive, in all."""
 
     devices: int = 6
-    together: int = 2
+    together: int = 3
     """Most jobs at a time."""
 
-    steps: int = 60
+    steps: int = 40
     pace_s: float = 0.02
-    pause_s: float = 0.4
+    pause_s: float = 0.5
     """Mean time between two events."""
 
 
@@ -95,18 +95,18 @@ class Storm:
 
     def rage(self) -> None:
         events = {
-            "arrive": (3, self.arrive),
-            "claim": (8, self.claim),
-            "depart": (4, self.depart),
-            "kill a claim": (2, self.kill_claim),
+            "arrive": (8, self.arrive),
+            "claim": (14, self.claim),
+            "depart": (6, self.depart),
+            "kill a claim": (3, self.kill_claim),
             "stop a claim": (1, self.stop_claim),
             "wake a claim": (1, self.wake_claim),
-            "kill a worker": (3, self.kill_worker),
+            "kill a worker": (10, self.kill_worker),
             "kill a job": (1, self.kill_job),
-            "kill the pool": (2, self.kill_pool),
+            "kill the pool": (3, self.kill_pool),
             "set the devices": (2, self.set_devices),
-            "cordon or drain": (1, self.take_out),
-            "uncordon": (1, self.put_in),
+            "cordon or drain": (2, self.take_out),
+            "uncordon": (2, self.put_in),
             "change a team": (1, self.change_team),
         }
         names, weights = list(events), [weight for weight, _ in events.values()]
@@ -144,7 +144,7 @@ class Storm:
     def claim(self) -> bool:
         number = sum(claim.name.startswith("claim") for claim in self.claims)
         options = ["--priority", self.random.choice(PRIORITIES), "--notice", "4s"]
-        if self.random.random() < 0.7:
+        if self.random.random() < 0.9:
             options += ["--for", f"{self.random.uniform(0.3, 3):.2f}s"]
         devices = self.random.randint(1, max(1, self.weather.devices // 2))
         command = [sys.executable, "-S", str(HERE / "witness.py"), str(self.beats)]

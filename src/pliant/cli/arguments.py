@@ -21,14 +21,25 @@ POOL = "--pool"
 class RunCommand(TyperCommand):
     """``pliant run``, in which ``--pool`` needs no name."""
 
+    has_script = True
+    """Whether the last word is what to run, and no name."""
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Spell the pool's name out before the words are parsed."""
         options = self.get_params(ctx)
         alone = {word for option in options if _is_switch(option) for word in option.opts}
-        return super().parse_args(ctx, with_name(args, alone=alone))
+        return super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
 
 
-def with_name(words: Sequence[str], *, alone: Collection[str]) -> list[str]:
+class ExplainCommand(RunCommand):
+    """``pliant explain``, in which ``--pool`` needs no name, and nothing is run."""
+
+    has_script = False
+
+
+def with_name(
+    words: Sequence[str], *, alone: Collection[str], has_script: bool = True
+) -> list[str]:
     """Give ``--pool`` the default name if no name follows it.
 
     A name is what a pool can be called and is neither a file nor the last word: that is the script.
@@ -36,13 +47,14 @@ def with_name(words: Sequence[str], *, alone: Collection[str]) -> list[str]:
     Args:
         words: what was typed after ``pliant run``.
         alone: options that take no value.
+        has_script: the last word is what to run.
     """
     said, at = [], 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         word = words[at]
         at += 1
         if word == POOL:
-            is_named = at < len(words) - 1 and _is_name(words[at])
+            is_named = at < len(words) - has_script and _is_name(words[at])
             said.append(f"{POOL}={words[at] if is_named else DEFAULT}")
             at += is_named
             continue

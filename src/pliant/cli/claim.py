@@ -283,9 +283,11 @@ def _use(
     """Hold the devices until the time or the command is over, or they are taken back."""
     devices = tuple(lock.device for lock in held)
     numbers = ", ".join(map(str, devices))
+    which = f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
+    are, were = ("is", "was") if len(devices) == 1 else ("are", "were")
     limit = "" if config.for_s is None else f" for {config.for_s:g} s"
     how = "" if config.command else "; Ctrl-C gives them back"
-    voice.tell("given", f"devices {numbers} are yours{limit}{how}", devices=devices)
+    voice.tell("given", f"{which} {are} yours{limit}{how}", devices=devices)
     try:
         command = _started(config, held, devices, environ)
     except OSError as error:
@@ -296,13 +298,13 @@ def _use(
     while True:
         now_s = time.monotonic()
         if command is not None and command.poll() is not None:
-            voice.tell("ended", f"the command has ended; devices {numbers} are given back")
+            voice.tell("ended", f"the command has ended; {which} {are} given back")
             return command.returncode if command.returncode >= 0 else 128 - command.returncode
         if interrupted.number is not None:
-            return _interrupted(command, voice, numbers, interrupted.number, config)
+            return _interrupted(command, voice, f"{which} {are}", interrupted.number, config)
         if until_s is not None and now_s >= until_s:
             _end(command, MARGIN_S)
-            voice.tell("ended", f"{config.for_s:g} s are over; devices {numbers} are given back")
+            voice.tell("ended", f"{config.for_s:g} s are over; {which} {are} given back")
             return EXIT_OK
         if now_s >= report_s:
             report_s = now_s + REPORT_S
@@ -310,7 +312,7 @@ def _use(
             if reclaim is not None:
                 _end(command, reclaim.notice_s - MARGIN_S)
                 why = reclaim.reason or "the pool needs them"
-                voice.tell("taken back", f"devices {numbers} were taken back: {why}")
+                voice.tell("taken back", f"{which} {were} taken back: {why}")
                 return EXIT_TAKEN_BACK
         interrupted.wait(POLL_S if command is not None else min(REPORT_S, _left_s(until_s)))
 
@@ -362,7 +364,7 @@ def _die_with_parent() -> Callable[[], None]:
 def _interrupted(
     command: subprocess.Popen[bytes] | None,
     voice: _Voice,
-    numbers: str,
+    devices: str,
     number: int,
     config: ClaimConfig,
 ) -> int:
@@ -371,7 +373,7 @@ def _interrupted(
         if number != signal.SIGINT:
             command.send_signal(number)
         _wait_for(command, config.notice_s)
-    voice.tell("withdrawn", f"devices {numbers} are given back")
+    voice.tell("withdrawn", f"{devices} given back")
     return EXIT_TAKEN_BACK
 
 

@@ -29,7 +29,7 @@ import typer
 from rich.console import Console
 
 from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
-from pliant.cli.arguments import RunCommand
+from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
@@ -401,18 +401,23 @@ def resume(
     return starting.resumed(jobs.find_resumable(which), detach=detach, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=ExplainCommand)
 def explain(
     job: Job = None,
     of_pool: Annotated[
-        bool, typer.Option("--pool", help="Who took what from whom in the pool instead.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--pool",
+            metavar="[NAME]",
+            help="Who took what from whom in this pool instead.  [name: default]",
+        ),
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> int:
     """Show why the job has its size, and what would change it."""
-    if of_pool:
-        return _explain_pool(out, as_json=as_json)
+    if of_pool is not None:
+        return _explain_pool(of_pool, out, as_json=as_json)
     records = log.read(jobs.find_run(job, out) / "events.jsonl").records
     decisions = decisions_of(records)
     interval, place = interval_of(records), pool_of(records)
@@ -577,10 +582,10 @@ def _refuse(sentence: str) -> int:
     return EXIT_USAGE
 
 
-def _explain_pool(out: Path | None, *, as_json: bool) -> int:
+def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
-        out = pools.find_pool(os.environ.get("PLIANT_POOL")).out
+        out = pools.find_pool(name).out
     elif not (out / "events.jsonl").is_file():
         raise ConfigError(f"{out} holds no pool: it has no events.jsonl")
     moves = moves_of(log.read(out / "events.jsonl").records)

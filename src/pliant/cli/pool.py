@@ -30,7 +30,7 @@ app = typer.Typer(
 Which = Annotated[
     str | None,
     typer.Option(
-        "--name",
+        "--pool",
         metavar="NAME",
         envvar="PLIANT_POOL",
         show_envvar=False,
@@ -122,9 +122,9 @@ def start(
 
 
 @app.command("status")
-def status(name: Which = None, as_json: Json = False) -> int:
+def status(which: Which = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    found = Caller(find_pool(name)).ask("GET", "/v1/status")
+    found = Caller(find_pool(which)).ask("GET", "/v1/status")
     if as_json:
         return printing.as_json(found)
     from pliant.cli.top import pool_panel
@@ -136,13 +136,13 @@ def status(name: Which = None, as_json: Json = False) -> int:
 @app.command("set")
 def set_devices(
     devices: Annotated[int, typer.Option("--devices", metavar="N", help="How many there are.")],
-    name: Which = None,
+    which: Which = None,
     as_json: Json = False,
 ) -> int:
     """Change how many devices there are; whoever has too many gives some back."""
     if devices < 0:
         raise ConfigError(f"--devices {devices} must be at least 0")
-    return _wish(name, "POST", "/v1/devices", {"devices": devices}, as_json=as_json)
+    return _wish(which, "POST", "/v1/devices", {"devices": devices}, as_json=as_json)
 
 
 @app.command("set-team")
@@ -168,19 +168,19 @@ def set_team(
         typer.Option("--by", metavar="CLASS", help="Only claims of this class may.  Repeatable."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
-    name: Which = None,
+    which: Which = None,
     as_json: Json = False,
 ) -> int:
     """Make a team, or change all that it may use."""
     path = f"/v1/teams/{team}"
     if remove:
-        return _wish(name, "DELETE", path, None, as_json=as_json)
+        return _wish(which, "DELETE", path, None, as_json=as_json)
     if borrow_limit is not None and quota is None:
         raise ConfigError(f"--borrow-limit {borrow_limit} is beyond a --quota; give one")
     rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
     rule |= {"by": by} if by else {}
     body = {"name": team, "quota": quota, "borrowLimit": borrow_limit, "reclaim": rule}
-    return _wish(name, "PUT", path, body, as_json=as_json)
+    return _wish(which, "PUT", path, body, as_json=as_json)
 
 
 @app.command("set-class")
@@ -189,41 +189,41 @@ def set_class(
     value: Annotated[
         int, typer.Option("--value", metavar="N", help="The higher goes first; normal is 0.")
     ],
-    name: Which = None,
+    which: Which = None,
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
-    return _wish(name, "PUT", f"/v1/classes/{priority}", {"value": value}, as_json=as_json)
+    return _wish(which, "PUT", f"/v1/classes/{priority}", {"value": value}, as_json=as_json)
 
 
 @app.command("cordon")
-def cordon(device: Device, name: Which = None, as_json: Json = False) -> int:
+def cordon(device: Device, which: Which = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    return _wish(name, "POST", f"/v1/devices/{device}/cordon", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/cordon", None, as_json=as_json)
 
 
 @app.command("uncordon")
-def uncordon(device: Device, name: Which = None, as_json: Json = False) -> int:
+def uncordon(device: Device, which: Which = None, as_json: Json = False) -> int:
     """Hand a device out again."""
-    return _wish(name, "POST", f"/v1/devices/{device}/uncordon", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/uncordon", None, as_json=as_json)
 
 
 @app.command("drain")
-def drain(device: Device, name: Which = None, as_json: Json = False) -> int:
+def drain(device: Device, which: Which = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    return _wish(name, "POST", f"/v1/devices/{device}/drain", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/drain", None, as_json=as_json)
 
 
 @app.command("stop")
-def stop(name: Which = None, as_json: Json = False) -> int:
+def stop(which: Which = None, as_json: Json = False) -> int:
     """Stop a pool; who has devices keeps them."""
-    return _wish(name, "POST", "/v1/stop", None, as_json=as_json)
+    return _wish(which, "POST", "/v1/stop", None, as_json=as_json)
 
 
 def _wish(
-    name: str | None, method: str, path: str, body: dict[str, Any] | None, *, as_json: bool
+    which: str | None, method: str, path: str, body: dict[str, Any] | None, *, as_json: bool
 ) -> int:
-    values = Caller(find_pool(name)).ask(method, path, body)
+    values = Caller(find_pool(which)).ask(method, path, body)
     if as_json:
         return printing.as_json(values)
     printing.say(str(values.get("reason") or "done"))

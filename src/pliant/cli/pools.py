@@ -58,7 +58,7 @@ def find_pool(name: str | None = None, directory: Path | None = None) -> Served:
     if not pools:
         raise ConfigError(NONE_RUNNING)
     if len(pools) > 1:
-        raise ConfigError(f"several pools are running, say which: {names}")
+        raise ConfigError(f"several pools are running, say which with --pool: {names}")
     return pools[0]
 
 

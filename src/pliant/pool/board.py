@@ -18,14 +18,15 @@ def board_of(driver: Driver) -> dict[str, Any]:
     """Return the documented shape of ``pliant pool status --json``."""
     summary = allocation.summary(driver.core)
     claims = [_claim(driver, name) for name in _in_order(driver, summary)]
+    in_use = sum(len(claim["devices"]) for claim in claims)
     return {
         "pool": driver.name,
         "life": driver.life,
         "size": driver.orders.size,
         "limit": summary.limit,
         "usable": summary.usable,
-        "in_use": sum(len(claim["devices"]) for claim in claims),
-        "free": len(summary.free),
+        "in_use": in_use,
+        "free": max(0, min(len(summary.free), summary.limit - in_use)),
         "follows": driver.orders.follows or None,
         "recovering": driver.awaited(),
         "failure": driver.failure or None,
