@@ -214,13 +214,7 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
         case StopRequested():
             _on_stop(turn, StopKind.STOP)
         case SuspendRequested(reason=reason):
-            if turn.job.reference is not None and not _is_durable(turn.job):
-                why = "its script keeps no checkpoints to go on from; pliant stop ends it"
-                turn.declined = Declined(reason=why)
-                return
-            if turn.job.stop is None:
-                turn.job = replace(turn.job, stop_for=reason)
-            _on_stop(turn, StopKind.SUSPEND)
+            _on_suspend(turn, reason)
         case Offered(replicas=replicas, notice_s=notice, reason=reason):
             turn.job = replace(
                 turn.job, offered=replicas, offer_notice_s=notice, offer_reason=reason
@@ -487,6 +481,16 @@ def _on_stop(turn: Turn, kind: StopKind) -> None:
     turn.commands.append(Stop(to=present))
     why = f": {job.stop_for}" if job.stop_for else ", on request"
     turn.notes.append(f"{kind} after the next step{why}")
+
+
+def _on_suspend(turn: Turn, reason: str) -> None:
+    if turn.job.reference is not None and not _is_durable(turn.job):
+        why = "its script keeps no checkpoints to go on from; pliant stop ends it"
+        turn.declined = Declined(reason=why)
+        return
+    if turn.job.stop is None:
+        turn.job = replace(turn.job, stop_for=reason)
+    _on_stop(turn, StopKind.SUSPEND)
 
 
 def _busy_until_s(membership: Membership, now_s: float) -> float:
