@@ -19,7 +19,6 @@ from pliant.core.allocation import (
     Asked,
     Claim,
     Event,
-    Grant,
     Pool,
     Released,
     Shrink,
@@ -38,6 +37,8 @@ SHAPES = ((100, 10), (100, 100), (1_000, 100), (1_000, 1_000), (10_000, 100), (1
 
 QUOTED = (10_000, 1_000)
 KINDS = ("arrival", "departure", "change", "release")
+FIRST = "first"
+TRIES = 3
 GAP_S = 1.0
 """Between two events, on the pool's clock."""
 
@@ -50,7 +51,9 @@ minimum is an eighth of that, one in eight is fixed, one in four takes powers of
 leaves with all its devices, a job asks for another number, and a claimant gives back what it was
 told to (the longest waiting first). {gap:g} s pass between two events, and whatever time-outs are
 over end within the step that is timed. Timed is `step` alone, in wall time, with the collector of
-cycles off. p50 and p99 are of the events of one pool; min, median and max are over the pools."""
+cycles off. As `step` is pure, each event is timed {tries} times and the shortest counts, which
+leaves out what other processes of the machine took; the first try, with that, is a row of its own.
+p50 and p99 are of the events of one pool; min, median and max are over the pools."""
 
 
 class World:
@@ -82,18 +85,17 @@ class World:
             return self.departure()
         return self.arrival() if kind == "arrival" else Ticked()
 
-    def apply(self, event: Event) -> float:
-        """Take one step and return how long it took, in seconds."""
-        began = time.perf_counter()
-        self.pool, actions = step(self.pool, event, now_s=self.now_s)
-        took = time.perf_counter() - began
+    def apply(self, event: Event, *, times: int = 1) -> tuple[float, ...]:
+        """Take one step and return how long it took each time, in seconds."""
+        before, took = self.pool, []
+        for _ in range(times):
+            began = time.perf_counter()
+            self.pool, actions = step(before, event, now_s=self.now_s)
+            took.append(time.perf_counter() - began)
         for action in actions:
-            match action:
-                case Shrink(name=name) | Suspend(name=name):
-                    self.owing[name] = None
-                case Grant():
-                    pass
-        return took
+            if isinstance(action, Shrink | Suspend):
+                self.owing[action.name] = None
+        return tuple(took)
 
     def arrival(self) -> Event:
         """Return a new job's claim."""
@@ -157,16 +159,19 @@ class World:
 
 
 def measure(devices: int, jobs: int, *, events: int, seed: int) -> dict[str, list[float]]:
-    """Return the time of each event in milliseconds, by kind."""
+    """Return the time of each event in milliseconds, by kind; FIRST: the first tries of all."""
     world = World(devices, jobs, seed=seed)
-    took: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    took: dict[str, list[float]] = {kind: [] for kind in (*KINDS, FIRST)}
     for number in range(2 * events):
         kind = world.random.choice(KINDS)
         if kind == "arrival" and len(world.names) >= jobs:
             world.apply(world.event("departure"))
-        ms = world.apply(world.event(kind)) * 1e3
-        if number >= events:
-            took[kind].append(ms)
+        if number < events:
+            world.apply(world.event(kind))
+            continue
+        tries = world.apply(world.event(kind), times=TRIES)
+        took[kind].append(min(tries) * 1e3)
+        took[FIRST].append(tries[0] * 1e3)
     world.apply(Ticked())
     if next_deadline_s(world.pool) <= world.now_s:
         raise RuntimeError("a time-out that is over was not handled")
@@ -197,7 +202,7 @@ def figures_of(results: dict[tuple[int, int], list[dict[str, list[float]]]]) -> 
     figures = []
     for (devices, jobs), rounds in results.items():
         is_quoted = (devices, jobs) == QUOTED
-        pools = [[ms for kind in one.values() for ms in kind] for one in rounds]
+        pools = [[ms for kind in KINDS for ms in one[kind]] for one in rounds]
         for percent in (50, 99):
             target = "< 10 ms" if is_quoted and percent == 99 else ""
             figures.append(
@@ -209,10 +214,10 @@ def figures_of(results: dict[tuple[int, int], list[dict[str, list[float]]]]) -> 
                     goal=target,
                 )
             )
-    for kind in KINDS:
+    for kind in (*KINDS, FIRST):
         figures.append(
             Figure(
-                name=f"largest, only {kind}: p99",
+                name="largest, first try: p99" if kind == FIRST else f"largest, only {kind}: p99",
                 unit="ms",
                 raw=tuple(quantile(one[kind], 99) for one in list(results.values())[-1]),
             )
@@ -234,7 +239,7 @@ def main() -> None:
     page = Page(
         theme="allocation",
         summary="How long a pool takes to decide after one event, and how that grows.",
-        method=METHOD.format(rounds=chosen.rounds, events=chosen.events, gap=GAP_S),
+        method=METHOD.format(rounds=chosen.rounds, events=chosen.events, gap=GAP_S, tries=TRIES),
         figures=tuple(figures_of(results)),
         command=harness.command_line("allocation"),
         load=(before, harness.load()),

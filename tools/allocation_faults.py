@@ -255,8 +255,8 @@ ALLOCATION_FAULTS = [
         rule="Pool",
         what="several steps are taken although something is left over",
         path=_SETTLING,
-        old="    if draft.slack > count or any(_is_bounded(draft, cut, team) for cut in cuts):",
-        new="    if False:",
+        old="        if victim is None or victim.claim.sizes is not None:",
+        new="        if victim is None:",
     ),
     Fault(
         rule="Pool",

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pliant.core.allocation.settling import MOST_AT_ONCE
 from pliant.core.allocation.state import Entry, Pool, usable
 from pliant.core.allocation.vocabulary import Team
 
@@ -254,7 +255,7 @@ class Oracle:
         want, undo = Want(entry, useful, False, gain), dict(self.entries)
         team = entry.claim.team
         budget = gain * useful - self.pool.rules.min_gain
-        if budget < 0 or self.is_held_back(want):
+        if budget < 0 or useful > MOST_AT_ONCE or self.is_held_back(want):
             return False
         while useful > min(self.slack, self.limit(team) - self.used(team)):
             only_own = useful > self.limit(team) - self.used(team)

@@ -52,6 +52,7 @@ from pliant.core.allocation import (
 )
 from pliant.core.allocation import allocation as inside
 from pliant.core.allocation.draft import Draft, rebuilt
+from pliant.core.allocation.vocabulary import Kind
 
 NAMES = tuple("abcdefg")
 CLASSES = ("urgent", "high", "normal", "low")
@@ -71,7 +72,7 @@ teams = st.builds(
 @st.composite
 def claims(draw: st.DrawFn) -> Claim:
     low = draw(st.integers(1, 4))
-    kind = draw(st.sampled_from(["elastic", "elastic", "fixed"]))
+    kind: Kind = draw(st.sampled_from(["elastic", "elastic", "fixed"]))
     return Claim(
         name=draw(st.sampled_from(NAMES)),
         team=draw(st.sampled_from(["default", "x", "y"])),

@@ -50,7 +50,7 @@ def test_a_directory_is_a_dict_and_never_changes(changes: list[dict[str, int | N
     for change in changes:
         before, was = directory, dict(directory.items())
         directory = directory.changed(change)
-        expected = {k: v for k, v in (expected | change).items() if v is not None}  # type: ignore[operator]
+        expected = {k: v for k, v in (expected | change).items() if v is not None}
         assert dict(before.items()) == was
 
     assert dict(directory.items()) == expected

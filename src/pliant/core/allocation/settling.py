@@ -30,11 +30,14 @@ from pliant.core.allocation.state import (
     Entry,
     Group,
 )
-from pliant.core.allocation.taking import Bar, Cut, Request, bar, is_owed, reach, shed, take
+from pliant.core.allocation.taking import Bar, Cut, Request, bar, is_owed, shed, take, take_singly
 
 _MOST_TAKINGS = 8
 """Victims in one step, for each device there is, after which no more are looked for: a bound that
 nothing has been seen to reach, so that a mistake here would cost a late answer and not a hang."""
+
+MOST_AT_ONCE = 16
+"""Devices that one step between equals may need; larger steps wait until something is idle."""
 
 Place = tuple[Any, ...]
 
@@ -207,35 +210,21 @@ def _took(draft: Draft, request: Request) -> bool:
 def _took_many(draft: Draft, request: Request, next_place: Place | None) -> bool:
     """Take several steps at once, where one after the other would come to the same.
 
-    That is so as long as it stays this claim's turn and nothing is left over, which somebody else
-    might have had in between.
+    That is so as long as it stays this claim's turn and only single devices are given and taken,
+    so that nothing is left over in between that somebody else might have had.
     """
-    if draft.lists[IMPATIENT] or request.count != request.entry.rise.more or draft.slack < 0:
+    entry, room = request.entry, draft.room(request.entry.claim.team)
+    if draft.lists[IMPATIENT] or entry.claim.sizes is not None or draft.slack != 0:
         return False
-    own, anywhere = reach(draft, request)
-    team = request.entry.claim.team
-    most = min(draft.slack + anywhere, draft.room(team) + own)
-    share = _climb(draft, request, next_place, int(most), only_useful=True)
-    count = share - request.entry.share
-    if count <= request.count:
+    most = entry.top - entry.share if room <= 0 else int(min(room, entry.top - entry.share))
+    share = _climb(draft, request, next_place, most, only_useful=True)
+    cuts = take_singly(draft, replace(request, count=share - entry.share))
+    count = sum(cut.count for cut in cuts)
+    if not count:
         return False
-    many = replace(request, count=count)
-    cuts = take(draft, many)
-    if cuts is None:
-        return False
-    if draft.slack > count or any(_is_bounded(draft, cut, team) for cut in cuts):
-        for cut in reversed(cuts):
-            draft.put(cut.before)
-        return False
-    draft.set_share(request.entry, share, reason=_given(draft, request.entry, share, cuts))
+    share = entry.share + count
+    draft.set_share(entry, share, reason=_given(draft, entry, share, cuts))
     return True
-
-
-def _is_bounded(draft: Draft, cut: Cut, team: str) -> bool:
-    """Whether a cut may let another claim of the victim's team have its turn."""
-    theirs = cut.before.claim.team
-    is_limited = draft.teams[theirs].borrow_limit is not None
-    return theirs != team and (is_limited or draft.owed(theirs) > 0)
 
 
 def _climb(
@@ -296,7 +285,7 @@ def _moved(draft: Draft, entry: Entry) -> bool:
         is_owed=is_owed(draft, team, useful),
     )
     budget = gain * useful - draft.rules.min_gain
-    if holder(draft, request) is not None:
+    if useful > MOST_AT_ONCE or holder(draft, request) is not None:
         return False
     cuts: list[Cut] = []
     while (missing := request.count - min(draft.slack, draft.room(team))) > 0:

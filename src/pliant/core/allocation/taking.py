@@ -165,6 +165,24 @@ def take(draft: Draft, request: Request) -> tuple[Cut, ...] | None:
     return _spared(draft, cuts, short)
 
 
+def take_singly(draft: Draft, request: Request) -> tuple[Cut, ...]:
+    """Cut others by up to what is asked for, as far as each gives neither more nor less than that.
+
+    Ends before a victim that only takes certain sizes, or whose team is at a limit of its own.
+    """
+    short = Shortage(draft, request)
+    cuts: list[Cut] = []
+    while short.is_left:
+        victim = _next_victim(draft, request, CUTTABLE, short)
+        if victim is None or victim.claim.sizes is not None:
+            break
+        team = victim.claim.team
+        if team != short.team and draft.teams[team].borrow_limit is not None:
+            break
+        cuts.append(_cut(draft, request, victim, CUTTABLE, short))
+    return tuple(cuts)
+
+
 class Shortage:
     """What is still missing for a request: in the pool, and within its team's limit."""
 
