@@ -64,6 +64,15 @@ ALLOCATION_FAULTS = [
     ),
     Fault(
         rule="Pool",
+        what="a minimum is not looked for behind increments",
+        path=_STATE,
+        old="""    if entry.share and (entry.claim.can_suspend or not entry.held):
+        found""",
+        new="""    if entry.share == entry.base and (entry.claim.can_suspend or not entry.held):
+        found""",
+    ),
+    Fault(
+        rule="Pool",
         what="victims that are not needed are not spared",
         path=_TAKING,
         old="    return _spared(draft, cuts, short)",
@@ -157,7 +166,7 @@ ALLOCATION_FAULTS = [
         rule="Pool",
         what="nobody rests",
         path=_SETTLING,
-        old="            draft.put(replace(entry, rests_until_s=until_s))",
+        old="            draft.put(entry._replace(rests_until_s=until_s))",
         new="            pass",
     ),
     Fault(
@@ -254,7 +263,7 @@ ALLOCATION_FAULTS = [
     Fault(
         rule="Pool",
         what="several steps are taken although something is left over",
-        path=_SETTLING,
+        path=_TAKING,
         old="        if victim is None or victim.claim.sizes is not None:",
         new="        if victim is None:",
     ),

@@ -173,8 +173,7 @@ def test_a_minimum_takes_increments_of_its_own_class_but_no_minimum() -> None:
 
     assert world.shares() == {"a": 2, "b": 2, "c": 0}
     assert why(world.pool, "c") == (
-        "needs 2 more: 0 are idle; 1 could be taken; "
-        "2 may not be taken: normal is not below normal; 1 belongs to minimums that nobody can take"
+        "needs 2 more: 0 are idle; 1 could be taken; 3 may not be taken: normal is not below normal"
     )
 
 
@@ -212,6 +211,16 @@ def test_a_minimum_is_taken_only_when_nothing_else_is_left_and_then_whole() -> N
         ),
     )
     assert world.at("a").is_suspended
+
+
+def test_one_event_takes_increments_and_the_minimum_where_both_are_needed() -> None:
+    world = World(4)
+    world.ask("a", 2, 4, priority="low")
+
+    (action,) = world.fixed("b", 3, priority="high")
+
+    assert isinstance(action, Suspend)
+    assert action.reason.startswith("suspend, and give back 4: high claim b needs its minimum of 3")
 
 
 def test_who_cannot_be_suspended_keeps_its_minimum() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.core.allocation_oracle import Oracle, recomputed
+from tests.core.allocation_oracle import Oracle, Want, recomputed
 
 from pliant.core.allocation import (
     Action,
@@ -52,6 +52,7 @@ from pliant.core.allocation import (
 )
 from pliant.core.allocation import allocation as inside
 from pliant.core.allocation.draft import Draft, rebuilt
+from pliant.core.allocation.state import Entry
 from pliant.core.allocation.vocabulary import Kind
 
 NAMES = tuple("abcdefg")
@@ -327,17 +328,13 @@ class PoolMachine(RuleBasedStateMachine):
             if not want.minimum or oracle.is_held_back(want):
                 continue
             room = oracle.limit(team) - oracle.used(team)
-            below = [
-                one.share - one.base * (one.value == want.entry.value)
-                for one in oracle.entries.values()
-                if one.claim.team == team and one.value <= want.entry.value and one.share > one.base
-            ]
             rule_ = self.pool.teams[team].reclaim
             may = rule_.from_ != "never" and (
                 rule_.by is None or want.entry.claim.priority in rule_.by
             )
-            if may and want.count <= room and one_can_suspend(oracle, team, want.entry.value):
-                assert want.count > oracle.slack + sum(below)
+            if may and want.count <= room:
+                below = sum(yields(one, want) for one in oracle.entries.values())
+                assert want.count > oracle.slack + below
 
     @invariant()
     def the_lists_are_those_of_the_claims(self) -> None:
@@ -432,9 +429,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.apply(Released(name=name, devices=tuple(one.devices)))
 
 
-def one_can_suspend(oracle: Oracle, team: str, value: int) -> bool:
-    """Whether what the check adds up could really be taken."""
-    return all(one.claim.can_suspend for one in oracle.entries.values() if one.value < value)
+def yields(one: Entry, want: Want) -> int:
+    """What a claim of the same team would have to give to somebody below its minimum."""
+    if one.claim.team != want.entry.claim.team or one.value > want.entry.value:
+        return 0
+    is_droppable = one.claim.can_suspend or not one.held
+    if one.value < want.entry.value and is_droppable:
+        return one.share
+    return max(0, one.share - one.base)
 
 
 def decided_later(before: Pool, event: Event, *, now_s: float) -> Pool:

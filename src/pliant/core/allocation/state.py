@@ -164,7 +164,7 @@ class Pool:
     """Sum of the shares of each team that has any."""
 
     takeable: Table[Group, int] = field(default_factory=Table)
-    """Devices that CUTTABLE and DROPPABLE lists could yield, by list."""
+    """Devices above minimums and in minimums that could be taken, by kind, team and class."""
 
 
 def listed(entry: Entry) -> tuple[tuple[str, Group, Key], ...]:
@@ -200,15 +200,19 @@ def listed(entry: Entry) -> tuple[tuple[str, Group, Key], ...]:
 
 
 def takeable(entry: Entry) -> tuple[tuple[Group, int], ...]:
-    """Return what this claim could be made to give, by list."""
+    """Return what this claim could be made to give, by kind of list, team and class.
+
+    Its minimum counts also while it has more, and is not in DROPPABLE yet.
+    """
     if entry.is_withdrawn:
         return ()
     level = (entry.claim.team, entry.value)
+    found: list[tuple[Group, int]] = []
     if entry.share > entry.base:
-        return (((CUTTABLE, *level), entry.share - entry.base),)
+        found.append(((CUTTABLE, *level), entry.share - entry.base))
     if entry.share and (entry.claim.can_suspend or not entry.held):
-        return (((DROPPABLE, *level), entry.share),)
-    return ()
+        found.append(((DROPPABLE, *level), min(entry.share, entry.base)))
+    return tuple(found)
 
 
 def usable(pool: Pool) -> int:

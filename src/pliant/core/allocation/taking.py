@@ -329,6 +329,7 @@ def _give_back(draft: Draft, cut: Cut, surplus: int) -> Cut | None:
 
 
 def _told(draft: Draft, victim: Entry, share: int) -> str:
+    before = draft.share_before(victim.name) or victim.share
     if share:
-        return f"shrink from {draft.share_before(victim.name) or victim.share} to {share}"
-    return f"suspend, and give back {victim.share}" if victim.held else "wait again"
+        return f"shrink from {before} to {share}"
+    return f"suspend, and give back {before}" if victim.held else "wait again"
