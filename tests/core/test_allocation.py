@@ -253,6 +253,18 @@ def test_victims_that_turn_out_not_to_be_needed_are_spared() -> None:
     assert kinds(actions) == [("Suspend", "large")]
 
 
+def test_what_is_spared_does_not_go_to_a_third_who_could_not_have_taken_it() -> None:
+    world = World(6, teams=[Team(name="polite", reclaim=Reclaim(from_="never"))])
+    world.ask("small", 1, 1, priority="low", since=9.0)
+    world.ask("large", 4, 4, priority="low", since=1.0)
+    world.fixed("idle", 1)
+    world.fixed("third", 1, team="polite")
+
+    world.fixed("b", 4, priority="urgent")
+
+    assert world.shares() == {"b": 4, "idle": 1, "large": 0, "small": 1, "third": 0}
+
+
 def test_suspended_claims_come_back_in_order_of_class_then_age() -> None:
     world = World(3)
     for name, priority in (("young", "normal"), ("old", "normal"), ("best", "high")):
@@ -683,6 +695,29 @@ def test_who_asks_for_less_gives_the_rest_back() -> None:
     assert isinstance(
         world.do(Asked(claim=replace(world.at("a").claim, ask_replicas=0)))[0], Shrink
     )
+
+
+def test_a_minimum_that_is_raised_before_it_was_handed_over_is_waited_for_as_a_whole() -> None:
+    world = World(4)
+    world.ask("a", 1, 4)
+    world.ask("b", 2)
+
+    world.do(Asked(claim=replace(world.at("b").claim, min_replicas=4, ask_replicas=4)))
+    world.obey()
+
+    assert world.shares() == {"a": 4, "b": 0}
+
+
+def test_who_runs_goes_on_below_a_minimum_that_was_raised() -> None:
+    world = World(4)
+    world.fixed("a", 2)
+    world.ask("b", 2)
+
+    world.do(Asked(claim=replace(world.at("b").claim, min_replicas=3, ask_replicas=3)))
+
+    assert world.at("b").replicas == 2
+    assert world.do(Released(name="b", devices=world.at("b").devices)) == ()
+    assert world.shares() == {"a": 2, "b": 0}
 
 
 def test_a_new_value_of_a_class_changes_who_comes_first() -> None:

@@ -55,6 +55,8 @@ from pliant.core.allocation.draft import Draft, rebuilt
 from pliant.core.allocation.state import Entry
 from pliant.core.allocation.vocabulary import Kind
 
+pytestmark = pytest.mark.timeout(120)
+
 NAMES = tuple("abcdefg")
 CLASSES = ("urgent", "high", "normal", "low")
 SIZES = st.sampled_from([None, None, None, (1, 2, 4, 8), (2, 3, 6), (2, 4, 6, 8)])
@@ -228,6 +230,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.apply(event)
             one.must = set()
             one.to = self.standing(name).replicas
+            one.is_suspended = self.standing(name).is_suspended
             if known.is_withdrawn:
                 self.apply(Withdrawn(name=name))
                 one.to = 0

@@ -204,7 +204,8 @@ def _asked(draft: Draft, claim: Claim) -> Actions:
     else:
         entry = known._replace(claim=claim, value=value, base=base, top=top, is_withdrawn=False)
     reach = min(entry.share, top)
-    share = entry.fit(reach) if reach >= base else (reach if top else 0)
+    runs_on = reach if top and entry.told else 0  # below a minimum that was raised
+    share = entry.fit(reach) if reach >= base else runs_on
     reason = entry.reason
     if share < entry.share:
         reason = f"shrink from {entry.share} to {share}: it asks for no more than {top} now"
@@ -260,6 +261,8 @@ def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
     draft.put(entry)
     if entry.is_withdrawn and not entry.held:
         draft.forget(entry)
+    elif not entry.held and entry.share < entry.base:
+        draft.set_share(entry, 0, reason="it runs no more, and waits for its whole minimum")
 
 
 def _devices(draft: Draft, event: DevicesSet | Cordoned | Drained | Uncordoned) -> None:
@@ -351,14 +354,17 @@ def _tell(draft: Draft) -> Actions:
             entry = entry._replace(reason=before.reason)
         to, drain = may_have(entry)
         new = draft.granted.get(name, 0)
-        is_cut = to < entry.told and entry.share < entry.told
+        is_cut = to < entry.told and entry.share < entry.told and entry.held != 0
         must = drain & ~entry.told_drain
         excess = entry.held.bit_count() - to
         leave_by_s = entry.leave_by_s if excess > 0 else NEVER
         if (is_cut or must) and excess > 0:
             leave_by_s = draft.now_s + entry.claim.notice_s
         if new or to > entry.told:
-            given.append(Grant(name=name, to=to, devices=state.numbers(new), reason=entry.reason))
+            reason = entry.reason
+            if reason.startswith("shrink"):  # of a promise that was never told
+                reason = f"begin with {to} of the {entry.claim.ask_replicas} asked for ({reason})"
+            given.append(Grant(name=name, to=to, devices=state.numbers(new), reason=reason))
         if is_cut and not entry.share and entry.is_suspended:
             taken.append(_suspend(entry, draft.for_.get(name, "")))
         elif is_cut or must:
