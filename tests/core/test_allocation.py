@@ -385,6 +385,27 @@ def test_what_is_within_a_quota_is_safe_from_other_teams() -> None:
     assert "team b is within its quota (4 of 4)" in why(world.pool, "mine")
 
 
+def test_no_more_is_taken_from_a_team_than_it_has_borrowed() -> None:
+    world = two_teams()
+    world.ask("theirs", 1, 5, team="b", priority="low")
+    world.ask("others", 1, 3)
+
+    world.fixed("mine", 4, team="a")
+
+    assert world.shares() == {"mine": 4, "others": 0, "theirs": 4}
+
+
+def test_minimums_are_served_before_increments_of_their_class() -> None:
+    world = World(3, teams=[Team(name="default", reclaim=Reclaim(from_="never"))])
+    world.do(DevicesSet(count=1))
+    world.ask("a", 1, 3)
+    world.ask("b", 2)
+
+    world.do(DevicesSet(count=3))
+
+    assert world.shares() == {"a": 1, "b": 2}
+
+
 def test_nobody_borrows_more_than_its_limit() -> None:
     world = two_teams(borrow_limit=1)
     world.ask("mine", 1, 8, team="a")
@@ -454,11 +475,11 @@ def test_only_sizes_that_a_claim_takes_are_given_and_left() -> None:
 
 def test_devices_go_where_one_more_is_worth_most() -> None:
     world = World(8)
-    world.ask("a", 1, 8, num_slots=4)
+    world.ask("a", 1, 8, num_slots=2)
     world.ask("b", 1, 8, num_slots=64)
     world.do(Ticked(), at=1000.0)
 
-    assert world.shares() == {"a": 4, "b": 4}
+    assert world.shares() == {"a": 2, "b": 6}
 
 
 def test_equals_take_turns_when_something_becomes_free() -> None:

@@ -4,8 +4,8 @@ Owns the order of things: what cannot be kept is cut (``taking.shed``), then eve
 served that can be, best rank first, from what is nobody's or from others; then devices move
 between equals where that pays; at last, devices that are free go to those they are meant for.
 
-    Request.rank      what a team is owed, class, minimum, then age or gain
-    hold              a claim that has waited for its minimum for long keeps later ones out
+    taking.rank       what a team is owed, class, minimum, then age or gain
+    holder            a claim that has waited for its minimum for long keeps later ones out
 
 No request is tried twice for the same answer: claims whose requests differ in nothing that matters
 share a list (``state.WAITING``, ``state.GROWING``), and only the first of a list is looked at.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
-from typing import Any
 
 from pliant.core.allocation import demand, state
 from pliant.core.allocation.draft import Draft
@@ -30,7 +29,18 @@ from pliant.core.allocation.state import (
     Entry,
     Group,
 )
-from pliant.core.allocation.taking import Bar, Cut, Request, bar, is_owed, shed, take, take_singly
+from pliant.core.allocation.taking import (
+    Bar,
+    Cut,
+    Rank,
+    Request,
+    bar,
+    is_owed,
+    rank,
+    shed,
+    take,
+    take_singly,
+)
 
 _MOST_TAKINGS = 8
 """Victims in one step, for each device there is, after which no more are looked for: a bound that
@@ -38,8 +48,6 @@ nothing has been seen to reach, so that a mistake here would cost a late answer 
 
 MOST_AT_ONCE = 16
 """Devices that one step between equals may need; larger steps wait until something is idle."""
-
-Place = tuple[Any, ...]
 
 
 def settle(draft: Draft) -> None:
@@ -126,7 +134,7 @@ def holder(draft: Draft, request: Request) -> Request | None:
     return None
 
 
-def _queue(draft: Draft) -> list[tuple[Place, str, Group]]:
+def _queue(draft: Draft) -> list[tuple[Rank, str, Group]]:
     queue = [
         (place, kind, group)
         for kind in (WAITING, GROWING)
@@ -137,7 +145,7 @@ def _queue(draft: Draft) -> list[tuple[Place, str, Group]]:
     return queue
 
 
-def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str, group: Group) -> None:
+def _requeue(draft: Draft, queue: list[tuple[Rank, str, Group]], name: str, group: Group) -> None:
     """Queue the list in which this claim was, and the one in which it now is.
 
     The others are queued, or cannot be served.
@@ -149,15 +157,15 @@ def _requeue(draft: Draft, queue: list[tuple[Place, str, Group]], name: str, gro
             heapq.heappush(queue, (place, GROWING, one))
 
 
-def _place(draft: Draft, kind: str, group: Group) -> Place | None:
+def _place(draft: Draft, kind: str, group: Group) -> Rank | None:
     """Return the rank of the first request of a list, read off its key; None: it is empty."""
     keys = draft.lists[kind].get(group)
     return None if keys is None else _rank(draft, kind, group, keys.first)
 
 
 def _next_place(
-    draft: Draft, queue: list[tuple[Place, str, Group]], kind: str, group: Group
-) -> Place | None:
+    draft: Draft, queue: list[tuple[Rank, str, Group]], kind: str, group: Group
+) -> Rank | None:
     """Return the rank of whoever comes after the first of a list; None: nobody."""
     places = [queue[0][0]] if queue else []
     second = draft.lists[kind][group].second
@@ -166,13 +174,12 @@ def _next_place(
     return min(places, default=None)
 
 
-def _rank(draft: Draft, kind: str, group: Group, key: Key) -> Place:
+def _rank(draft: Draft, kind: str, group: Group, key: Key) -> Rank:
     team, value, count = group[:3]
-    since, name = key[-2:]
-    return (not is_owed(draft, team, count), -value, kind == GROWING, key[0], since, name)
+    return rank(value, key, is_owed=is_owed(draft, team, count), is_minimum=kind == WAITING)
 
 
-def _served(draft: Draft, entry: Entry, next_place: Place | None) -> bool:
+def _served(draft: Draft, entry: Entry, next_place: Rank | None) -> bool:
     """Give a claim what it asks for, if that is possible."""
     request = request_of(draft, entry)
     if request is None or holder(draft, request) is not None:
@@ -207,7 +214,7 @@ def _took(draft: Draft, request: Request) -> bool:
     return True
 
 
-def _took_many(draft: Draft, request: Request, next_place: Place | None) -> bool:
+def _took_many(draft: Draft, request: Request, next_place: Rank | None) -> bool:
     """Take several steps at once, where one after the other would come to the same.
 
     That is so as long as it stays this claim's turn and only single devices are given and taken,
@@ -230,7 +237,7 @@ def _took_many(draft: Draft, request: Request, next_place: Place | None) -> bool
 def _climb(
     draft: Draft,
     request: Request,
-    next_place: Place | None,
+    next_place: Rank | None,
     room: int,
     *,
     only_useful: bool = False,
@@ -248,8 +255,9 @@ def _climb(
         more, useful, gain = demand.rise(claim.sizes, entry.top, claim.num_slots, at)
         if at + more > most or (only_useful and (useful != more or not gain)):
             break
-        tail = (-gain, claim.since, claim.name)
-        if next_place and (not request.is_owed, -entry.value, True, *tail) > next_place:
+        key = (-gain, claim.since, claim.name)
+        turn = rank(entry.value, key, is_owed=request.is_owed, is_minimum=False)
+        if next_place and turn > next_place:
             break
         at += more
     return at

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 from pliant.core.allocation.draft import Draft
+from pliant.core.allocation.ordered import Key
 from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, Entry
+
+Rank = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +37,31 @@ class Request:
     """Whether its team stays within its quota with it."""
 
     @property
-    def rank(self) -> tuple[object, ...]:
-        """Return the place in the queue; the smallest is served first.
-
-        What a team is owed goes before what it would borrow; then the class; then minimums before
-        increments; then the older minimum, or the increment that is worth more.
-        """
+    def rank(self) -> Rank:
+        """Its place in the queue."""
         claim = self.entry.claim
         place = claim.since if self.is_minimum else -self.gain
-        tail = (place, claim.since, claim.name)
-        return (not self.is_owed, -self.entry.value, not self.is_minimum, *tail)
+        return rank(
+            self.entry.value,
+            (place, claim.since, claim.name),
+            is_owed=self.is_owed,
+            is_minimum=self.is_minimum,
+        )
+
+
+def rank(value: int, key: Key, *, is_owed: bool, is_minimum: bool) -> Rank:
+    """Return the place of a request in the queue; the smallest is served first.
+
+    What a team is owed goes before what it would borrow; then the class; then minimums before
+    increments; then the older minimum, or the increment that is worth more.
+
+    Args:
+        value: of the class.
+        key: under which the claim is listed, in WAITING or GROWING.
+        is_owed: see ``Request``.
+        is_minimum: see ``Request``.
+    """
+    return (not is_owed, -value, not is_minimum, key[0], *key[-2:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
