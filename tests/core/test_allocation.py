@@ -406,6 +406,17 @@ def test_minimums_are_served_before_increments_of_their_class() -> None:
     assert world.shares() == {"a": 1, "b": 2}
 
 
+def test_what_becomes_free_goes_to_the_higher_class_also_where_nobody_takes() -> None:
+    world = World(3, teams=[Team(name="default", reclaim=Reclaim(from_="never"))])
+    world.do(DevicesSet(count=1))
+    world.fixed("low", 2, priority="low")
+    world.fixed("high", 2, priority="high")
+
+    world.do(DevicesSet(count=3))
+
+    assert world.shares() == {"high": 2, "low": 0}
+
+
 def test_nobody_borrows_more_than_its_limit() -> None:
     world = two_teams(borrow_limit=1)
     world.ask("mine", 1, 8, team="a")
@@ -471,6 +482,26 @@ def test_only_sizes_that_a_claim_takes_are_given_and_left() -> None:
 
     world.fixed("b", 4, priority="high")
     assert world.shares() == {"a": 2, "b": 4}
+
+
+def test_what_a_victim_gives_too_much_is_not_forced_on_the_taker() -> None:
+    world = World(6)
+    world.ask("low", 2, 4, priority="low", sizes=(2, 4))
+
+    world.ask("urgent", 2, 3, priority="urgent")
+
+    assert world.shares() == {"low": 2, "urgent": 3}
+
+
+def test_what_a_victim_gives_too_much_goes_to_whoever_is_next() -> None:
+    world = World(6, teams=[Team(name="polite", reclaim=Reclaim(from_="never"))])
+    world.ask("high", 1, priority="high")
+    world.ask("low", 2, 4, priority="low", sizes=(2, 4))
+    world.ask("polite", 1, 9, priority="urgent", team="polite")
+
+    world.do(Asked(claim=replace(world.at("high").claim, ask_replicas=2)))
+
+    assert world.shares() == {"high": 2, "low": 2, "polite": 2}
 
 
 def test_devices_go_where_one_more_is_worth_most() -> None:
