@@ -49,6 +49,14 @@ def test_a_planned_change_costs_what_its_step_took_longer() -> None:
     assert 3 not in costs.step_s
 
 
+def test_steps_across_a_change_that_are_told_at_once_tell_nothing() -> None:
+    costs = crossed(trained(Costs(), 2, 0.5))
+
+    after = committed(costs, size=2, num_steps=2, now_s=costs.committed_at + 9.0)
+
+    assert (after.step_s, after.pause_s) == (costs.step_s, ())
+
+
 def test_a_loss_is_neither_a_step_nor_a_planned_change() -> None:
     costs = interrupted(crossed(trained(Costs(), 2, 0.5)))
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from pliant.core import controller
 from pliant.core.job import Job, Settings
+from pliant.core.membership import Timeouts
 from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import NodeId, NodeJoined, PolicySet, Register, Scaled
+from pliant.core.vocabulary import (
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    NodeJoined,
+    PolicySet,
+    Prepared,
+    Register,
+    Registered,
+    ReplicaId,
+    Scaled,
+    Spare,
+)
 
 GIVEN = Settings(policy=ElasticPolicy(max_replicas=4))
 SET = ElasticPolicy(max_replicas=2, scaling_timeout_s=5)
@@ -22,6 +36,24 @@ def after_setting(*policies: ElasticPolicy) -> Register:
         register = ready.register
     assert register is not None
     return register
+
+
+def registered(name: ReplicaId) -> Registered:
+    return Registered(
+        replica=name,
+        asked_by=Incarnation(2),
+        lineage=Lineage(1),
+        committed=3,
+        calls=0,
+        has_state=True,
+        current=Generation(1),
+        prepared=Generation(0),
+        ordered=Generation(0),
+        broken=False,
+        leaving=False,
+        finished=False,
+        spare=None,
+    )
 
 
 def begun(settings: Settings, register: Register) -> Job:
@@ -50,6 +82,32 @@ def test_a_coordinator_that_was_given_another_policy_takes_that_one() -> None:
     job = begun(other, after_setting(SET))
 
     assert (job.policy, job.policy_given) == (None, None)
+
+
+def test_a_decision_that_waits_is_looked_at_when_it_says() -> None:
+    patient = Timeouts(heartbeat_s=1e6, hang_s=1e6)
+    settings = Settings(policy=ElasticPolicy(scale_up_snooze_time_s=60), timeouts=patient)
+    first, ready = controller.begin(now_s=0.0, settings=settings)
+    assert ready.register is not None
+    job, _ = controller.step(first, NODE, now_s=0.0, settings=settings)
+    names = tuple(job.replicas)
+    for name in names:
+        spare = Spare(replica=name, calls=0, num_slots=8, layout="", endpoint="")
+        job, _ = controller.step(job, spare, now_s=1.0, settings=settings)
+    for name in names:
+        event = Prepared(replica=name, generation=Generation(1))
+        job, ready = controller.step(job, event, now_s=1.0, settings=settings)
+    assert ready.register is not None
+
+    job = begun(settings, ready.register)
+    more = NodeJoined(node=NODE.node, devices=6, replicas=names)
+    job, _ = controller.step(job, more, now_s=9.0, settings=settings)
+    for name in names:
+        job, _ = controller.step(job, registered(name), now_s=10.0, settings=settings)
+
+    assert job.decision is not None
+    assert (job.decision.target_replicas, job.decision.possible_replicas) == (4, 6)
+    assert controller.next_deadline_s(job) == 69.0 == job.decision.earliest_s
 
 
 def test_what_was_set_decides_which_wishes_are_possible() -> None:

@@ -347,6 +347,14 @@ def test_without_that_time_a_loss_leaves_an_allowed_size_at_once() -> None:
     assert job.decision.would_change == ("room for 8 replicas: a larger offer, or more devices")
 
 
+def test_the_way_down_to_an_allowed_size_is_no_choice_of_the_policy() -> None:
+    job = toy(4, replica_discrete_values=(1, 4, 8), min_stability_period_s=600.0)
+    job.offer(8, at_s=2000.0)
+
+    assert job.offer(7, at_s=2001.0).target_replicas == 4
+    assert not job.decision.is_voluntary
+
+
 def test_the_smallest_size_is_never_waited_for() -> None:
     job = toy(4, min_replicas=4, scaling_timeout_s=60.0, min_stability_period_s=600.0)
     job.offer(2)
@@ -418,6 +426,25 @@ def test_a_replica_that_turns_out_to_add_too_little_is_given_back() -> None:
     )
     job.view = replace(job.view, wished=4)
     assert job.look(is_urgent=True).target_replicas == 4, "who asks for it gets it"
+
+
+def test_giving_back_waits_like_any_voluntary_change() -> None:
+    job = toy(2, min_marginal_efficiency=0.5, min_stability_period_s=60.0)
+    job.offer(4, at_s=2000.0)
+    known = Costs()
+    for size, step_s in ((2, 1.0), (4, 0.9)):
+        known = replace(known, size=0)
+        for _ in range(costs.RIPE + 1):
+            now_s = known.committed_at + step_s
+            known = costs.committed(known, size=size, num_steps=1, now_s=now_s)
+    job.view, job.now_s = replace(job.view, costs=known), 2010.0
+
+    assert job.look().reason == (
+        "stay at 4 replicas: 3 would do, but the last change is not 60 s ago "
+        "(minStabilityPeriodInSeconds)"
+    )
+    job.settle()
+    assert (job.now_s, job.size) == (2060.0, 3)
 
 
 def test_spares_are_what_the_maximum_leaves() -> None:

@@ -311,7 +311,8 @@ def _cause(case: _Case, target: int, possible: int, wait: Wait | None) -> str:
     if wait is not None and possible > target:
         return f"{possible} possible, but {wait.why}"
     if wait is not None:
-        return wait.why if case.capacity <= target else f"{possible} would do, but {wait.why}"
+        is_lack = case.view.pace.lost_at is not None and case.capacity <= target
+        return wait.why if is_lack else f"{possible} would do, but {wait.why}"
     if possible < _fit(case.policy, min(case.bound, case.capacity)):
         return _not_worth_it(case, possible)
     if target < case.wanted:
