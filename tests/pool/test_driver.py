@@ -402,6 +402,40 @@ def test_a_new_life_waits_for_who_had_devices_and_gives_nothing_before(play: Pla
     play(scene)
 
 
+def test_a_claim_that_the_rules_of_a_new_life_refuse_keeps_what_it_uses(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await Wishes(world.driver).set_class("nightly", -500)
+        wanted = some(1, priority="nightly")
+        offer = await world.report("gpt", wanted=wanted)
+        lock = world.take(0, "gpt")
+        saved = world.state.read()
+        assert saved is not None
+        world.state.write(saved.model_copy(update={"classes": {}}))
+        await world.reborn()
+
+        await world.report("gpt", wanted=wanted, holds=(0,), follows=offer)
+        await world.tick()
+
+        assert world.claims() == {}
+        assert board_of(world.driver)["devices"][0]["is_blocked"]
+        said = await refused(world.report("gpt", wanted=wanted, holds=(0,), follows=offer))
+        assert "no priority class 'nightly'" in said
+        assert (await world.report("other")).devices == (1,)
+        lock.release()
+
+    play(scene)
+
+
+def test_a_pool_that_is_being_stopped_makes_no_offers(play: Play) -> None:
+    async def scene(world: World) -> None:
+        world.driver.stop()
+
+        assert await refused(world.report("gpt")) == "the pool is being stopped"
+        assert world.pushes.pushed == []
+
+    play(scene)
+
+
 def test_what_was_given_back_between_two_lives_is_free(play: Play) -> None:
     async def scene(world: World) -> None:
         wanted = {"ask_replicas": 4}

@@ -150,6 +150,7 @@ class Driver:
         """Look once at everybody, and at what time has brought."""
         async with self.changing():
             self._tick()
+        self._watch.spare(self._rightful())
         await self._watch.end_overdue(now_s=self._clock.now_s())
 
     def stop(self) -> list[str]:
@@ -185,6 +186,8 @@ class Driver:
         """
         until_s = self._clock.now_s() + ANSWER_S
         while True:
+            if self._stopping.is_set():
+                raise RefusedError("the pool is being stopped", is_temporary=True)
             try:
                 async with self.changing():
                     if self.recovery is not None:
@@ -265,9 +268,11 @@ class Driver:
 
     def _answer(self, name: str) -> Offer:
         """Return the newest offer, with the reason as it is now."""
-        claimant = self.claimants[name]
+        claimant = self.claimants.get(name)
+        if claimant is None:  # it was seen dead meanwhile
+            raise RefusedError(f"the claim {name} is gone", is_temporary=True)
         offer = claimant.offer
-        if offer is None:  # the state could not be written
+        if offer is None:
             sentence = f"the pool cannot write its state: {self.failure}"
             raise RefusedError(sentence, is_temporary=True)
         if not offer.devices:
@@ -417,14 +422,14 @@ class Driver:
         unheard = set(returned.devices) - set(returned.holds) - claimant.leaving
         claimant.offered_at = dict.fromkeys(returned.devices, 0)
         claimant.offered_at |= dict.fromkeys(unheard, returned.revision)
-        self.claimants[returned.name] = claimant
-        self._apply(
-            Recovered(
-                claim=claimant.claim,
-                devices=returned.devices,
-                is_suspended=returned.is_suspended,
-            )
+        recovered = Recovered(
+            claim=claimant.claim,
+            devices=returned.devices,
+            is_suspended=returned.is_suspended,
         )
+        if self._refusal(self._apply(recovered)) is None:
+            self.claimants[returned.name] = claimant
+        # else: the rules have changed; what it uses is kept from others by its locks
 
     def _take_up_waiting(self, claim: SavedClaim) -> None:
         """Keep the place of one that has nothing and lives; it will report."""
@@ -562,6 +567,11 @@ class Driver:
         return {
             device: name for name in allocation.claims(self.core) for device in self._owned(name)
         }
+
+    def _rightful(self) -> dict[int, str]:
+        """Return who has which device and need not leave it."""
+        leaving = {device for one in self.claimants.values() for device in one.leaving}
+        return {device: name for device, name in self.owners().items() if device not in leaving}
 
     @staticmethod
     def _refusal(actions: Iterable[Action]) -> str | None:

@@ -7,7 +7,7 @@ certain whose process that is (``wire.devices``).  Knows nothing of shares and p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,13 @@ class Watch:
             known = self._evictions.get(device)
             if known is None or known.claim != claim:
                 self._evictions[device] = _Eviction(claim, due_s, reason)
+
+    def spare(self, rightful: Mapping[int, str]) -> None:
+        """Forget the evictions of claims from devices that are their own (again)."""
+        for device, claim in rightful.items():
+            eviction = self._evictions.get(device)
+            if eviction is not None and eviction.claim == claim:
+                del self._evictions[device]
 
     async def end_overdue(self, *, now_s: float) -> None:
         """End what should have left by now."""
