@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pliant.observe.log import EventLog, Record, read
+from pliant.pool import push
 from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, PoolSettings, RefusedError
 from pliant.pool.orders import Orders
@@ -45,7 +46,7 @@ class Pushes(Pusher):
     """Remembers what would have been pushed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(push.client())
         self.pushed: list[tuple[str, Offer]] = []
 
     def push(self, claim: str, offer: Offer, *, url: str, token: str) -> None:

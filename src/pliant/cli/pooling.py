@@ -23,6 +23,7 @@ from pliant.cli.hosting import locked, log_path
 from pliant.cli.pools import DEVICES, pool_directory, running_pools
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog, Record
+from pliant.pool import push
 from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.driver import Driver, PoolSettings, RefusedError
 from pliant.pool.orders import Orders
@@ -148,7 +149,7 @@ def _driver(
         state=state,
         watch=Watch(out / DEVICES, log),
         log=log,
-        pusher=Pusher(),
+        pusher=Pusher(push.client()),
         clock=Clock(),
         settings=config.settings,
     )

@@ -22,11 +22,17 @@ AGAIN_S = (0.1, 0.5)
 _log = logging.getLogger(__name__)
 
 
+def client() -> httpx.AsyncClient:
+    """Return what offers are pushed with."""
+    return httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+
+
 class Pusher:
     """Pushes offers; of two to one claimant only the newer one."""
 
-    def __init__(self) -> None:
-        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        """Make one that closes ``http`` at its end."""
+        self._http = http
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def push(self, claim: str, offer: Offer, *, url: str, token: str) -> None:
@@ -41,6 +47,10 @@ class Pusher:
         task = self._tasks.pop(claim, None)
         if task is not None:
             task.cancel()
+
+    async def idle(self) -> None:
+        """Wait until everybody was told, or given up."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self) -> None:
         """Stop telling anybody."""
