@@ -494,14 +494,14 @@ def test_what_a_victim_gives_too_much_is_not_forced_on_the_taker() -> None:
 
 
 def test_what_a_victim_gives_too_much_goes_to_whoever_is_next() -> None:
-    world = World(6, teams=[Team(name="polite", reclaim=Reclaim(from_="never"))])
+    world = World(5, teams=[Team(name="polite", reclaim=Reclaim(from_="never"))])
     world.ask("high", 1, priority="high")
     world.ask("low", 2, 4, priority="low", sizes=(2, 4))
-    world.ask("polite", 1, 9, priority="urgent", team="polite")
+    world.fixed("polite", 1, priority="urgent", team="polite")
 
     world.do(Asked(claim=replace(world.at("high").claim, ask_replicas=2)))
 
-    assert world.shares() == {"high": 2, "low": 2, "polite": 2}
+    assert world.shares() == {"high": 2, "low": 2, "polite": 1}
 
 
 def test_devices_go_where_one_more_is_worth_most() -> None:
