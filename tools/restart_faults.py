@@ -177,14 +177,14 @@ RESTART_FAULTS = [
         rule="R20",
         what="a Publish whose Saved is never heard is forgotten",
         path="controller.py",
-        old="has_checkpoints=True)  # even if",
-        new="has_checkpoints=turn.job.has_checkpoints)  # even if",
+        old="may_have_checkpoints=True)  # if",
+        new="has_checkpoints=turn.job.has_checkpoints)  # if",
     ),
     Fault(
         rule="R20",
         what="a total loss ends a job that has checkpoints",
         path="controller.py",
-        old="    if turn.job.has_checkpoints:\n",
+        old="    if found is None and not turn.job.has_checkpoints:\n",
         new="    if False:\n",
     ),
     Fault(

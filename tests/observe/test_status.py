@@ -27,6 +27,7 @@ DOCUMENTED = {
     "replicas",
     "checkpoint",
     "checkpoint_failure",
+    "pool",
     "restored",
     "loss",
     "samples_per_s",
@@ -65,7 +66,7 @@ def test_the_shape_is_the_documented_one_and_named_in_the_docstring() -> None:
 
     assert set(status) == DOCUMENTED
     assert all(name in str(module.__doc__) for name in DOCUMENTED)
-    assert set(status["replicas"][0]) == {"name", "state", "pids", "node"}
+    assert set(status["replicas"][0]) == {"name", "state", "pids", "node", "device"}
     json.dumps(status, allow_nan=False)
 
 
@@ -73,9 +74,9 @@ def test_the_eventful_story_ends_with_three_that_train() -> None:
     status = board_of(eventful().planned(100).records).as_json()
 
     assert status["replicas"] == [
-        {"name": "r1", "state": "training", "pids": [1001], "node": "here"},
-        {"name": "r3", "state": "training", "pids": [1003], "node": "here"},
-        {"name": "r5", "state": "training", "pids": [1005], "node": "here"},
+        {"name": "r1", "state": "training", "pids": [1001], "node": "here", "device": None},
+        {"name": "r3", "state": "training", "pids": [1003], "node": "here", "device": None},
+        {"name": "r5", "state": "training", "pids": [1005], "node": "here", "device": None},
     ]
     assert (status["state"], status["target_replicas"], status["generation"]) == ("training", 3, 5)
     assert [event["kind"] for event in status["events"]] == ["join", "drain", "loss", "join"]
