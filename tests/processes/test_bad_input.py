@@ -155,6 +155,7 @@ def test_what_a_script_asks_wrongly_ends_the_job_with_2(
     assert left(home) == ([], [])
 
 
+@pytest.mark.soak
 def test_a_second_session_after_the_first_is_refused_too(home: Path) -> None:
     (home / "train.py").write_text(SCRIPT + "with session() as s:\n    pass\n")
 
@@ -210,6 +211,7 @@ def test_a_replica_that_raises_is_told_and_replaced_while_the_others_go_on(home:
     assert processes(home) == []
 
 
+@pytest.mark.soak
 def test_a_joiner_with_another_model_is_refused_and_the_run_goes_on(home: Path) -> None:
     wait = "        threading.Event().wait(0.05)\n"
     (home / "train.py").write_text(SCRIPT.replace("        s.log", wait + "        s.log"))

@@ -70,11 +70,11 @@ def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: An
 @pytest.mark.parametrize(
     ("point", "windows_above"),
     [
-        ("micro_batch", 0),
+        pytest.param("micro_batch", 0, marks=pytest.mark.soak),
         ("bucket", 0),
-        ("bucket", 1 << 40),
+        pytest.param("bucket", 1 << 40, marks=pytest.mark.soak),
         ("reduced", 0),
-        ("reduced", 1 << 40),
+        pytest.param("reduced", 1 << 40, marks=pytest.mark.soak),
         ("vote", 0),
         ("commit", 0),
         ("tail", 0),
@@ -100,11 +100,11 @@ def test_a_kill_at_any_point_of_a_step_loses_nothing(
 @pytest.mark.parametrize(
     ("victim", "fault"),
     [
-        ("r4", "build=SIGKILL"),
+        pytest.param("r4", "build=SIGKILL", marks=pytest.mark.soak),
         ("r1", "prepared:3+=SIGKILL"),
         ("r1", "boundary:3+=SIGKILL"),
         ("r1", "transfer:3+=SIGKILL"),
-        ("r4", "transfer=SIGKILL"),
+        pytest.param("r4", "transfer=SIGKILL", marks=pytest.mark.soak),
         ("r1", "reform:2+=SIGKILL"),
     ],
 )
@@ -127,7 +127,13 @@ def test_two_kills_at_once_between_vote_and_commit_lose_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("slots", "replicas", "micro_batch_size"), [(7, 3, 2), (24, 3, 1), (5, 4, 2), (1, 1, 8)]
+    ("slots", "replicas", "micro_batch_size"),
+    [
+        (7, 3, 2),
+        pytest.param(24, 3, 1, marks=pytest.mark.soak),
+        (5, 4, 2),
+        pytest.param(1, 1, 8, marks=pytest.mark.soak),
+    ],
 )
 def test_any_number_of_replicas_gives_the_same_bits(
     tmp_path: Path, slots: int, replicas: int, micro_batch_size: int

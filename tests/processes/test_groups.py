@@ -402,6 +402,7 @@ def leftovers(_: Member, *limits: int) -> tuple[int, ...]:
         time.sleep(0.05)
 
 
+@pytest.mark.soak
 def test_fifty_generations_leave_no_thread_no_descriptor_and_no_window() -> None:
     with crew(3) as members:
         members.everybody(churn, 1, 5)

@@ -108,6 +108,7 @@ def test_who_dies_while_no_coordinator_lives_is_replaced(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.soak
 def test_the_number_of_an_attempt_that_nobody_remembers_is_not_used_again(tmp_path: Path) -> None:
     """A join is prepared, its joiner dies, and then nobody but the register knows of it."""
     with training(tmp_path, start=1, faults="r2@build=SIGSTOP") as job:
@@ -141,6 +142,7 @@ def test_a_switch_that_no_coordinator_sees_through_is_mended_by_the_next(tmp_pat
     assert len(job.records("reform")) == 1
 
 
+@pytest.mark.soak
 def test_a_switch_goes_through_without_a_coordinator(tmp_path: Path) -> None:
     with training(tmp_path, start=1, faults="r1@boundary:1+=SIGSTOP") as job:
         wait_for_members(job, "r1")
@@ -170,6 +172,7 @@ def test_what_was_held_is_held_until_a_replacement_has_come(tmp_path: Path) -> N
     assert job.records("reform")[0]["order"]["hold"]
 
 
+@pytest.mark.soak
 def test_of_two_coordinators_the_older_one_ends(tmp_path: Path) -> None:
     """The first is stopped, a second takes over, the first wakes up and finds wishes waiting."""
     with training(tmp_path, steps=70) as job:

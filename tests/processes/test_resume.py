@@ -157,6 +157,7 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) ->
     assert (home / "runs" / "train" / "events.jsonl").exists()
 
 
+@pytest.mark.soak
 def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path) -> None:
     words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40", "0.1"]
     run = subprocess.Popen(
