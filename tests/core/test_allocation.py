@@ -534,6 +534,15 @@ def test_nobody_is_cut_for_a_device_that_brings_nothing() -> None:
     assert "more than 4 would make it no faster" in why(world.pool, "b")
 
 
+def test_nobody_is_cut_for_a_part_of_a_step_that_brings_nothing_by_itself() -> None:
+    world = World(6)
+    world.ask("a", 1, 6)
+
+    world.ask("b", 3, 8, num_slots=8, priority="urgent")  # gains from a 4th and from an 8th
+
+    assert world.shares() == {"a": 2, "b": 4}
+
+
 def test_equals_share_evenly_but_only_after_a_rest() -> None:
     world = World(8, rules=Rules(rest_s=60.0))
     world.ask("a", 1, 8)

@@ -218,10 +218,13 @@ def _took_many(draft: Draft, request: Request, next_place: Rank | None) -> bool:
     """Take several steps at once, where one after the other would come to the same.
 
     That is so as long as it stays this claim's turn and only single devices are given and taken,
-    so that nothing is left over in between that somebody else might have had.
+    so that nothing is left over in between that somebody else might have had.  A step that takes
+    several devices to bring anything is taken whole or not at all, and so not here.
     """
     entry, room = request.entry, draft.room(request.entry.claim.team)
-    if draft.lists[IMPATIENT] or entry.claim.sizes is not None or draft.slack != 0:
+    if request.count > 1 or draft.lists[IMPATIENT] or entry.claim.sizes is not None:
+        return False
+    if draft.slack != 0:
         return False
     most = entry.top - entry.share if room <= 0 else int(min(room, entry.top - entry.share))
     share = _climb(draft, request, next_place, most, only_useful=True)
