@@ -781,6 +781,42 @@ def test_who_runs_goes_on_below_a_minimum_that_was_raised() -> None:
     assert world.shares() == {"a": 2, "b": 0}
 
 
+def test_what_is_missing_to_a_minimum_that_was_raised_is_given_all_at_once() -> None:
+    world = World(7)
+    world.fixed("a", 2)
+    world.ask("b", 1, 5)
+    world.do(Asked(claim=replace(world.at("b").claim, ask_replicas=1)))
+    world.do(Released(name="b", devices=(2,)))
+    world.do(Drained(devices=(0,)))  # a holds 0, 1 and 2 until it has given 0 back
+
+    raised = replace(world.at("a").claim, min_replicas=4, ask_replicas=4)
+    assert world.do(Asked(claim=raised)) == ()
+    assert (world.at("a").replicas, world.at("a").drain) == (2, (0,))
+    assert world.do(Released(name="a", devices=(0,))) == ()
+    assert world.do(Released(name="b", devices=(3,))) == ()
+    (whole,) = world.do(Released(name="b", devices=(4,)))
+
+    assert isinstance(whole, Grant)
+    assert (whole.to, whole.devices) == (4, (3, 4))
+
+
+def test_who_runs_below_a_raised_minimum_gets_back_what_it_lost_all_at_once() -> None:
+    world = World(6)
+    world.ask("a", 2, 3, can_suspend=False)
+    world.ask("b", 1, 3, can_suspend=False)
+    raised = replace(world.at("a").claim, min_replicas=6, ask_replicas=6)
+    world.do(Asked(claim=raised))
+    world.do(Cordoned(devices=(0, 1)))
+    world.do(Released(name="a", devices=(0, 1)))
+    assert world.at("a").replicas == 1
+
+    assert world.do(Released(name="b", devices=(3,))) == ()
+    (whole,) = world.do(Released(name="b", devices=(4,)))
+
+    assert isinstance(whole, Grant)
+    assert (whole.to, whole.devices) == (3, (3, 4))
+
+
 def test_a_new_value_of_a_class_changes_who_comes_first() -> None:
     world = World(2)
     world.ask("a", 1, 2)

@@ -330,15 +330,17 @@ def _bits(size: int, devices: tuple[int, ...]) -> int:
 def may_have(entry: Entry) -> tuple[int, int]:
     """Return how many replicas a claim may have now, and which devices must go.
 
-    A drained device stays in use until the minimum has another one.  Who has nothing begins with
-    its whole minimum; who runs and has lost a device goes on with what is left.
+    A drained device stays in use until another one takes its place.  Who has nothing begins with
+    its whole minimum; who runs with less, as it has lost devices or as its minimum was raised,
+    goes on with what it has, and gets all that is missing at once.
     """
     keeps, held = entry.keeps, entry.held.bit_count()
     if not entry.share or (keeps < entry.base and not entry.told):
         return 0, entry.drained
-    if keeps >= entry.base:
+    if keeps >= min(entry.base, entry.share):
         return entry.fit(min(entry.share, keeps)) or min(entry.share, keeps), entry.drained
-    return min(entry.share, held), 0
+    to = min(entry.told, entry.share, held)
+    return to, entry.drained if keeps >= to else 0
 
 
 def _tell(draft: Draft) -> Actions:

@@ -364,7 +364,8 @@ def deliver(draft: Draft) -> None:
         room = draft.limit - (draft.held & ~draft.drained).bit_count()
         count = min(free.bit_count(), room)
         reach = min(entry.share, entry.keeps + count)
-        whole = (reach if entry.share < entry.base else entry.fit(reach)) - entry.keeps
+        size = reach if reach == entry.share else entry.fit(reach)
+        whole = size - entry.keeps
         if whole > 0:
             draft.granted[entry.name] = state.lowest(free, whole)
             draft.put(entry._replace(held=entry.held | draft.granted[entry.name]))
