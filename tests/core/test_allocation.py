@@ -654,6 +654,21 @@ def test_a_drain_waits_for_a_minimum_that_nothing_can_replace() -> None:
     assert kinds(world.do(DevicesSet(count=3))) == [("Shrink", "a"), ("Grant", "a")]
 
 
+def test_who_comes_back_before_it_left_is_told_which_devices_must_go() -> None:
+    world = World(5)
+    world.ask("a", 3)
+    world.fixed("b", 2)
+    assert kinds(world.do(Drained(devices=(0,)))) == [("Suspend", "a")]
+
+    drop, back = world.leave("b")
+
+    assert isinstance(drop, Shrink)
+    assert (drop.to, drop.devices) == (3, (0,))
+    assert drop.reason == "give back 0, drained, and have 3 on others"
+    assert isinstance(back, Grant)
+    assert (back.to, back.devices) == (3, (3,))
+
+
 def test_a_cordoned_device_is_not_handed_out() -> None:
     world = World(2)
     world.do(Cordoned(devices=(0,)))

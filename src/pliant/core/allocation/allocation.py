@@ -249,7 +249,7 @@ def _withdrawn(draft: Draft, name: str) -> None:
     if not entry.held:
         draft.forget(entry)
         return
-    draft.put(entry._replace(is_withdrawn=True, told=0, leave_by_s=NEVER))
+    draft.put(entry._replace(is_withdrawn=True, told=0, told_drain=0, leave_by_s=NEVER))
 
 
 def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
@@ -357,7 +357,7 @@ def _tell(draft: Draft) -> Actions:
         to, drain = may_have(entry)
         new = draft.granted.get(name, 0)
         is_cut = to < entry.told and entry.share < entry.told and entry.held != 0
-        must = drain & ~entry.told_drain
+        must = drain & ~entry.told_drain if to else 0  # who may have nothing gives back all
         excess = entry.held.bit_count() - to
         leave_by_s = entry.leave_by_s if excess > 0 else NEVER
         if (is_cut or must) and excess > 0:
@@ -374,7 +374,7 @@ def _tell(draft: Draft) -> Actions:
         draft.put(
             entry._replace(
                 told=to,
-                told_drain=drain,
+                told_drain=drain if to else 0,
                 leave_by_s=leave_by_s,
                 is_suspended=entry.is_suspended and not to,
             )
@@ -391,7 +391,8 @@ def _shrink(entry: Entry, to: int, drain: int, for_: str, *, is_cut: bool) -> Sh
     reason = entry.reason
     if not is_cut:
         named = ", ".join(map(str, devices))
-        reason = f"give back {named}, drained, and stay at {to} on others"
+        has = "stay at" if entry.told else "have"
+        reason = f"give back {named}, drained, and {has} {to} on others"
     return Shrink(
         name=entry.name,
         to=to,
