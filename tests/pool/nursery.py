@@ -8,6 +8,7 @@ python tests/pool/nursery.py     one JSON request a line on stdin, one answer a 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -28,6 +29,8 @@ from pliant.cli.main import code_of
 from pliant.pool.driver import PoolSettings
 
 RUN = pooling.run_pool
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 IMPORTED = (pliant.cli.start, pliant.cli.top, pliant.coordinator.server, pliant.pool.app, claim)
 
 
@@ -73,6 +76,7 @@ def start(asked: dict[str, Any], ours: tuple[int, int]) -> int:
         return pid
     code = 70
     try:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nothing outlives the nursery
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()

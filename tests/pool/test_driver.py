@@ -247,7 +247,8 @@ def test_a_report_of_an_earlier_life_gives_nothing_of_this_one_back(play: Play) 
 
         offer = await world.report("gpt", follows=stale)
 
-        assert offer.devices == (0,)
+        assert offer == first
+        assert world.records("released") == []
 
     play(scene)
 
@@ -286,7 +287,7 @@ def test_silence_ends_a_claim_that_runs_nothing_and_no_other(play: Play) -> None
 
         await world.tick(12)
 
-        assert set(world.claims()) == {"busy"}
+        assert {name: one["state"] for name, one in world.claims().items()} == {"busy": "starting"}
         lock.release()
         await world.tick(1)
         assert set(world.claims()) == set()
@@ -333,6 +334,9 @@ def test_a_known_claim_goes_on_as_it_was_before_it_asked_for_the_impossible(play
         offer = await world.report("gpt")
         await refused(world.report("gpt", wanted=some(9), holds=(0,), follows=offer))
 
+        saved = world.state.read()
+        assert saved is not None
+        assert [one.wanted.min_replicas for one in saved.claims] == [1]
         assert (await world.report("gpt", holds=(0,), follows=offer)).devices == (0,)
 
     play(scene)
@@ -467,6 +471,7 @@ def test_what_was_offered_in_the_last_moment_of_a_life_is_still_offered_in_the_n
         await world.tick()
         again = await world.report("gpt", wanted={"ask_replicas": 2}, holds=(0,), follows=first)
         assert again.devices == (0, 1)
+        assert world.records("released") == []
 
     play(scene)
 

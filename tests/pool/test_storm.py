@@ -33,7 +33,7 @@ def test_a_small_storm_of_claims_uses_no_device_twice(here: Box) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_storm_of_200_events_uses_no_device_twice_and_ends_with_the_same_bits(
     here: Box, seed: int
