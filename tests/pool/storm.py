@@ -47,6 +47,7 @@ class Weather:
 
     steps: int = 40
     pace_s: float = 0.02
+    notice_s: float = 4.0
     pause_s: float = 0.5
     """Mean time between two events."""
 
@@ -143,7 +144,12 @@ class Storm:
 
     def claim(self) -> bool:
         number = sum(claim.name.startswith("claim") for claim in self.claims)
-        options = ["--priority", self.random.choice(PRIORITIES), "--notice", "4s"]
+        options = [
+            "--priority",
+            self.random.choice(PRIORITIES),
+            "--notice",
+            f"{self.weather.notice_s}s",
+        ]
         if self.random.random() < 0.9:
             options += ["--for", f"{self.random.uniform(0.3, 3):.2f}s"]
         devices = self.random.randint(1, max(1, self.weather.devices // 2))

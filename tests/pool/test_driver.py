@@ -389,6 +389,22 @@ def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
     play(scene)
 
 
+def test_a_device_that_is_out_of_use_stays_known_when_there_are_fewer(play: Play) -> None:
+    async def scene(world: World) -> None:
+        wishes = Wishes(world.driver)
+        await wishes.set_devices(6)
+        await wishes.cordon(5)
+        await wishes.set_devices(4)
+
+        await world.reborn()
+
+        board = board_of(world.driver)
+        assert [one["is_cordoned"] for one in board["devices"]] == [False] * 5 + [True]
+        assert (board["limit"], board["usable"]) == (4, 4)
+
+    play(scene)
+
+
 def test_a_new_life_waits_for_who_had_devices_and_gives_nothing_before(play: Play) -> None:
     async def scene(world: World) -> None:
         offer = await world.report("gpt", wanted={"ask_replicas": 2})

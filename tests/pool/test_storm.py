@@ -24,7 +24,7 @@ def here(tmp_path: Path) -> Iterator[Box]:
 
 @pytest.mark.timeout(60)
 def test_a_small_storm_of_claims_uses_no_device_twice(here: Box) -> None:
-    storm = Storm(here, Weather(seed=7, events=30, jobs=0, devices=4, pause_s=0.05))
+    storm = Storm(here, Weather(seed=7, events=25, jobs=0, devices=4, notice_s=1.0, pause_s=0.05))
 
     storm.rage()
     storm.clear()

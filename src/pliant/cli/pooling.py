@@ -243,7 +243,7 @@ def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
     changed: dict[str, object] = {"given": given, "trace_began_at": None}
     if not is_same:
         size = config.devices or began.size or config.default_devices
-        changed |= {"size": size, "devices": size}
+        changed |= {"size": size, "devices": size, "number": size}
         changed |= {} if given.teams is None else {"teams": given.teams}
         changed |= {} if given.classes is None else {"classes": given.classes}
     began = began.model_copy(update=changed)

@@ -546,6 +546,7 @@ class Driver:
             given=self.orders.given,
             size=self.orders.size,
             devices=self.orders.limit,
+            number=self.orders.number,
             revision=revision,
             cordoned=tuple(sorted(self.orders.cordoned)),
             drained=tuple(sorted(self.orders.drained)),

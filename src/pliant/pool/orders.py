@@ -45,15 +45,16 @@ class Orders:
     def of(cls, saved: SavedPool, *, follows: str = "") -> Orders:
         """Return those that an earlier life, or the command line, has left."""
         held = [device for claim in saved.claims for device in claim.devices]
+        number = max([saved.number, saved.size, saved.devices, *(device + 1 for device in held)])
         return cls(
             given=saved.given,
             size=saved.size,
             limit=saved.devices,
-            number=max([saved.size, saved.devices, *(device + 1 for device in held)]),
+            number=number,
             follows=follows,
             trace_began_at=saved.trace_began_at,
-            cordoned=set(saved.cordoned),
-            drained=set(saved.drained),
+            cordoned={device for device in saved.cordoned if device < number},
+            drained={device for device in saved.drained if device < number},
             teams={team.name: team for team in saved.teams},
             classes=dict(saved.classes),
         )

@@ -76,6 +76,9 @@ class SavedPool(_Saved):
     devices: int
     """Devices that may be in use now."""
 
+    number: int = 0
+    """Devices that there ever were; 0: no more than those."""
+
     revision: int = 0
     """Of the newest offer to anybody."""
 
