@@ -72,8 +72,9 @@ class Process:
             return int(self.out.with_suffix(".code").read_text())
         return None
 
-    def ended(self) -> int:
-        until(lambda: self.code is not None, f"process {self.pid} has ended: {self.said()}")
+    def ended(self, within_s: float = DEADLINE_S) -> int:
+        what = f"process {self.pid} has ended: {self.said()}"
+        until(lambda: self.code is not None, what, within_s)
         assert self.code is not None
         return self.code
 
