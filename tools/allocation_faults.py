@@ -241,6 +241,13 @@ ALLOCATION_FAULTS = [
     ),
     Fault(
         rule="Pool",
+        what="who comes back is not told which devices must go",
+        path=_EVENTS,
+        old="told_drain=drain if to else 0,",
+        new="told_drain=drain,",
+    ),
+    Fault(
+        rule="Pool",
         what="a drain cuts a minimum before it is replaced",
         path=_EVENTS,
         old="    if keeps >= min(entry.base, entry.share):",
