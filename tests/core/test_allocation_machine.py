@@ -205,7 +205,11 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.claimants) > 1)
     @rule()
     def pool_restarts(self) -> None:
-        """A new pool learns from its file and from reports who holds what."""
+        """A new pool learns from its file and from reports who holds what.
+
+        Limits may have come between a claim that is gone and what it still holds: it is refused,
+        and its devices are cordoned, as those of any stranger.
+        """
         old = self.pool
         self.pool = new_pool(
             old.size,
@@ -227,7 +231,11 @@ class PoolMachine(RuleBasedStateMachine):
                 devices=tuple(sorted(one.devices)),
                 is_suspended=known.is_suspended and not one.devices,
             )
-            self.apply(event)
+            if any(isinstance(action, Refuse) for action in self.apply(event)):
+                assert known.is_withdrawn
+                self.apply(Cordoned(devices=tuple(sorted(one.devices))))
+                del self.claimants[name]
+                continue
             one.must = set()
             one.to = self.standing(name).replicas
             one.is_suspended = self.standing(name).is_suspended
