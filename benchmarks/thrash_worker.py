@@ -1,0 +1,50 @@
+"""A small training whose steps take as long as their micro-batches wait, for ``benchmarks.thrash``.
+
+Run by ``pliant run``.  Waiting instead of computing lets four replicas be faster than two on any
+machine; what starting and resizing cost is real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+import pliant
+from benchmarks.model import Tokens
+from pliant.recipes.gpt import GPT, GPTConfig, next_byte_loss
+
+SLOTS = 8
+MICRO_BATCH = 2
+LENGTH = 16
+
+
+def main() -> None:
+    """Train for ``--steps`` steps, and write down the digest of what came out."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--pace", type=float, required=True, help="seconds of a micro-batch")
+    parser.add_argument("--digest", type=Path, required=True)
+    chosen = parser.parse_args()
+    pliant.seed(1)
+    model = GPT(GPTConfig(width=32, layers=2, heads=2, context=LENGTH))
+    with pliant.Session(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4),
+        dataset=Tokens(samples=1024, length=LENGTH),
+        global_batch_size=SLOTS * MICRO_BATCH,
+        micro_batch_size=MICRO_BATCH,
+        max_grad_norm=1.0,
+    ) as session:
+        for step in session.steps(chosen.steps):
+            for x, y in step:
+                time.sleep(chosen.pace)
+                step.backward(next_byte_loss(model(x), y))
+        if session.leader:
+            chosen.digest.write_text(session.state_digest())
+
+
+if __name__ == "__main__":
+    main()
