@@ -221,8 +221,11 @@ class Tenant:
             yield
         finally:
             self._life = None
-            self._tenancy = tenancy.vacate(self._tenancy)
-            self._changed.set()
+            # A job that is over keeps its devices until it withdraws: offered again, they would
+            # only come back to it.
+            if self._tenancy.admission is Admission.SUSPENDING and not self.is_stopped:
+                self._tenancy = tenancy.vacate(self._tenancy)
+                self._changed.set()
 
     def pushed(self, offer: Offer) -> int:
         """Take an offer that the pool has sent by itself; return which one is followed.
