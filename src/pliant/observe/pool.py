@@ -44,12 +44,24 @@ class Move:
 
 
 def moves_of(records: Iterable[Record], last: int = LAST) -> list[Move]:
-    """Return the last moves, oldest first."""
+    """Return the last moves, oldest first.
+
+    A claim that asks again changes something that people are not told (what a further replica is
+    worth to it, whether it has checkpoints) if its sentence is the same: that is left out.
+    """
     kept: deque[Move] = deque(maxlen=max(last, 1))
+    asked: dict[str, str] = {}
     for record in records:
         move = move_of(record)
-        if move is not None:
-            kept.append(move)
+        if move is None:
+            continue
+        if record.get("kind") == "asked":
+            if asked.get(move.claim) == move.what:
+                continue
+            asked[move.claim] = move.what
+        elif record.get("kind") == "gone":
+            asked.pop(move.claim, None)
+        kept.append(move)
     return list(kept)
 
 
