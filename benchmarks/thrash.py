@@ -27,7 +27,7 @@ WORKER = harness.ROOT / "benchmarks" / "thrash_worker.py"
 
 STILL = "still"
 
-STAYS_S = {"seconds": (0.5, 3.0), "longer": (8.0, 16.0)}
+STAYS_S = {"seconds": (0.5, 3.0), "longer": (5.0, 10.0)}
 """How long capacity stays as it is, by the name of the weather."""
 
 POLICIES = {
@@ -97,16 +97,20 @@ def measure(folder: Path, *, policy: str, weather: str, seed: int, steps: int, p
         pool(folder, capacity),
         pliant_job.running(
             folder,
-            ["--pool=default", "--policy", policy, *script],
+            ["--pool=default", *(f"--policy={field}" for field in policy.split()), *script],
             least=1,
             start=DEVICES,
             most=DEVICES,
             name="thrash",
         ) as job,
     ):
-        harness.await_true(
-            lambda: timeline_of(job.records()).num_commits, timeout_s=LIMIT_S, what="the first step"
-        )
+
+        def has_begun() -> int:
+            if job.process.poll() is not None:
+                raise RuntimeError((folder / "output.txt").read_text()[-4000:])
+            return timeline_of(job.records()).num_commits
+
+        harness.await_true(has_begun, timeout_s=LIMIT_S, what="the first step")
         for devices, stay_s in stays(seed, weather):
             fresh = capacity.with_suffix(".fresh")
             fresh.write_text(str(devices))
@@ -152,7 +156,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--rounds", type=int, default=1, help="seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first one")
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--pace", type=float, default=0.05, help="seconds of a micro-batch")
     parser.add_argument("--no-page", action="store_true", help="print the table only")
     parser.add_argument("--smoke", action="store_true", help="few steps, no page")
