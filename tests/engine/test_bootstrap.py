@@ -74,6 +74,8 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path, where: str) ->
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=True,
+        # As from a terminal, also where the tests run in the background of a shell.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
     )
 
     code, said, _ = run(
