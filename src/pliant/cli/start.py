@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
+from pliant.cli import background
 from pliant.cli.apart import run_coordinator
 from pliant.cli.hosting import JobConfig, locked, refuse_second
 from pliant.cli.jobs import (
@@ -51,13 +51,8 @@ EXIT_USAGE = 2
 EXIT_STOPPED = 3
 EXIT_TAKEN_OVER = 5
 
-DETACH_S = 30.0
-"""Longest wait for a job in the background to be found, in seconds."""
-
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
-
-POLL_S = 0.05
 
 NOT_STARTED = "stopped before the job had started"
 
@@ -244,33 +239,21 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     name, _ = _checked(command, settings)
     new = not _exists(settings)
     out = output_directory(settings, name)
-    with (out / "pliant.log").open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "pliant", *_again(command, settings, name, out)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+    try:
+        job = background.start(
+            _again(command, settings, name, out),
+            log=out / "pliant.log",
+            find=lambda: next((job for job in running_jobs() if job.name == name), None),
         )
-    waited, pause = 0.0, threading.Event()
-    while waited < DETACH_S:
-        job = next((job for job in running_jobs() if job.name == name), None)
-        if job is not None:
-            where = {"job": name, "pid": job.pid, "url": job.url, "out": str(out)}
-            print(
-                json.dumps(where)
-                if as_json
-                else f"job {name} runs in the background; follow it with pliant status"
-            )
-            return 0
-        if process.poll() is not None:
-            said = _last_line(out / "pliant.log")
-            if new and process.returncode == EXIT_USAGE:
-                _remove(out, settings)
-            raise ConfigError(said)
-        pause.wait(POLL_S)
-        waited += POLL_S
-    raise ConfigError(f"job {name} was not found within {DETACH_S:g} s; see {out / 'pliant.log'}")
+    except background.EndedError as ended:
+        if new and ended.code == EXIT_USAGE:
+            _remove(out, settings)
+        raise
+    if as_json:
+        print(json.dumps({"job": name, "pid": job.pid, "url": job.url, "out": str(out)}))
+    else:
+        print(f"job {name} runs in the background; follow it with pliant status")
+    return EXIT_OK
 
 
 def _checked(
@@ -361,9 +344,3 @@ def _again(command: list[str], settings: Mapping[str, Resolved], name: str, out:
         arguments += ["--policy", word]
     arguments += ["--resume"] if settings["resume"].value else []
     return [*arguments, *command]
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").split("\n")
-    said = [line for line in lines if line.strip()]
-    return said[-1].removeprefix("pliant: ") if said else f"the job ended at once; see {path}"
