@@ -25,7 +25,7 @@ from pliant.observe.log import read
 SIDES = (FIRST, "dcp.save", "dcp.async_save")
 BUCKET = "benchmark"
 
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 """Longest turn, or start, of one side."""
 
 BUFFERS_BYTES = {"local": 64e6, "s3": 190e6}
@@ -66,7 +66,7 @@ MODELS = {
         slots=1,
         micro_batch=1,
         length=8,
-        every=2,
+        every=4,
         is_crowded=True,
         replicas=(1,),
     ),
@@ -78,8 +78,8 @@ both moments. {models}. *pliant*: a job of `pliant run` with
 `Session(checkpoint=pliant.Checkpoint(place, every="Nsteps", keep=1))`. *dcp.save* and
 *dcp.async_save*: DDP under torchrun, accumulating the same micro-batches, saving what
 `get_state_dict` returns as often; `async_save` with a gloo group of its own. S3 is a moto server on
-loopback, a process of its own. {alive} All processes of a side but the one whose turn it is rest in
-a blocking read.
+loopback, a process of its own (`benchmarks/s3_server.py`). {alive} All processes of a side but the
+one whose turn it is rest in a blocking read.
 
 A turn has two saves. After the first (*nothing beside it*) training rests until the checkpoint is
 durable; after the second steps go on. {blocks} blocks of one turn per side. *stall*: time in which
@@ -103,7 +103,7 @@ def storage(kind: str, folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield str(folder / "kept"), {}
         return
     port = torchrun.free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "benchmarks.s3_server", "-H", "127.0.0.1", "-p", str(port)]
     with harness.process(command, env=os.environ, output=folder / "moto.txt"):
         endpoint = f"http://127.0.0.1:{port}"
         harness.await_true(
