@@ -137,3 +137,39 @@ def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
 
     assert holder.startswith("train-")
     assert _holder(config) == holder
+
+
+@pytest.mark.parametrize(
+    ("kept", "why", "said"),
+    [
+        (5, None, "after step 5: pliant resume {out}"),
+        (3, None, "after step 3: pliant resume {out}; 2 later steps are not saved, and"),
+        (
+            4,
+            "disk full",
+            "after step 4: pliant resume {out}; 1 later step is not saved (disk full)",
+        ),
+        (None, "disk full", "again at step 0: pliant resume {out}; 5 later steps are not saved"),
+        (None, None, "without checkpoints (Session(checkpoint=...)) it cannot go on"),
+    ],
+)
+def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kept: int | None,
+    why: str | None,
+    said: str,
+) -> None:
+    def stop(config: Any, *, observer: Any) -> int:
+        (config.out / "events.jsonl").touch()
+        records: list[Any] = [{"kind": "commit", "step": 4}]
+        records += [{"kind": "saved", "committed": kept}] if kept else []
+        records += [{"kind": "save_failed", "reason": why}] if why else []
+        for record in records:
+            observer.board.add(record)
+        return 3
+
+    ends_like(monkeypatch, stop)
+
+    assert code_of(["run", "train.py"]) == 3
+    assert said.format(out=Path("runs/train").absolute()) in capsys.readouterr().err

@@ -43,7 +43,7 @@ from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.policy import ElasticPolicy
 from pliant.observe import log
 from pliant.observe.log import Record
-from pliant.observe.status import board_of
+from pliant.observe.status import Board, board_of
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -220,18 +220,31 @@ def _is_start(record: Record) -> bool:
 
 def _say_how_to_go_on(name: str, out: Path, view: View, code: int, *, quiet: bool) -> None:
     """Tell, and remember for ``pliant status``, that an ended run can be resumed; or that not."""
-    kept = view.board.checkpoint
+    board, kept = view.board, view.board.checkpoint
     if code in (EXIT_OK, EXIT_USAGE) or not out.exists():
         return
     if kept is not None:
         record_suspended(name, out, int(kept["committed"]))
-        said = f"it can go on after step {kept['committed']}: pliant resume {out}"
-    elif view.board.committed:
+        said = f"it can go on after step {kept['committed']}: pliant resume {out}{_unsaved(board)}"
+    elif board.committed and board.checkpoint_failure is not None:
+        said = f"it can begin again at step 0: pliant resume {out}{_unsaved(board)}"
+    elif board.committed:
         said = "without checkpoints (Session(checkpoint=...)) it cannot go on"
     else:
         return
     if not quiet:
         print(said, file=sys.stderr)
+
+
+def _unsaved(board: Board) -> str:
+    """Say how many steps are to be made again, and why, if there are any."""
+    kept = int(board.checkpoint["committed"]) if board.checkpoint is not None else 0
+    missing, failure = board.committed - kept, board.checkpoint_failure
+    if missing <= 0:
+        return ""
+    steps = "1 later step is" if missing == 1 else f"{missing} later steps are"
+    why = "" if failure is None else f" ({failure['reason']})"
+    return f"; {steps} not saved{why}, and will be made again"
 
 
 def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: bool) -> int:
