@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from pliant.agent import launcher
+from pliant.agent import devices, launcher
 from pliant.agent.agent import Agent, AgentConfig
 from pliant.core.errors import PermanentError
 from pliant.core.vocabulary import (
@@ -47,6 +48,11 @@ WAITS = """
 import threading
 print("waiting", flush=True)
 threading.Event().wait()
+"""
+
+FINDS_ITS_DEVICE_IN_USE = """
+from pliant.engine.bootstrap import DeviceTakenError
+raise DeviceTakenError("process 4711 has device 0")
 """
 
 
@@ -217,6 +223,27 @@ def test_a_replica_that_has_no_device_yet_waits_for_one(play: Play) -> None:
         assert first_exit < world.heard.index(world.all(Started)[1])
 
     play(scene, devices=1)
+
+
+def test_a_device_that_others_use_is_tried_again_after_a_rest(play: Play) -> None:
+    rest_s = devices.REST_S
+    taken = [
+        Exited(replica=ReplicaId(name), kind=ExitKind.TAKEN, detail="process 4711 has device 0")
+        for name in ("r1", "r2")
+    ]
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        assert await world.hear(Exited) == taken[:1]
+        ended_s = time.monotonic()
+
+        await world.say(start("r2"))
+
+        assert await world.hear(Exited, 2) == taken
+        assert time.monotonic() - ended_s > rest_s - 0.1  # a moment passes until it is heard
+        assert len(await world.hear(Started, 2)) == 2
+
+    play(scene, script=FINDS_ITS_DEVICE_IN_USE, devices=1)
 
 
 def test_commands_of_an_older_incarnation_are_refused(play: Play) -> None:

@@ -273,9 +273,10 @@ def test_a_worker_whose_device_is_taken_does_not_run_its_script(tmp_path: Path) 
     finally:
         lock.release()
 
-    sentence = f"the script was not run: process {os.getpid()} has device 0 ({tmp_path / '0.lock'})"
+    who = f"process {os.getpid()} of claim stranger"
+    sentence = f"the script was not run: {who} has device 0 ({tmp_path / '0.lock'})"
     assert (code, said.strip()) == (1, sentence)
-    assert (ended(messages).kind, ended(messages).detail) == (ExitKind.SCRIPT, sentence)
+    assert (ended(messages).kind, ended(messages).detail) == (ExitKind.TAKEN, sentence)
 
 
 def test_a_worker_whose_device_is_freed_in_time_runs_its_script(tmp_path: Path) -> None:

@@ -215,6 +215,14 @@ def test_what_people_are_told_about_the_eventful_story() -> None:
     assert "r4 left" in told
 
 
+def test_a_worker_without_its_device_is_no_fault_of_the_script() -> None:
+    why = "the script was not run: process 4711 has device 1"
+    story = eventful().exited("r9", "taken", why)
+
+    assert line(story.records[-1]) == f"r9 could not have its device: {why}"
+    assert len(board_of(story.records).resizes()) == len(board_of(eventful().records).resizes())
+
+
 def test_a_resize_is_told_with_its_price() -> None:
     join, drain, loss, _ = board_of(eventful().records).resizes()
 

@@ -177,8 +177,9 @@ def test_a_worker_whose_device_a_stranger_has_runs_elsewhere(
             job.wait_for(lambda: job.records("exited"), "the first has ended")
             job.wait_for_steps(1)
             (ended,) = job.records("exited")
-            said = f"the script was not run: process {os.getpid()} has device 0"
-            assert ended["detail"].startswith(said)
+            who = f"process {os.getpid()} of claim stranger"
+            assert ended["exited_kind"] == "taken"
+            assert ended["detail"].startswith(f"the script was not run: {who} has device 0")
             assert sorted(devices_of(job).values()) == [0, 1, 2]
     finally:
         stranger.release()

@@ -352,13 +352,22 @@ class Agent:
         exited = await worker.exit(returncode)
         self._workers.pop(worker.replica, None)
         self._report_exit(exited)
-        self._devices.leave(worker.replica)
+        if exited.kind is not ExitKind.TAKEN:
+            self._devices.leave(worker.replica)
+        elif (resting := self._devices.rest(worker.replica)) is not None:
+            self._spawn(self._wake(*resting))
         self._on_devices()
         self._fill_devices()
         try:
             await worker.drain()
         finally:
             worker.close()
+
+    async def _wake(self, device: int, rest_s: float) -> None:
+        """Let a device that somebody else uses be tried again after a while."""
+        await asyncio.sleep(rest_s)
+        self._devices.wake(device)
+        self._fill_devices()
 
     def _report_exit(self, exited: Exited) -> None:
         self._exits[exited.replica] = exited

@@ -1,7 +1,8 @@
 """Which device of a node each of its workers is on.
 
 Owns the set of devices that workers may be put on, which can change at any time, and who is on
-which.  Knows nothing of processes, locks or pools: it is told when a device is free again.
+which.  Knows nothing of processes, locks, pools or time: it is told when a device is free again,
+and when one that somebody else uses has rested for long enough.
 """
 
 from __future__ import annotations
@@ -9,6 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pliant.core.vocabulary import ReplicaId
+
+REST_S = 1.0
+"""How long a device rests that a worker has found in use, in seconds; each further time in a row
+twice as long."""
+
+MAX_REST_S = 30.0
+"""No rest is longer, in seconds."""
 
 
 class Devices:
@@ -18,6 +26,8 @@ class Devices:
         self._usable = frozenset(usable)
         self._idle = sorted(self._usable)
         self._used: dict[int, ReplicaId] = {}
+        self._resting: set[int] = set()
+        self._refusals: dict[int, int] = {}
 
     @property
     def used(self) -> Mapping[int, ReplicaId]:
@@ -31,7 +41,7 @@ class Devices:
     def allow(self, usable: Iterable[int]) -> None:
         """Replace the set of devices that workers may be put on; who is on one stays there."""
         self._usable = frozenset(usable)
-        idle = self._usable - self._used.keys()
+        idle = self._usable - self._used.keys() - self._resting
         known = [device for device in self._idle if device in idle]
         self._idle = [*known, *sorted(idle.difference(known))]
 
@@ -51,5 +61,27 @@ class Devices:
         device = self.device_of(replica)
         if device is not None:
             del self._used[device]
+            self._refusals.pop(device, None)
+            if device in self._usable:
+                self._idle.append(device)
+
+    def rest(self, replica: ReplicaId) -> tuple[int, float] | None:
+        """Take note that a worker is gone that has found its device in use by somebody else.
+
+        Returns:
+            The device, and after how many seconds to ``wake`` it; None if it was on none.
+        """
+        device = self.device_of(replica)
+        if device is None:
+            return None
+        del self._used[device]
+        self._resting.add(device)
+        self._refusals[device] = refusals = self._refusals.get(device, 0) + 1
+        return device, min(MAX_REST_S, REST_S * 2.0 ** min(refusals - 1, 16))
+
+    def wake(self, device: int) -> None:
+        """Let workers be put on a device again that has rested; a second call does nothing."""
+        if device in self._resting:
+            self._resting.remove(device)
             if device in self._usable:
                 self._idle.append(device)

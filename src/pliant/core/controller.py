@@ -381,7 +381,7 @@ def _on_exited(turn: Turn, event: Exited) -> None:
     if event.kind is ExitKind.EARLY and is_first:
         end_job(turn, EXIT_INPUT, event.detail or what)
         return
-    if not replica.is_asked:
+    if not replica.is_asked and event.kind is not ExitKind.TAKEN:  # the script has no part in it
         charge(turn, event.kind, what)
     turn.notes.append(f"lost {what}")
     _lose(turn, frozenset({event.replica}), event.kind, what)
@@ -903,6 +903,7 @@ def _ending(event: Exited) -> str:
         ExitKind.SCRIPT: "failed",
         ExitKind.SIGNAL: "was killed",
         ExitKind.EARLY: "ended without having trained to the end",
+        ExitKind.TAKEN: "could not have its device",
     }
     return f"{event.replica} {words[event.kind]}{detail}"
 

@@ -398,6 +398,10 @@ class ExitKind(StrEnum):
     EARLY = "early"
     """Exit 0 without having finished, for instance a script without a Session."""
 
+    TAKEN = "taken"
+    """Its device is in use by another process, so that the script was not run; the detail says
+    which device, and whose it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:

@@ -69,8 +69,12 @@ _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
 
 
-class DeviceTakenError(Exception):
-    """Another process uses the device that this worker was to run on."""
+class DeviceError(Exception):
+    """The lock of the device that this worker was to run on cannot be used."""
+
+
+class DeviceTakenError(DeviceError):
+    """Another process uses it."""
 
 
 class Closable(Protocol):
@@ -185,9 +189,10 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         sys.stderr.write(f"{type(error).__name__}: {sentence}\n")
         context.link.send(Usage(replica=context.replica, sentence=sentence))
         return EXIT_USAGE, ExitKind.USAGE, sentence
-    except DeviceTakenError as error:
+    except DeviceError as error:
         sys.stderr.write(f"{error}\n")
-        return EXIT_SCRIPT, ExitKind.SCRIPT, str(error)
+        is_taken = isinstance(error, DeviceTakenError)
+        return EXIT_SCRIPT, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
     except BaseException as error:  # a process boundary: becomes a report
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         sys.stderr.write(text)
@@ -241,7 +246,8 @@ def _hold_device(assignment: Assignment) -> devices.DeviceLock | None:
     """Take the worker's device for as long as this process lives.
 
     Raises:
-        DeviceTakenError: another process has it, or its lock cannot be used.
+        DeviceTakenError: another process has it.
+        DeviceError: its lock cannot be used.
     """
     device = assignment.device
     if device is None:
@@ -251,11 +257,10 @@ def _hold_device(assignment: Assignment) -> devices.DeviceLock | None:
         lock = devices.take(where, device, claim=claim, within_s=LOCK_S)
     except OSError as error:
         sentence = f"the script was not run: {devices.path_of(where, device)}: {error.strerror}"
-        raise DeviceTakenError(sentence) from error
+        raise DeviceError(sentence) from error
     if lock is not None:
         return lock
-    pids = [holder.pid for holder in devices.holders(where, device)]
-    who = f"process {pids[0]}" if pids else "another process"
+    who = devices.holder_text(where, device)
     raise DeviceTakenError(
         f"the script was not run: {who} has device {device} ({devices.path_of(where, device)})"
     )

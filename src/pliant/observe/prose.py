@@ -25,6 +25,7 @@ EXITS = {
     "usage": "ended: its input was refused",
     "script": "ended",
     "early": "ended without reaching the end of its steps",
+    "taken": "could not have its device",
 }
 
 
@@ -73,6 +74,8 @@ def _exited(record: Record, who: str) -> str:
     if how == "signal":
         return f"{who} was ended by {detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
+    if how == "taken":
+        return f"{who} {said}: {detail}"
     if how != "script" or not detail:
         return f"{who} {said}"
     return f"{who} {said}: {detail}" if detail.startswith(THE_SCRIPT) else f"{who} raised {detail}"

@@ -31,7 +31,7 @@ KEPT_COMMITS = 20_000
 KEPT_GAPS = 1_001
 """Gaps of one size that its median is taken over: the newest ones."""
 
-HARMLESS_EXITS = frozenset({"finished", "left"})
+HARMLESS_EXITS = frozenset({"finished", "left", "taken"})
 """Kinds of ``exited`` that are no loss."""
 
 

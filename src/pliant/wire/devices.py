@@ -128,6 +128,17 @@ def holders(directory: Path, device: int) -> list[Holder]:
     return [Holder(pid=pid, taker=taker) for pid, taker in takers if taker is not None]
 
 
+def holder_text(directory: Path, device: int) -> str:
+    """Name who holds the lock of a device, for people; the claim only if its holder wrote it."""
+    found, written = holders(directory, device), written_on(directory, device)
+    if not found:
+        return "another process"
+    of_claim = (
+        f" of claim {written.claim}" if written.claim and found[0].taker == written.pid else ""
+    )
+    return f"process {found[0].pid}{of_claim}"
+
+
 def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
     """SIGKILL the processes that use a device for ``claim``; return their ids.
 
