@@ -41,6 +41,7 @@ views = st.builds(
     num_slots=maybe,
     offered=st.none() | st.integers(0, 9),
     reclaimed=st.integers(0, 3),
+    leaving=st.integers(0, 3),
 )
 
 
@@ -119,6 +120,20 @@ def test_the_reason_says_how_busy_an_uneven_size_keeps_its_replicas() -> None:
     decision = choose(wished=3, num_slots=8)
 
     assert decision.reason == "grow from 2 to 3 replicas: 3 asked for; 8 slots keep them 89% busy"
+
+
+def test_a_size_falls_until_those_have_left_who_are_too_many() -> None:
+    policy = ElasticPolicy(max_replicas=8)
+
+    assert choose(policy, leaving=4, offered=2).reason == (
+        "shrink from 6 to 2 replicas: 8 wanted, room for 2"
+    )
+    assert choose(policy, num_replicas=4, leaving=4, offered=2).reason == (
+        "shrink from 8 to 2 replicas: 8 wanted, room for 2"
+    )
+    assert choose(policy, leaving=4, offered=3).reason == (
+        "grow from 2 to 3 replicas: 8 wanted, room for 3"
+    )
 
 
 def test_more_is_asked_for_than_there_is_room() -> None:

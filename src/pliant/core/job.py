@@ -397,8 +397,13 @@ def view(job: Job) -> View:
     """
     spares = job.decision.spare_replicas if job.decision else 0
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
+    leaving = sum(
+        replica.state is ReplicaState.LEAVING and not replica.is_reclaimed
+        for replica in job.replicas.values()
+    )
     return View(
         num_replicas=max(0, len(live(job)) - spares),
+        leaving=leaving,
         devices=sum(job.nodes.values()),
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,

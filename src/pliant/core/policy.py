@@ -46,6 +46,9 @@ class View:
     num_replicas: int
     """Replicas that train or are on their way in, without those that leave, and without spares."""
 
+    leaving: int = 0
+    """Replicas that still train, though they are too many or drained: they leave at a boundary."""
+
     devices: int
     """Replicas that the nodes can run at a time, in all."""
 
@@ -165,6 +168,10 @@ def decide(view: View, policy: ElasticPolicy, *, now_s: float) -> Decision:
     possible = _worth(case, min(bound, case.capacity))
     if not is_awaiting:
         target, wait = _target(case, base, possible, now_s)
+    held_back = wait is not None and possible > target
+    now = view.num_replicas
+    if target <= now and not held_back:  # the fall lasts until they have left
+        now += view.leaving
     return Decision(
         ask_replicas=case.wanted + policy.spares,
         target_replicas=target,
@@ -172,7 +179,7 @@ def decide(view: View, policy: ElasticPolicy, *, now_s: float) -> Decision:
         spare_replicas=max(0, min(policy.spares, case.capacity - target)),
         settled_replicas=settled if is_awaiting else target,
         is_voluntary=target != base and not view.is_urgent,
-        reason=f"{_move(view.num_replicas, target)}: "
+        reason=f"{_move(now, target)}: "
         f"{_cause(case, target, possible, wait)}{_idle_share(view, target)}",
         would_change=_would_change(case, target, possible, wait),
         earliest_s=now_s if wait is None else wait.until_s,

@@ -19,7 +19,8 @@ asked for commands can be played.  A file reads like this::
       conflict: another coordinator has taken over
 
 A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
-the same words set another while the job runs.  What is held back is shown as ``wait until``.
+the same words set another while the job runs.  What is held back is shown as ``wait until``;
+``explain`` on a line of its own shows the reason of the last decision.
 
 In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
 written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
@@ -109,6 +110,8 @@ def play(text: str) -> str:
                 player.settings = replace(player.settings, timeouts=Timeouts(**waits))
             case ["at", now, *rest]:
                 out.extend(f"  {answer}" for answer in player.feed(float(now), rest))
+            case ["explain"]:
+                out.append(f"  {player.explain()}")
             case ["until", now, *names]:
                 alive = [ReplicaId(name) for name in names]
                 out.extend(f"  {answer}" for answer in player.wait(float(now), alive))
@@ -145,6 +148,11 @@ class _Player:
         while words[0] == "old":
             place, words = place - 1, words[1:]
         return [answer for event in self._parse(words) for answer in self._step(event, place)]
+
+    def explain(self) -> str:
+        """Say why the job has its size, in the words of its last decision."""
+        decision = self.coordinators[-1].job.decision if self.coordinators else None
+        return "nothing was decided yet" if decision is None else decision.reason
 
     def _parse(self, words: list[str]) -> list[Event]:
         """Read events; a registration answers the newest coordinator unless it says otherwise."""
