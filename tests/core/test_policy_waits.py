@@ -377,8 +377,8 @@ def test_growth_that_would_not_pay_waits_until_capacity_has_stayed() -> None:
         job.offer(2, at_s=at_s + 3.0)
 
     assert job.offer(4, at_s=2300.0).reason == (
-        "stay at 2 replicas: 4 possible, but a start takes 4 s and a change 1 s, and capacity "
-        "stayed for 3 s of late: it must have been there for 6 s (amortization)"
+        "stay at 2 replicas: 4 possible, but a start takes 4 s and a change 1 s, and room "
+        "for 4 stayed for 3 s of late: it must have been there for 6 s (amortization)"
     )
     job.settle()
     assert (job.now_s, job.size) == (2306.0, 4)
@@ -397,6 +397,45 @@ def test_of_capacity_that_comes_and_goes_the_part_that_stays_is_used() -> None:
 
     assert job.offer(6, at_s=2400.0).target_replicas == 4
     assert job.decision.earliest_s == 2460.0
+
+
+def test_what_comes_and_goes_at_the_top_says_nothing_about_the_capacity_below() -> None:
+    job = toy(2)
+    job.view = replace(job.view, costs=costs.started(Costs(), 60.0))
+    job.offer(4, at_s=2000.0)
+    for at_s in (2100.0, 2200.0, 2300.0):
+        job.offer(6, at_s=at_s)
+        job.offer(4, at_s=at_s + 5.0)
+    job.offer(2, at_s=2400.0)  # room for 4 had stayed for 400 s
+
+    assert job.offer(6, at_s=2500.0).target_replicas == 4
+    job.settle()
+    assert (job.now_s, job.size) == (2560.0, 6)
+
+
+def test_a_size_stays_no_longer_than_a_smaller_one_did() -> None:
+    job = toy(2)
+    job.view = replace(job.view, costs=costs.started(Costs(), 60.0))
+    job.offer(6, at_s=2000.0)
+    job.offer(2, at_s=2900.0)  # room for 6 has stayed for 900 s, but long ago
+    for at_s in (3000.0, 3100.0, 3200.0, 3300.0, 3400.0):
+        job.offer(3, at_s=at_s)
+        job.offer(2, at_s=at_s + 5.0)
+
+    assert job.offer(6, at_s=3500.0).target_replicas == 2
+    assert job.decision.earliest_s == 3560.0
+
+
+def test_how_long_each_level_stayed_is_told_apart_and_forgotten_after_a_while() -> None:
+    pace = Pace()
+    for capacity, now_s in ((2, 0.0), (4, 10.0), (6, 15.0), (3, 20.0)):
+        pace = thrashing.watched(pace, capacity, now_s)
+    assert pace.falls == (((3, 10.0), (4, 5.0)),)
+
+    assert thrashing.watched(pace, 0, 50.0).falls[-1] == ((0, 50.0), (2, 40.0))
+    for flip in range(100):
+        pace = thrashing.watched(pace, 3 + flip % 2, 60.0 + flip)
+    assert len(pace.falls) == thrashing.FALLS
 
 
 def test_a_replica_that_adds_nothing_is_taken_unless_that_is_not_wanted() -> None:

@@ -293,7 +293,7 @@ def _target(case: _Case, base: int, possible: int, now_s: float) -> tuple[int, W
 def _paying(case: _Case, base: int, possible: int, now_s: float) -> tuple[int, Wait | None]:
     """Return the largest size of which growth is expected to pay, and when to look for more."""
     view, policy = case.view, case.policy
-    if not policy.amortization or not view.pace.stays or base < policy.min_replicas:
+    if not policy.amortization or not view.pace.falls or base < policy.min_replicas:
         return possible, None
     soonest: Wait | None = None
     for size in reversed(policy.sizes(possible)):

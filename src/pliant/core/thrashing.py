@@ -18,11 +18,18 @@ HOUR_S = 3600.0
 STAYS = 5
 """How often capacity must have come and gone to be forgotten: the median of so many counts."""
 
+FALLS = 32
+"""Falls of capacity that are kept: more than ``STAYS``, as not each of them concerns each size."""
+
 RISES = 16
 """Levels of capacity whose age is kept; more would only tell apart what came at nearly one time."""
 
 Rise = tuple[int, float]
 """A number of replicas, and since when there was room for as many all the time."""
+
+Fall = tuple[tuple[int, float], ...]
+"""One fall of capacity: above how many replicas room went that had lasted how long.  Both ascend
+and descend, in this order; the first number is what was left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +54,8 @@ class Pace:
     rises: tuple[Rise, ...] = ()
     """Since when there was room for how many, both ascending."""
 
-    stays: tuple[float, ...] = ()
-    """How long capacity stayed that has gone again, newest last."""
+    falls: tuple[Fall, ...] = ()
+    """How long capacity had stayed whenever some of it went, newest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +88,9 @@ def watched(pace: Pace, capacity: int, now_s: float) -> Pace:
     kept = tuple(rise for rise in rises if rise[0] <= capacity)
     if not kept or kept[-1][0] < capacity:
         kept = (*kept, (capacity, gone[0][1]))
-    stays = (*pace.stays, *(now_s - since_s for _, since_s in reversed(gone)))
-    return replace(pace, rises=kept, stays=stays[-STAYS:])
+    left = (capacity, *(level for level, _ in gone))
+    fall = tuple((above, now_s - since_s) for above, (_, since_s) in zip(left, gone, strict=False))
+    return replace(pace, rises=kept, falls=(*pace.falls, fall)[-FALLS:])
 
 
 def changed(pace: Pace, policy: ElasticPolicy, now_s: float) -> Pace:
@@ -140,18 +148,19 @@ def until_it_pays(
 ) -> Wait | None:
     """Return the wait until growth to this size is expected to pay; None if it is already.
 
-    Capacity is expected to stay as long as it did of late, and what has been there for longer
-    than that as long again as it has been.
+    Room for this size is expected to stay as long as it did of late, and what has been there for
+    longer than that as long again as it has been.
     """
-    if not pace.stays:
+    stays = _stays(pace, size)
+    if not stays:
         return None
-    usual_s, since_s = median(pace.stays), _since_s(pace, size)
+    usual_s, since_s = median(stays), _since_s(pace, size)
     needed_s = stay_that_pays_s(costs, base, size, num_slots)
     if now_s - since_s < usual_s - needed_s:
         return None
     why = (
         f"a start takes {costs.start_time_s:.3g} s and a change {costs.pause_time_s:.3g} s, and "
-        f"capacity stayed for {usual_s:.3g} s of late: it must have been there for "
+        f"room for {size} stayed for {usual_s:.3g} s of late: it must have been there for "
         f"{needed_s:.3g} s (amortization)"
     )
     return Wait(until_s=since_s + needed_s, why=why)
@@ -160,3 +169,13 @@ def until_it_pays(
 def _since_s(pace: Pace, level: int) -> float:
     """Return since when there was room for so many."""
     return next((since_s for room, since_s in pace.rises if room >= level), 0.0)
+
+
+def _stays(pace: Pace, size: int) -> list[float]:
+    """Return how long there was room for this size before each of the last falls below it.
+
+    Where there was not even room for it, how long there was for the most: it would not have stayed
+    for longer.  What goes above it while it stays says nothing about it.
+    """
+    below = [fall for fall in pace.falls if fall[0][0] < size][-STAYS:]
+    return [next(stay_s for above, stay_s in reversed(fall) if above < size) for fall in below]
