@@ -688,6 +688,17 @@ def test_who_holds_a_cordoned_device_keeps_it() -> None:
     assert summary(world.pool).free == (1,)
 
 
+def test_one_device_is_said_as_one() -> None:
+    world = World(2)
+    world.ask("a", 1, 2)
+
+    (action,) = world.do(DevicesSet(count=1))
+    world.ask("b", 2)
+
+    assert action.reason == "shrink from 2 to 1: only 1 device may be in use"
+    assert why(world.pool, "b") == "needs 2 more: only 1 device of the pool may be in use"
+
+
 def test_a_smaller_pool_cuts_in_the_same_order_as_an_urgent_claim() -> None:
     world = World(6)
     world.ask("high", 1, 2, priority="high")

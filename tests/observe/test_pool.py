@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pliant.observe.pool import moves_of
 
 
@@ -25,6 +27,18 @@ def test_a_claim_that_asks_for_the_same_again_is_told_once() -> None:
         ("job", "asks for 2 (urgent)"),
         ("job", "asks for 2 to 4 (urgent)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("keeping", "said"),
+    [
+        ([], "the pool stopped"),
+        (["mine"], "the pool stopped; mine keeps what it has"),
+        (["ada", "mine"], "the pool stopped; ada, mine keep what they have"),
+    ],
+)
+def test_who_keeps_devices_when_the_pool_stops_is_named(keeping: list[str], said: str) -> None:
+    assert told({"kind": "pool_stopped", "at": 1.0, "keeping": keeping}) == [("", said)]
 
 
 def test_the_next_claim_of_a_name_is_told_as_well() -> None:

@@ -287,7 +287,7 @@ def test_who_has_devices_keeps_them_when_the_pool_is_stopped(here: Box) -> None:
     claim = here.claim(1, name="mine")
     claim.until("given")
 
-    assert here.run("pool", "stop")[1] == "pool default stops; mine keep what they have\n"
+    assert here.run("pool", "stop")[1] == "pool default stops; mine keeps what it has\n"
     assert pool.ended() == 0
     claim.until("alone")
     assert here.used() == set(claim.devices)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pliant.observe.log import Record
-from pliant.observe.prose import count
+from pliant.observe.prose import count, kept_by
 
 LAST = 40
 """Moves that are told unless somebody asks for more."""
@@ -145,7 +145,7 @@ def _team(record: Record) -> str:
 
 def _stopped(record: Record) -> str:
     keeping = record.get("keeping")
-    kept = f"; {', '.join(keeping)} keep what they have" if keeping else ""
+    kept = f"; {kept_by(keeping)}" if keeping else ""
     return f"the pool stopped{kept}"
 
 

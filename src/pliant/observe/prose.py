@@ -69,6 +69,12 @@ def count(number: object, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def kept_by(names: list[str]) -> str:
+    """``a keeps what it has``, ``a, b keep what they have``."""
+    one = len(names) == 1
+    return f"{', '.join(names)} {'keeps what it has' if one else 'keep what they have'}"
+
+
 def _exited(record: Record, who: str) -> str:
     how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
     if how == "signal":

@@ -24,6 +24,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pliant.observe.log import follow
+from pliant.observe.prose import kept_by
 from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, RefusedError
 from pliant.pool.wishes import Wishes
@@ -165,7 +166,7 @@ def _add_wishes(router: APIRouter, driver: Driver) -> None:
     async def stop() -> Done:
         """End the pool; who has devices keeps them."""
         keeping = driver.stop()
-        kept = f"; {', '.join(keeping)} keep what they have" if keeping else ""
+        kept = f"; {kept_by(keeping)}" if keeping else ""
         return Done(reason=f"pool {driver.name} stops{kept}")
 
 

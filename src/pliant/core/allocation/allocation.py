@@ -41,6 +41,7 @@ from pliant.core.allocation.vocabulary import (
     Ticked,
     Uncordoned,
     Withdrawn,
+    counted,
 )
 from pliant.core.table import Table
 
@@ -234,7 +235,7 @@ def _recovered(
     share = 0
     if mine and entry.top and not is_suspended:
         share = max(entry.base, entry.fit(min(count, entry.top)))
-    entry = draft.set_share(entry, share, reason=f"known again, with {mine.bit_count()} devices")
+    entry = draft.set_share(entry, share, reason=f"known again, with {counted(mine.bit_count())}")
     if is_suspended:
         entry = entry._replace(is_suspended=True)
     draft.put(entry._replace(told=may_have(entry._replace(told=share))[0]))
@@ -411,7 +412,7 @@ def _overdue(entry: Entry) -> Overdue:
         to=to,
         excess=excess,
         reason=(
-            f"claim {entry.name} may have {to} replicas and still holds "
-            f"{entry.held.bit_count()} devices after its {entry.claim.notice_s:g} s of notice"
+            f"claim {entry.name} may have {counted(to, 'replica')} and still holds "
+            f"{counted(entry.held.bit_count())} after its {entry.claim.notice_s:g} s of notice"
         ),
     )

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pliant.core.allocation import demand
 from pliant.core.allocation.state import NEVER, Pool
-from pliant.core.allocation.vocabulary import Claim, PriorityClass, Team
+from pliant.core.allocation.vocabulary import Claim, PriorityClass, Team, counted
 from pliant.core.errors import ConfigError
 
 
@@ -135,9 +135,9 @@ def _stranger(pool: Pool, claim: Claim) -> str:
 def _too_large(pool: Pool, claim: Claim) -> str:
     low, team = demand.base(claim), pool.teams[claim.team]
     if low > pool.size:
-        return f"it needs at least {low} devices, and the pool has {pool.size}"
+        return f"it needs at least {counted(low)}, and the pool has {pool.size}"
     if low > limit_of(team):
-        return f"it needs at least {low} devices, and team {team.name} has {_limit(team)}"
+        return f"it needs at least {counted(low)}, and team {team.name} has {_limit(team)}"
     return ""
 
 

@@ -14,7 +14,7 @@ from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.settling import holder, request_of
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.taking import Request, objection
-from pliant.core.allocation.vocabulary import Standing, Summary, TeamUse
+from pliant.core.allocation.vocabulary import Standing, Summary, TeamUse, counted
 
 
 def claims(pool: Pool) -> tuple[str, ...]:
@@ -50,12 +50,12 @@ def why(pool: Pool, name: str) -> str:
     if entry is None:
         return f"there is no claim {name}"
     if entry.is_withdrawn:
-        return f"it is gone, and {_devices(entry.held.bit_count())} of it are waited for"
+        return f"it is gone, and {counted(entry.held.bit_count())} of it are waited for"
     if not pool.is_open:
         return "the pool has restarted and waits until everybody who holds devices is known"
     if entry.share > entry.keeps:
         coming = entry.share - entry.keeps
-        return f"has {entry.keeps} of {entry.share}: {_devices(coming)} on the way from others"
+        return f"has {entry.keeps} of {entry.share}: {counted(coming)} on the way from others"
     draft = Draft(pool, now_s=0.0)
     request = request_of(draft, entry)
     if request is None:
@@ -98,7 +98,7 @@ def _obstacle(draft: Draft, request: Request) -> str:
     """Say what keeps a request from being served."""
     claim = request.entry.claim
     if request.count > draft.usable:
-        return f"only {draft.usable} devices of the pool may be in use"
+        return f"only {counted(draft.usable)} of the pool may be in use"
     first = holder(draft, request)
     if first is not None:
         waits = first.entry.claim
@@ -139,7 +139,3 @@ def _untouchable(draft: Draft, request: Request) -> list[str]:
     if count <= 0:
         return []
     return [f"{count} {'belongs' if count == 1 else 'belong'} to minimums that nobody can take"]
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

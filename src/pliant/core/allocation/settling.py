@@ -41,6 +41,7 @@ from pliant.core.allocation.taking import (
     take,
     take_singly,
 )
+from pliant.core.allocation.vocabulary import counted
 
 _MOST_TAKINGS = 8
 """Victims in one step, for each device there is, after which no more are looked for: a bound that
@@ -55,9 +56,9 @@ def settle(draft: Draft) -> None:
     if not draft.is_open:
         return
     for team in [team for team in draft.teams if draft.room(team) < 0]:
-        shed(draft, team, f"team {team} is limited to {_limit(draft, team)} devices")
+        shed(draft, team, f"team {team} is limited to {counted(_limit(draft, team))}")
     if draft.slack < 0:
-        shed(draft, None, f"only {draft.usable} devices may be in use")
+        shed(draft, None, f"only {counted(draft.usable)} may be in use")
     serve(draft)
     while rebalance(draft):
         if draft.slack > 0:
