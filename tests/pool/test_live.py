@@ -227,6 +227,33 @@ def test_devices_come_and_go_by_hand(here: Box) -> None:
     assert here.status()["free"] == 3
 
 
+def test_a_claim_without_a_command_goes_on_with_others_when_a_device_is_drained(
+    here: Box,
+) -> None:
+    here.start_pool("--devices", "4")
+    holds = here.claim(2, name="holds")
+    holds.until("given")
+    runs = here.claim(1, "--", "sleep", "60", name="runs")
+    runs.until("given")
+
+    here.run("pool", "drain", "0")
+    holds.until("moved")
+
+    assert holds.reason == "devices 1, 3 are yours in place of devices 0, 1"
+    assert holds.devices == [1, 3]
+    until(lambda: here.claims()["holds"]["devices"] == [1, 3], "the pool knows")
+    assert here.users(0) == set()
+    assert here.users(1) == here.users(3) == {holds.pid}
+
+    here.run("pool", "uncordon", "0")
+    here.run("pool", "drain", "2")
+    assert runs.ended() == 3
+    assert runs.reason == (
+        "device 2 was taken back: device 2 is drained, and a command that runs cannot go on with "
+        "others"
+    )
+
+
 def test_what_was_set_outlives_the_pool_unless_it_is_started_with_something_else(
     here: Box,
 ) -> None:

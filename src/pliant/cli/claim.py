@@ -7,8 +7,10 @@ nothing.
     report --> wait (why) --> devices are offered: take their locks --> command, or the time
                                   |                                          |
                                   +-- taken back: end the command, exit 3 <--+--> over: give back
+                                  +-- others are offered instead, and no command runs: take those
 
 The command shares the locks, so that a device is free only when both have ended, however they end.
+A command that runs cannot change its devices; a claim without one goes on with others.
 """
 
 from __future__ import annotations
@@ -281,10 +283,8 @@ def _use(
     environ: Mapping[str, str],
 ) -> int:
     """Hold the devices until the time or the command is over, or they are taken back."""
-    devices = tuple(lock.device for lock in held)
-    numbers = ", ".join(map(str, devices))
-    which = f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
-    are, were = ("is", "was") if len(devices) == 1 else ("are", "were")
+    devices = _numbers(held)
+    which, are, were = _words(devices)
     limit = "" if config.for_s is None else f" for {config.for_s:g} s"
     how = "" if config.command else "; Ctrl-C gives them back"
     voice.tell("given", f"{which} {are} yours{limit}{how}", devices=devices)
@@ -308,16 +308,52 @@ def _use(
             return EXIT_OK
         if now_s >= report_s:
             report_s = now_s + REPORT_S
-            reclaim = _taken_back(config, desk, voice, devices)
-            if reclaim is not None:
-                _end(command, reclaim.notice_s - MARGIN_S)
-                why = reclaim.reason or "the pool needs them"
-                voice.tell("taken back", f"{which} {were} taken back: {why}")
-                return EXIT_TAKEN_BACK
+            other = _other(config, desk, voice, devices)
+            if other is not None:
+                why = _move(config, held, other)
+                if why:
+                    _end(command, other.notice_s - MARGIN_S)
+                    voice.tell("taken back", f"{which} {were} taken back: {why}")
+                    return EXIT_TAKEN_BACK
+                before, devices = which, _numbers(held)
+                which, are, were = _words(devices)
+                voice.tell("moved", f"{which} {are} yours in place of {before}", devices=devices)
         interrupted.wait(POLL_S if command is not None else min(REPORT_S, _left_s(until_s)))
 
 
-def _taken_back(
+def _move(config: ClaimConfig, held: list[DeviceLock], offer: Offer) -> str:
+    """Hold what is offered in place of what is held; return why not, or nothing."""
+    if offer.suspend or min(offer.replicas, len(offer.devices)) < config.devices:
+        return offer.reason or "the pool needs them"
+    kept = [lock for lock in held if lock.device in offer.devices]
+    gone = [lock for lock in held if lock not in kept]
+    if config.command:
+        which, is_, _ = _words(_numbers(gone))
+        return f"{which} {is_} drained, and a command that runs cannot go on with others"
+    others = set(offer.devices).difference(_numbers(held))
+    fresh = sorted(others)[: config.devices - len(kept)]
+    taken = _take(config, fresh)
+    if taken is None:
+        which, is_, _ = _words(tuple(fresh))
+        return f"{which} {is_} offered in place, and still in use by another process"
+    for lock in gone:
+        lock.release()
+    held[:] = sorted([*kept, *taken], key=lambda lock: lock.device)
+    return ""
+
+
+def _numbers(held: list[DeviceLock]) -> tuple[int, ...]:
+    return tuple(lock.device for lock in held)
+
+
+def _words(devices: tuple[int, ...]) -> tuple[str, str, str]:
+    """Return what people call these devices, and the verbs that go with it."""
+    if len(devices) == 1:
+        return f"device {devices[0]}", "is", "was"
+    return f"devices {', '.join(map(str, devices))}", "are", "were"
+
+
+def _other(
     config: ClaimConfig, desk: _Desk, voice: _Voice, devices: tuple[int, ...]
 ) -> Offer | None:
     """Report; return the offer if it does not cover what is held any more.
