@@ -31,6 +31,7 @@ from rich.console import Console
 from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.client import Client
+from pliant.cli.options import JobWords, job_options, takes
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.observe import log
 from pliant.observe.audit import audit_run
@@ -59,37 +60,6 @@ app.add_typer(pool.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
-]
-Min = Annotated[
-    int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
-]
-Start = Annotated[
-    int | None,
-    typer.Option("--start", metavar="N", help="Replicas to start with.  [default: max]"),
-]
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="[default: the script's name]")
-]
-Init = Annotated[
-    str | None,
-    typer.Option("--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."),
-]
-Policy = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="KEY=VALUE",
-        help="A field of elasticPolicy, as pliant policy set takes it; may be repeated.",
-    ),
-]
-MaxRestarts = Annotated[
-    int | None,
-    typer.Option(
-        "--max-restarts",
-        metavar="N",
-        help="Replicas replaced after faults before giving up."
-        f"  [default: {settings.DEFAULT_RESTARTS}]",
-    ),
 ]
 LogJson = Annotated[
     bool, typer.Option("--json", help="Print the event log's records as they come.")
@@ -130,32 +100,9 @@ def pliant(
 
 
 @app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@takes(job_options)
 def run(
-    target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
-    ] = None,
-    low: Min = None,
-    high: Annotated[
-        int | None,
-        typer.Option(
-            "--max", metavar="N", help="Most replicas.  [default: accelerators, or 4 cores]"
-        ),
-    ] = None,
-    start: Start = None,
-    name: Name = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Where its files go.  [default: runs/NAME]"),
-    ] = None,
-    init: Init = None,
-    max_restarts: MaxRestarts = None,
-    elastic: Policy = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
-    ] = None,
+    words: JobWords,
     show: Annotated[
         str | None,
         typer.Option(
@@ -201,22 +148,14 @@ def run(
     from pliant.cli import start as starting  # what it needs is slow to import
 
     given = {
-        "min_replicas": low,
-        "max_replicas": high,
-        "start_replicas": start,
-        "name": name,
-        "out": out,
-        "init": init,
-        "max_restarts": max_restarts,
-        "policy": policy.changes_of(elastic or []),
-        "port": port,
+        **words.given,
         "show": show,
         "pool": pool,
         "team": team,
         "priority": priority,
         "resume": resume or None,
     }
-    command, job = settings.read_command(target, arguments or [])
+    command, job = settings.read_command(words.target, words.arguments)
     resolved = settings.resolve(given, os.environ, job)
     if detach:
         return starting.detached(command, resolved, as_json=as_json)
@@ -224,35 +163,13 @@ def run(
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
-def coordinator(
-    target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
-    ] = None,
-    low: Min = None,
-    high: Annotated[
-        int | None,
-        typer.Option("--max", metavar="N", help="Most replicas.  [default: devices of all agents]"),
-    ] = None,
-    start: Start = None,
-    name: Name = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where its files go; agents see the same.  [default: runs/NAME]",
-        ),
-    ] = None,
-    init: Init = None,
-    max_restarts: MaxRestarts = None,
-    elastic: Policy = None,
-    port: Annotated[
-        int | None, typer.Option("--port", metavar="N", help="Where its agents find it.")
-    ] = None,
-    as_json: LogJson = False,
-) -> int:
+@takes(
+    job_options,
+    high="Most replicas.  [default: devices of all agents]",
+    out="Where its files go; agents see the same.  [default: runs/NAME]",
+    port="Where its agents find it.",
+)
+def coordinator(words: JobWords, as_json: LogJson = False) -> int:
     """Run a job's coordinator alone; agents on its nodes run the replicas.
 
     One that has died is started again with the same command: what runs goes on meanwhile, and the
@@ -260,19 +177,8 @@ def coordinator(
     """
     from pliant.cli import start as starting  # what it needs is slow to import
 
-    given = {
-        "min_replicas": low,
-        "max_replicas": high,
-        "start_replicas": start,
-        "name": name,
-        "out": out,
-        "init": init,
-        "max_restarts": max_restarts,
-        "policy": policy.changes_of(elastic or []),
-        "port": port,
-    }
-    command, job = settings.read_command(target, arguments or [])
-    resolved = settings.resolve(given, os.environ, job)
+    command, job = settings.read_command(words.target, words.arguments)
+    resolved = settings.resolve(words.given, os.environ, job)
     return starting.coordinated(command, resolved, as_json=as_json)
 
 
