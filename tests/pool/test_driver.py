@@ -506,3 +506,44 @@ def test_who_waits_keeps_its_place_over_a_restart(play: Play) -> None:
         assert (await world.report("second", wanted=some(3))).replicas == 3
 
     play(scene)
+
+
+def test_what_the_dead_have_left_and_nobody_can_end_does_not_keep_a_pool_from_opening(
+    play: Play,
+) -> None:
+    """A process that the kernel does not let die, or that nobody can tell for certain."""
+
+    async def scene(world: World) -> None:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        await world.report("gpt", pid=process.pid)
+        process.communicate(b"\n")
+        lock = world.take(0, "somebody")
+        await world.reborn()
+
+        await world.tick(9)
+        assert world.driver.awaited() == ["gpt"]
+        await world.tick(2)
+
+        assert world.driver.awaited() == []
+        assert board_of(world.driver)["devices"][0]["is_blocked"]
+        assert (await world.report("other")).devices == (1,)
+        lock.release()
+        await world.tick(2)
+        assert not board_of(world.driver)["devices"][0]["is_blocked"]
+
+    play(scene)
+
+
+def test_a_pool_that_ends_before_everybody_has_reported_knows_who_keeps_devices(
+    play: Play,
+) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("gpt")
+        await world.report("cnn")
+        await world.reborn()
+        await world.report("gpt", holds=(0,), follows=offer)
+
+        assert world.driver.awaited() == ["cnn"]
+        assert world.driver.stop() == ["cnn", "gpt"]
+
+    play(scene)

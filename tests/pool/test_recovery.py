@@ -111,3 +111,12 @@ def test_devices_in_use_of_which_nothing_is_known_are_waited_for() -> None:
 
     assert not one.is_over(now_s=9.9, unaccounted={3})
     assert one.is_over(now_s=10.0, unaccounted={3})
+
+
+def test_of_one_that_the_file_does_not_know_no_revision_counts() -> None:
+    """The file was lost, and the clock went back meanwhile: new offers would seem the older."""
+    one = recovery()
+
+    hear(one, "gpt", 0, 1, pool="a life that nobody remembers", revision=10**12)
+
+    assert one.returned["gpt"].offer("new", size=8).revision == 1

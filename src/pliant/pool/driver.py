@@ -156,6 +156,8 @@ class Driver:
     def stop(self) -> list[str]:
         """End ``run`` soon; return the claimants that keep what they hold."""
         self._stopping.set()
+        if self.recovery is not None:
+            return sorted(self.recovery.holding)
         return sorted(name for name in allocation.claims(self.core) if self._owned(name))
 
     async def close(self) -> None:

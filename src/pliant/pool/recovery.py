@@ -2,8 +2,8 @@
 
 Owns the rule by which a pool hands nothing out twice: before it gives or takes anything, each
 claimant of the state file has reported, or its process is dead and its devices are free, or it was
-silent for too long and its devices are free.  Knows nothing of shares, and does no I/O: what is
-seen outside is passed in.
+waited for long enough.  What is in use even then is kept by who lives, and set aside of the dead.
+Knows nothing of shares, and does no I/O: what is seen outside is passed in.
 
     file: gpt {0,1,2}, cnn {3}     gpt reports holds {0,1} -> gpt {0,1}, 2 is left once it is free
                                    cnn is dead, 3 is free  -> forgotten
@@ -72,6 +72,11 @@ class Recovery:
         returned = {device for one in self.returned.values() for device in one.devices}
         return returned | {device for one in self.awaited.values() for device in one.devices}
 
+    @property
+    def holding(self) -> set[str]:
+        """Return the claimants that have devices, as far as is known."""
+        return self.awaited.keys() | {name for name, one in self.returned.items() if one.devices}
+
     def hear(self, name: str, report: Report, *, started: str, since: float) -> Returned:
         """Take note of what a claimant says it holds; a repeated report replaces the earlier."""
         known = self.known.get(name)
@@ -91,7 +96,7 @@ class Recovery:
             pid=report.pid,
             started=started,
             since=known.since if known else since,
-            revision=known.revision if known else report.revision,
+            revision=known.revision if known else 0,  # of a life that cannot be compared with
             devices=tuple(sorted(owned)),
             leaving=tuple(sorted(left & owned)),
             holds=report.holds,
@@ -116,15 +121,13 @@ class Recovery:
         remains = {}
         for name, claim in list(self.awaited.items()):
             uses = used(claim.devices)
-            if not is_alive(claim):
-                if uses:
-                    remains[name] = uses
-                else:
-                    del self.awaited[name]
-            elif now_s >= self.until_s:
+            is_dead, is_late = not is_alive(claim), now_s >= self.until_s
+            if is_dead and uses:
+                remains[name] = uses
+            if is_late or (is_dead and not uses):
                 del self.awaited[name]
-                if uses:  # it lives, and cannot be heard: it keeps what it has
-                    self.returned[name] = _as_before(claim)
+            if is_late and uses and not is_dead:  # it cannot be heard: it keeps what it has
+                self.returned[name] = _as_before(claim)
         return remains
 
     def is_over(self, *, now_s: float, unaccounted: set[int]) -> bool:
