@@ -342,6 +342,30 @@ def test_a_known_claim_goes_on_as_it_was_before_it_asked_for_the_impossible(play
     play(scene)
 
 
+def test_who_asks_for_the_impossible_again_and_again_is_logged_once(play: Play) -> None:
+    async def scene(world: World) -> None:
+        for _ in range(3):
+            await refused(world.report("gpt", wanted=some(9)))
+        assert len(world.records("refuse")) == len(world.records("asked")) == 1
+
+        await world.report("gpt")
+        await refused(world.report("gpt", wanted=some(9)))
+
+        assert len(world.records("refuse")) == 2
+
+    play(scene)
+
+
+def test_a_process_that_does_not_live_here_has_no_claim(play: Play) -> None:
+    async def scene(world: World) -> None:
+        said = await refused(world.report("gpt", pid=10**30))
+
+        assert said == f"process {10**30} of claim gpt does not live here"
+        await world.tick()
+
+    play(scene)
+
+
 def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> None:
     async def scene(world: World) -> None:
         wishes = Wishes(world.driver)
@@ -545,5 +569,79 @@ def test_a_pool_that_ends_before_everybody_has_reported_knows_who_keeps_devices(
 
         assert world.driver.awaited() == ["cnn"]
         assert world.driver.stop() == ["cnn", "gpt"]
+
+    play(scene)
+
+
+def test_what_is_given_back_counts_even_of_a_claim_that_asks_for_the_impossible(
+    play: Play,
+) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("gpt", wanted={"ask_replicas": 4})
+        used = [world.take(device, "gpt") for device in (0, 2, 3)]
+        await world.report("other", wanted=some(1, priority="urgent"))
+
+        await refused(
+            world.report(
+                "gpt",
+                wanted={"min_replicas": 9, "ask_replicas": 9},
+                holds=(0, 2, 3),
+                follows=offer,
+            )
+        )
+
+        assert (await world.report("other", wanted=some(1, priority="urgent"))).devices == (1,)
+        for lock in used:
+            lock.release()
+
+    play(scene)
+
+
+def test_what_nobody_runs_on_is_taken_before_what_was_given_last(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt", wanted={"ask_replicas": 2, "notice_s": 1.0})
+        await world.report("gpt", wanted={"ask_replicas": 4, "notice_s": 1.0})
+        used = [world.take(device, "gpt") for device in (0, 2, 3)]
+        await world.report("other", wanted=some(1, priority="urgent"))
+
+        await world.tick(2)
+
+        offer = await world.report("other", wanted=some(1, priority="urgent"))
+        assert offer.devices == (1,)
+        for lock in used:
+            lock.release()
+
+    play(scene)
+
+
+def test_a_withdrawal_of_an_earlier_process_ends_no_later_claim_of_its_name(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt")
+
+        await world.driver.withdraw("gpt", pid=os.getpid() + 1)
+        assert set(world.claims()) == {"gpt"}
+
+        await world.driver.withdraw("gpt", pid=os.getpid())
+        assert world.claims() == {}
+
+    play(scene)
+
+
+def test_a_report_that_was_overtaken_by_a_later_one_gives_nothing_back(play: Play) -> None:
+    async def scene(world: World) -> None:
+        two = {"ask_replicas": 2}
+        first = await world.report("gpt", wanted=two)
+        await Wishes(world.driver).set_devices(1)
+        fewer = await world.report("gpt", wanted=two, holds=(0, 1), follows=first)
+        assert fewer.replicas == 1
+        await Wishes(world.driver).set_devices(4)
+        again = await world.report("gpt", wanted=two, holds=(0, 1), follows=fewer)
+        assert again.replicas == 2
+        await world.report("gpt", wanted=two, holds=(0, 1), follows=again)
+
+        late = await world.report("gpt", wanted=two, holds=(0,), follows=fewer)
+
+        assert late.devices == (0, 1)
+        assert world.records("released") == []
 
     play(scene)

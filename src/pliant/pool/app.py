@@ -4,7 +4,7 @@ Owns paths, bodies and status codes.  Decides nothing; who may ask is decided by
 is handed in.
 
     PUT    /v1/claims/{name}                      a claimant's Report -> its Offer
-    DELETE /v1/claims/{name}                      it has ended
+    DELETE /v1/claims/{name}?pid=N                that process of it has ended
     GET    /v1/status  /v1/events?after=N         what is, what happened
     POST   /v1/devices  /v1/devices/{d}/cordon|uncordon|drain
     PUT    /v1/teams/{name}  /v1/classes/{name}   DELETE /v1/teams/{name}
@@ -98,9 +98,9 @@ def _add_claims(router: APIRouter, driver: Driver) -> None:
         return await _allowed(driver.report(name, body))
 
     @router.delete("/claims/{name}")
-    async def withdraw(name: Name) -> Done:
-        """Take note that a claimant has ended."""
-        await driver.withdraw(name)
+    async def withdraw(name: Name, pid: Annotated[int | None, Query(ge=1)] = None) -> Done:
+        """Take note that a claimant has ended, if it is still this process."""
+        await driver.withdraw(name, pid=pid)
         return Done(reason=f"{name} has ended")
 
 

@@ -45,6 +45,9 @@ class Claimant:
     is_gone: bool = False
     """It has ended, and what it used is waited for."""
 
+    followed: int = 0
+    """The newest revision of this life of the pool that it has reported; 0: none."""
+
     offer: Offer | None = None
     """The newest one that it was told; None: this life of the pool has told it nothing yet."""
 
@@ -60,9 +63,15 @@ class Claimant:
         """Return what it asks the core for."""
         return claim_of(self.name, self.wanted, since=self.since)
 
-    def hear(self, report: Report, *, now_s: float) -> None:
+    def has_overtaken(self, report: Report, *, life: str) -> bool:
+        """Whether it has sent a later report, which was heard first."""
+        return self.followed > (report.revision if report.pool == life else 0)
+
+    def hear(self, report: Report, *, now_s: float, life: str) -> None:
         """Take note of a report."""
         self.heard_s = now_s
+        if report.pool == life and self.offer is not None:
+            self.followed = min(report.revision, self.offer.revision)
         self.wanted = report.wanted
         self.url, self.token = report.url, report.token
         self.is_running = report.is_running

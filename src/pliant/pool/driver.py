@@ -117,6 +117,9 @@ class Driver:
         self._reasons: dict[str, list[str]] = {}
         """Why, of the actions that were not told yet."""
 
+        self._refused: dict[str, str] = {}
+        """Why, of who asked for the impossible last; who asks on and on is not logged again."""
+
         self._has_changed = True
         self._look_at_s = 0.0
         self._stopping = asyncio.Event()
@@ -184,8 +187,10 @@ class Driver:
         """Hear where a claimant stands; return what it may use.
 
         Raises:
-            RefusedError: it cannot have what it wants, or its name is taken.
+            RefusedError: it cannot have what it wants, its name is taken, or it has ended.
         """
+        if process_started(report.pid) is None:
+            raise RefusedError(f"process {report.pid} of claim {name} does not live here")
         until_s = self._clock.now_s() + ANSWER_S
         while True:
             if self._stopping.is_set():
@@ -201,12 +206,18 @@ class Driver:
                     raise
             await asyncio.sleep(TICK_S)
 
-    async def withdraw(self, name: str) -> None:
-        """Take note that a claimant has ended; one that is not known, too."""
+    async def withdraw(self, name: str, *, pid: int | None = None) -> None:
+        """Take note that a claimant has ended; one that is not known, too.
+
+        Args:
+            name: of the claimant.
+            pid: its process.  Another one that has the name by now does not end; None: whoever.
+        """
         async with self.changing():
             claimant = self.claimants.get(name)
-            if claimant is not None and not claimant.is_gone:
-                self._lose(claimant, "it has ended")
+            if claimant is None or claimant.is_gone or pid not in (None, claimant.pid):
+                return
+            self._lose(claimant, "it has ended")
 
     # --- reports --------------------------------------------------------------------
 
@@ -222,18 +233,21 @@ class Driver:
         if claimant is None:
             self._meet(name, report)
             return
-        before = claimant.wanted
-        claimant.hear(report, now_s=self._clock.now_s())
+        if claimant.has_overtaken(report, life=self.life):
+            return
+        before, refused = claimant.wanted, None
+        claimant.hear(report, now_s=self._clock.now_s(), life=self.life)
         if report.wanted != before:
             refused = self._refusal(self._apply(Asked(claim=claimant.claim)))
-            if refused is not None:
-                claimant.wanted = before
-                raise RefusedError(refused)
+        if refused is not None:
+            claimant.wanted = before
         back = claimant.given_back(report, self._owned(name), life=self.life) - claimant.leaving
         if back:
             claimant.leaving |= back
             self._touch(name)
         self._release(claimant)
+        if refused is not None:
+            raise RefusedError(refused)
 
     def _meet(self, name: str, report: Report) -> None:
         """Take up a claimant that is new."""
@@ -245,7 +259,7 @@ class Driver:
             since=self._wall(),
             heard_s=self._clock.now_s(),
         )
-        claimant.hear(report, now_s=claimant.heard_s)
+        claimant.hear(report, now_s=claimant.heard_s, life=self.life)
         refused = self._refusal(self._apply(Asked(claim=claimant.claim)))
         if refused is not None:
             raise RefusedError(refused)
@@ -350,15 +364,20 @@ class Driver:
             self._apply(Uncordoned(devices=tuple(sorted(idle))))
 
     def _overdue(self, overdue: Overdue) -> None:
-        """Choose what is ended of a claimant that has not left: what it was given last."""
+        """Choose what is ended of a claimant that has not left.
+
+        What nobody runs on, and then what it was given last.
+        """
         claimant = self.claimants.get(overdue.name)
         standing = allocation.standing(self.core, overdue.name)
         if claimant is None or standing is None:
             return
         drain = [device for device in standing.drain if device not in claimant.leaving]
+        others = set(standing.devices) - claimant.leaving - set(drain)
+        free = self._watch.free(others)
         newest = sorted(
-            set(standing.devices) - claimant.leaving - set(drain),
-            key=lambda device: (claimant.offered_at.get(device, 0), device),
+            others,
+            key=lambda device: (device in free, claimant.offered_at.get(device, 0), device),
             reverse=True,
         )
         missing = max(len(drain), overdue.excess - len(claimant.leaving))
@@ -464,6 +483,8 @@ class Driver:
     def _apply(self, event: Event) -> tuple[Action, ...]:
         """Let the core answer one event; note whom it concerns."""
         self.core, actions = allocation.step(self.core, event, now_s=self._clock.now_s())
+        if isinstance(event, Asked) and self._is_refused_again(event.claim.name, actions):
+            return actions
         self._has_changed = True
         if not isinstance(event, Ticked):
             self._log.write_value(event)
@@ -474,6 +495,13 @@ class Driver:
             if isinstance(action, Overdue):
                 self._overdue(action)
         return actions
+
+    def _is_refused_again(self, name: str, actions: tuple[Action, ...]) -> bool:
+        """Whether all that follows is a refusal in the same words as the last."""
+        before, refused = self._refused.pop(name, None), self._refusal(actions)
+        if refused is not None:
+            self._refused[name] = refused
+        return refused is not None and refused == before and len(actions) == 1
 
     def wish(self, event: Event) -> None:
         """Let the core answer a person.
