@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, offer.model_dump(mode="json"))
 
     def do_DELETE(self) -> None:
-        _, _, claim = self.path.rpartition("/")
+        _, _, claim = self.path.partition("?")[0].rpartition("/")
         with STATE.lock:
             STATE.offers.pop(claim, None)
             STATE.reports.pop(claim, None)

@@ -29,9 +29,8 @@ from types import FrameType
 from typing import Any
 
 import httpx
-from pydantic import ValidationError
 
-from pliant.cli.client import REFUSED, refusal
+from pliant.cli.client import UnheardError, offer_in
 from pliant.cli.pools import DEVICES, find_pool, pool_directory
 from pliant.cli.printing import say
 from pliant.core.errors import ConfigError
@@ -96,10 +95,6 @@ class ClaimConfig:
         )
 
 
-class _UnheardError(Exception):
-    """A report was not answered; the sentence says why."""
-
-
 class _Desk:
     """The conversation with the pool; the discovery record is read anew for each report."""
 
@@ -113,7 +108,7 @@ class _Desk:
 
         Raises:
             ConfigError: the pool refuses the claim.
-            _UnheardError: no answer.
+            UnheardError: no answer.
         """
         before = self.offer
         body = Report(
@@ -124,36 +119,30 @@ class _Desk:
             pid=os.getpid(),
             is_running=bool(holds),
         )
-        response = self._ask("PUT", body.model_dump(mode="json"))
-        if response.status_code == REFUSED:
-            raise ConfigError(refusal(response, response.json(), "pool"))
-        try:
-            response.raise_for_status()
-            self.offer = Offer.model_validate_json(response.content)
-        except (httpx.HTTPStatusError, ValidationError) as error:
-            raise _UnheardError(str(error).partition("\n")[0]) from error
+        self.offer = offer_in(self._ask("PUT", body.model_dump(mode="json")))
         return self.offer
 
     def withdraw(self) -> None:
         """Say that the claim is over; a pool that does not hear it finds the locks free."""
-        with contextlib.suppress(_UnheardError):
-            self._ask("DELETE", None)
+        with contextlib.suppress(UnheardError):
+            self._ask("DELETE", pid=os.getpid())
         self._http.close()
 
-    def _ask(self, method: str, body: object) -> httpx.Response:
+    def _ask(self, method: str, body: object = None, **query: int) -> httpx.Response:
         try:
             pool = find_pool(self._config.pool)
             return self._http.request(
                 method,
                 f"{pool.url}/v1/claims/{self._config.name}",
                 json=body,
+                params=query,
                 headers={"Authorization": f"Bearer {pool.token()}"},
             )
         except ConfigError as error:
-            raise _UnheardError(str(error)) from error
+            raise UnheardError(str(error)) from error
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
-            raise _UnheardError(f"pool {self._config.pool} does not answer: {said}") from error
+            raise UnheardError(f"pool {self._config.pool} does not answer: {said}") from error
 
 
 class _Voice:
@@ -231,7 +220,7 @@ def _wait(
     while True:
         try:
             offer = desk.report(_kept(desk.offer))
-        except _UnheardError as error:
+        except UnheardError as error:
             voice.tell("waiting", f"waiting: {error}")
         else:
             if offer.replicas >= config.devices and not offer.suspend:
@@ -362,7 +351,7 @@ def _other(
     """
     try:
         offer = desk.report(devices)
-    except _UnheardError as error:
+    except UnheardError as error:
         voice.tell("alone", f"the devices stay yours, and the pool is looked for: {error}")
         return None
     except ConfigError as error:  # it does not know, or does not want, this claim any more

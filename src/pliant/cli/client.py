@@ -9,15 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
 from pliant.cli.discovery import Served
 from pliant.core.errors import ConfigError
+from pliant.wire.pool import Offer
 
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""
 
 TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
+
+
+class UnheardError(Exception):
+    """A report to a pool has not been answered with an offer yet; the sentence says why."""
 
 
 class Caller:
@@ -90,6 +96,27 @@ class Client(Caller):
     def suspend(self) -> dict[str, Any]:
         """Stop the job at the next step boundary, with a checkpoint."""
         return self.ask("POST", "/v1/suspend", {})
+
+
+def offer_in(response: httpx.Response) -> Offer:
+    """Return the offer that a pool has answered a report with.
+
+    Raises:
+        ConfigError: it refuses the claim.
+        UnheardError: it has no offer now.
+    """
+    if response.is_success:
+        try:
+            return Offer.model_validate_json(response.content)
+        except ValidationError as error:
+            said = str(error).partition("\n")[0]
+            raise UnheardError(f"the pool answered with what is no offer: {said}") from error
+    try:
+        values = response.json()
+    except ValueError:
+        values = None
+    sentence = refusal(response, values, "pool")
+    raise ConfigError(sentence) if response.status_code == REFUSED else UnheardError(sentence)
 
 
 def refusal(response: httpx.Response, values: object, kind: str) -> str:

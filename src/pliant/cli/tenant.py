@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from pliant.agent.agent import Agent
-from pliant.cli.client import REFUSED, refusal
+from pliant.cli.client import UnheardError, offer_in
 from pliant.cli.pools import DEVICES, PoolPlace, find_pool, pool_directory
 from pliant.core import tenancy
 from pliant.core.errors import ConfigError
@@ -50,10 +50,6 @@ ANSWER_S = 5.0
 
 NEWS = frozenset({"decision", "spare", "saved"})
 """Kinds of records after which a job may want something else of its pool."""
-
-
-class _UnheardError(Exception):
-    """A report has not been answered with an offer; the sentence says why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +112,7 @@ class Tenant:
         async with self._http:
             try:
                 await self._report()
-            except _UnheardError as error:
+            except UnheardError as error:
                 raise ConfigError(str(error)) from None
             self._talking = asyncio.create_task(self._talk())
             try:
@@ -141,7 +137,7 @@ class Tenant:
             silence = ""
             try:
                 await self._report()
-            except _UnheardError as error:
+            except (UnheardError, ConfigError) as error:
                 silence = str(error)
             if bool(silence) != bool(self._silence):
                 self._silence = silence
@@ -151,39 +147,32 @@ class Tenant:
         """Say where the job stands, and follow the answer.
 
         Raises:
-            _UnheardError: nobody answered, or the pool does not take the claim.
+            ConfigError: the pool does not take the claim.
+            UnheardError: nobody answered, or the pool has no offer now.
         """
         self._sent = report = self._standing()
-        response = await self._ask("PUT", report.model_dump(mode="json"))
-        try:
-            if response.status_code == REFUSED:
-                raise _UnheardError(refusal(response, response.json(), "pool"))
-            response.raise_for_status()
-            offer = Offer.model_validate_json(response.content)
-        except (httpx.HTTPStatusError, ValueError) as error:
-            said = str(error).partition("\n")[0]
-            raise _UnheardError(f"pool {self._place.name} did not answer: {said}") from error
-        self._take(offer)
+        self._take(offer_in(await self._ask("PUT", report.model_dump(mode="json"))))
 
     async def _withdraw(self) -> None:
         """Tell the pool that the job is over; one that does not hear it finds the locks free."""
-        with contextlib.suppress(_UnheardError):
-            await self._ask("DELETE")
+        with contextlib.suppress(UnheardError):
+            await self._ask("DELETE", pid=os.getpid())
 
-    async def _ask(self, method: str, body: object = None) -> httpx.Response:
+    async def _ask(self, method: str, body: object = None, **query: int) -> httpx.Response:
         try:
             pool = find_pool(self._place.name)
             return await self._http.request(
                 method,
                 f"{pool.url}/v1/claims/{self._job}",
                 json=body,
+                params=query,
                 headers={"Authorization": f"Bearer {pool.token()}"},
             )
         except ConfigError as error:
-            raise _UnheardError(str(error)) from error
+            raise UnheardError(str(error)) from error
         except httpx.HTTPError as error:
             said = str(error) or type(error).__name__
-            raise _UnheardError(f"pool {self._place.name} did not answer: {said}") from error
+            raise UnheardError(f"pool {self._place.name} did not answer: {said}") from error
 
     def _standing(self) -> Report:
         life, now = self._life, self._tenancy
