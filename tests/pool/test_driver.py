@@ -645,3 +645,22 @@ def test_a_report_that_was_overtaken_by_a_later_one_gives_nothing_back(play: Pla
         assert world.records("released") == []
 
     play(scene)
+
+
+def test_a_device_whose_user_nobody_can_tell_is_waited_for_and_that_is_said(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt")
+        lock = world.take(0, "gpt")
+        os.ftruncate(lock.fd, 0)
+
+        await world.driver.withdraw("gpt")
+        await world.tick(3)
+
+        [told] = world.records("not_ended")
+        assert (told["name"], told["device"]) == ("gpt", 0)
+        assert (await world.report("other")).devices == (1,)
+        lock.release()
+        await world.tick()
+        assert set(world.claims()) == {"other"}
+
+    play(scene)

@@ -109,6 +109,17 @@ def test_a_command_that_does_not_end_when_its_claim_dies_is_ended(here: Box) -> 
     until(lambda: here.status()["free"] == 2, "the pool has noticed")
 
 
+def test_what_a_command_leaves_behind_is_ended(here: Box) -> None:
+    here.start_pool("--devices", "1", grace_s=0.3)
+
+    code, said = here.run("claim", "1", "--name", "mine", "--", "sh", "-c", "sleep 60 & exit 0")
+
+    assert (code, said.splitlines()[-1]) == (0, "the command has ended; device 0 is given back")
+    until(lambda: here.used() == set(), "the device is free")
+    assert [record["name"] for record in here.records("ended")] == ["mine"]
+    until(lambda: here.status()["free"] == 1, "the pool has noticed")
+
+
 def test_the_exit_code_is_the_commands(here: Box) -> None:
     here.start_pool("--devices", "2")
 

@@ -76,7 +76,6 @@ def test_dying_frees_a_device(tmp_path: Path, start: Starter) -> None:
     lock.release()
     lock.release()
     assert is_free(tmp_path, 3)
-    assert claim_on(tmp_path, 3) == ""
 
 
 def test_a_look_does_not_keep_anybody_from_a_device(tmp_path: Path) -> None:
@@ -101,6 +100,18 @@ def test_who_shares_a_lock_holds_the_device_as_well(tmp_path: Path, start: Start
     assert [found.pid for found in holders(tmp_path, 3)] == [child]
     assert end_holders(tmp_path, 3, claim="gpt") == [child]
     assert freed(tmp_path)
+
+
+def test_who_still_shares_a_lock_that_was_given_back_is_known(tmp_path: Path) -> None:
+    lock = take(tmp_path, 3, claim="gpt")
+    assert lock is not None
+    child = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd])
+
+    lock.release()
+
+    assert [found.pid for found in holders(tmp_path, 3)] == [child.pid]
+    assert end_holders(tmp_path, 3, claim="gpt") == [child.pid]
+    assert child.wait(5) == -9
 
 
 def test_only_who_took_the_device_for_that_claim_is_ended(tmp_path: Path, start: Starter) -> None:

@@ -67,7 +67,8 @@ class Watch:
     async def end_overdue(self, *, now_s: float) -> None:
         """End what should have left by now."""
         for device, eviction in list(self._evictions.items()):
-            if locks.is_free(self._directory, device) or self.claim_on(device) != eviction.claim:
+            is_anothers = self.claim_on(device) not in (eviction.claim, "")  # "": being written
+            if is_anothers or locks.is_free(self._directory, device):
                 del self._evictions[device]
             elif now_s >= eviction.due_s:
                 await self._end(device, eviction)

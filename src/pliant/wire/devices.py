@@ -3,7 +3,7 @@
 Owns how a process takes a device, how another sees whether it is taken, and how one that must go
 is ended without ever ending a stranger.  Knows nothing of pools or offers, and decides nothing.
 
-    <directory>/3.lock    an exclusive flock; inside, for people: {"claim": "gpt", "pid": 4711}
+    <directory>/3.lock    an exclusive flock; who took it last is inside: {"claim": "gpt", "pid": 7}
 
 The kernel frees a lock when the last process that shares it has died, so that a device cannot stay
 taken, and two processes that ask cannot both have it.  Whose lock it is says the kernel as well
@@ -58,10 +58,11 @@ class DeviceLock:
         self.fd = fd
 
     def release(self) -> None:
-        """Give the device back; a second call does nothing."""
+        """Give the device back; a second call does nothing.
+
+        What is written in the file stays: a process that shares the lock still is told by it.
+        """
         if self.fd >= 0:
-            with suppress(OSError):
-                os.ftruncate(self.fd, 0)
             os.close(self.fd)
             self.fd = -1
 
