@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pliant.cli import discovery
+from pliant.cli.discovery import RuntimeFiles, Served, write_privately
 from pliant.cli.jobs import find_job, find_run, jobs_directory, running_jobs
 from pliant.core.errors import ConfigError
 
@@ -68,6 +70,62 @@ def test_records_of_the_gone_are_removed_by_whoever_looks(tmp_path: Path) -> Non
 
     assert [job.name for job in running_jobs(tmp_path)] == ["new"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.token"]
+
+
+def test_who_has_the_process_id_of_one_that_is_gone_is_not_taken_for_it(tmp_path: Path) -> None:
+    """After a reboot the ids are soon given again, and the records are still there."""
+    path = record(tmp_path, "gpt", os.getpid()) / "gpt.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"began": "1"}))
+
+    assert running_jobs(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_is_written_meanwhile_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has seen that the process is dead, and the next of its name writes before it removes."""
+    record(tmp_path, "gpt", gone())
+    files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
+    read, writers = discovery._read, list[RuntimeFiles]()
+
+    def slow(kind: str, path: Path) -> Served | None:
+        one = read(kind, path)
+        if not writers:
+            writers.append(files)
+            files.write(url="http://new", token="new", out=tmp_path)
+        return one
+
+    monkeypatch.setattr(discovery, "_read", slow)
+    running_jobs(tmp_path)
+
+    job = find_job("gpt", tmp_path)
+    assert (job.url, job.token()) == ("http://new", "new")
+
+
+def test_whoever_removes_records_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "WRITE_S", 0.05)
+    record(tmp_path, "old", gone())
+    files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
+    with discovery._alone(tmp_path, within_s=0) as is_alone:
+        assert is_alone
+        assert running_jobs(tmp_path) == []
+        files.write(url="http://new", token="new", out=tmp_path)
+        assert (tmp_path / "old.json").exists()
+
+    assert [job.name for job in running_jobs(tmp_path)] == ["gpt"]
+    assert not (tmp_path / "old.json").exists()
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gpt.token").mkdir()
+
+    with pytest.raises(OSError, match="directory"):
+        write_privately(tmp_path / "gpt.token", "secret")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt.token"]
 
 
 def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_path: Path) -> None:

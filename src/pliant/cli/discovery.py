@@ -6,24 +6,34 @@ talk to it.  Knows nothing of what is served.
     <state>/pliant/jobs/gpt.json       {"job": "gpt", "url": ..., "pid": ..., "out": ..., ...}
     <state>/pliant/jobs/gpt.token      for this user only
     <state>/pliant/pools/default.json  {"pool": "default", ...}
+
+Who looks removes what the dead have left.  That nobody removes what a process that follows is just
+writing, the lock of the directory sees to; it is held for the moment of either.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
-from pliant.wire.processes import process_started
+from pliant.wire.processes import process_lives, process_started
 
 STARTED_S = 60.0
 """A token without a record is of what was killed, if it is as old as that, in seconds."""
+
+WRITE_S = 2.0
+"""How long a record waits for who removes others, in seconds; it is written all the same then."""
+
+AGAIN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,14 @@ class Served:
 
     started: float
     token_file: Path
+    began: str = ""
+    """When its process began (``wire.processes``): ids are used again, after a reboot soon.  Empty:
+    the record is of an earlier version."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process does."""
+        return process_started(self.pid) is not None and process_lives(self.pid, self.began)
 
     def token(self) -> str:
         """Read the token that its REST interface asks for.
@@ -80,20 +98,22 @@ class RuntimeFiles:
             self.kind: self.record.stem,
             "url": url,
             "pid": os.getpid(),
+            "began": process_started(os.getpid()) or "",
             "started": time.time(),
             "out": str(out.absolute()),
         }
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for path, text in ((self.token, token), (self.record, json.dumps(values))):
-                write_privately(path, text)
+            with _alone(self.record.parent, within_s=WRITE_S):
+                write_privately(self.token, token)
+                write_privately(self.record, json.dumps(values))
         except OSError as error:
             sentence = f"{self.record.parent} cannot be written: {error.strerror}"
             raise ConfigError(sentence) from error
 
     def remove(self) -> None:
         """Remove what ``write`` wrote, if it is still this process's."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, ValueError, KeyError):
             if json.loads(self.record.read_text())["pid"] == os.getpid():
                 self.token.unlink(missing_ok=True)
                 self.record.unlink()  # last: whoever finds it alone knows what to remove
@@ -109,35 +129,73 @@ def directory_of(kind: str, environ: Mapping[str, str] | None = None) -> Path:
 def served(kind: str, directory: Path | None = None) -> list[Served]:
     """Return what is served, oldest first; remove the records of what is gone."""
     directory = directory_of(kind) if directory is None else directory
-    found = []
-    for path in sorted(directory.glob("*.json")):
-        one = _read(kind, path)
-        if one is not None and process_started(one.pid) is not None:
-            found.append(one)
-        elif one is not None:
-            for stale in (one.token_file, path):
-                with suppress(OSError):
-                    stale.unlink()
-    _sweep(directory)
-    return sorted(found, key=lambda one: one.started)
+    records = {path: _read(kind, path) for path in directory.glob("*.json")}
+    found = [one for one in records.values() if one is not None and one.lives]
+    stale = [path for path, one in records.items() if one is not None and not one.lives]
+    if stale or any(_is_orphan(token) for token in directory.glob("*.token")):
+        with suppress(OSError), _alone(directory, within_s=0) as is_alone:
+            if is_alone:  # else whoever looks next removes them
+                _sweep(kind, directory, stale)
+    return sorted(found, key=lambda one: (one.started, one.name))
 
 
 def write_privately(path: Path, text: str) -> None:
     """Write a file that only this user can read, whole or not at all."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-    fresh.replace(path)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
-def _sweep(directory: Path) -> None:
-    """Remove the tokens of what was killed before it could be found."""
+@contextlib.contextmanager
+def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
+    """Keep others from writing or removing records meanwhile; yield whether that is so."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        pause, until_s = threading.Event(), time.monotonic() + within_s
+        while not (is_alone := _locks(fd)) and time.monotonic() < until_s:
+            pause.wait(AGAIN_S)
+        yield is_alone
+    finally:
+        os.close(fd)
+
+
+def _locks(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without such locks: nothing to wait for
+    return True
+
+
+def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:
+    """Remove the records of the dead, and the tokens of what was killed before it was found."""
+    for path in stale:
+        one = _read(kind, path)
+        if one is None or one.lives:  # another has been written since
+            continue
+        for left in (one.token_file, path):
+            with suppress(OSError):
+                left.unlink()
     for token in directory.glob("*.token"):
-        with suppress(OSError):
-            is_old = time.time() - token.stat().st_mtime > STARTED_S
-            if is_old and not token.with_suffix(".json").exists():
-                token.unlink()
+        if _is_orphan(token):
+            token.unlink(missing_ok=True)
+
+
+def _is_orphan(token: Path) -> bool:
+    """Whether a token is of what was killed before it could be found."""
+    try:
+        is_old = time.time() - token.stat().st_mtime > STARTED_S
+    except OSError:
+        return False
+    return is_old and not token.with_suffix(".json").exists()
 
 
 def _read(kind: str, path: Path) -> Served | None:
@@ -151,6 +209,7 @@ def _read(kind: str, path: Path) -> Served | None:
             out=Path(values["out"]),
             started=float(values["started"]),
             token_file=path.with_suffix(".token"),
+            began=str(values.get("began", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # being written, or not ours
