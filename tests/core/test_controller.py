@@ -401,9 +401,21 @@ class AnyOrder(RuleBasedStateMachine):
     def sets_another_policy(self, policy: ElasticPolicy) -> None:
         self.feed(PolicySet(policy=policy))
 
-    @rule(replicas=st.integers(MIN, 6), notice_s=st.none() | st.floats(0, 60))
-    def is_offered(self, replicas: int, notice_s: float | None) -> None:
-        self.feed(Offered(replicas=replicas, notice_s=notice_s))
+    @rule(
+        data=st.data(),
+        replicas=st.integers(MIN, 6),
+        notice_s=st.none() | st.floats(0, 60),
+        is_without_one=st.booleans(),
+    )
+    def is_offered(
+        self,
+        data: st.DataObject,
+        replicas: int,
+        notice_s: float | None,
+        is_without_one: bool,
+    ) -> None:
+        leave = (self.anyone(data),) if is_without_one else ()
+        self.feed(Offered(replicas=replicas, notice_s=notice_s, leave=leave))
 
     @rule(data=st.data(), notice_s=st.floats(0, 60))
     def drain(self, data: st.DataObject, notice_s: float) -> None:

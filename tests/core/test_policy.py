@@ -18,6 +18,7 @@ from pliant.core.policy import (
     objection,
     require_slots,
 )
+from pliant.core.thrashing import Pace
 
 counts = st.integers(1, 9)
 maybe = st.none() | counts
@@ -42,6 +43,7 @@ views = st.builds(
     offered=st.none() | st.integers(0, 9),
     reclaimed=st.integers(0, 3),
     leaving=st.integers(0, 3),
+    taken=st.integers(0, 3),
 )
 
 
@@ -134,6 +136,17 @@ def test_a_size_falls_until_those_have_left_who_are_too_many() -> None:
     assert choose(policy, leaving=4, offered=3).reason == (
         "grow from 2 to 3 replicas: 8 wanted, room for 3"
     )
+
+
+def test_a_device_taken_back_makes_the_size_fall_unless_another_takes_its_place() -> None:
+    policy, pace = ElasticPolicy(max_replicas=8), Pace(settled=4)
+
+    assert choose(policy, num_replicas=3, taken=1, offered=3, pace=pace).reason == (
+        "shrink from 4 to 3 replicas: 8 wanted, room for 3"
+    )
+    for num_replicas in (3, 4):  # before and after the replacement is started
+        decision = choose(policy, num_replicas=num_replicas, taken=1, offered=4, pace=pace)
+        assert decision.reason == "stay at 4 replicas: 8 wanted, room for 4"
 
 
 def test_more_is_asked_for_than_there_is_room() -> None:

@@ -159,10 +159,27 @@ def test_a_device_that_is_drained_is_left_for_another(tmp_path: Path, pool: Fake
         pool.wait_for("job", lambda report: report.holds == (0, 4))
         job.wait_for(lambda: sorted(pool.users()) == [0, 4], "the replacement runs")
         (leaver,) = (name for name, device in devices_of(job).items() if device == 1)
-        assert [r["replicas"] for r in job.records("reclaimed")] == [[leaver]]
+        assert [r["leave"] for r in job.records("offered") if r["leave"]] == [[leaver]]
 
         pool.offer("job", 0, 4, 1, 2, reason="it is back")
         job.wait_for(lambda: sorted(pool.users()) == [0, 1, 2, 4], "all are used again")
+
+
+def test_of_a_device_that_is_drained_for_nothing_only_its_replica_leaves(
+    tmp_path: Path, pool: FakePool
+) -> None:
+    pool.offer("job", 0, 1, 2)
+    with counting(tmp_path) as job:
+        wait_for_members(job, "r1", "r2", "r3")
+        (leaver,) = (name for name, device in devices_of(job).items() if device == 0)
+
+        pool.offer("job", 1, 2, reason="device 0 is drained")
+        pool.wait_for("job", lambda report: report.holds == (1, 2))
+
+        job.wait_for(lambda: job.records("exited"), "one has left")
+        job.wait_for_steps(len(job.records("commit")) + 5)
+        assert [record["replica"] for record in job.records("exited")] == [leaver]
+        assert sorted(pool.users()) == [1, 2]
 
 
 def test_a_worker_whose_device_a_stranger_has_runs_elsewhere(

@@ -35,7 +35,6 @@ from pliant.core.tenancy import Admission, Tenancy
 from pliant.core.vocabulary import (
     NodeJoined,
     Offered,
-    Reclaimed,
     ReplicaId,
     SuspendRequested,
 )
@@ -302,13 +301,12 @@ class Tenant:
             life.devices = self.pool_devices
             driver.put(NodeJoined(node=life.agent.node, devices=life.devices))
         offered = Offered(replicas=now.room, notice_s=offer.notice_s, reason=offer.reason)
-        if offered != life.offered:
-            life.offered = offered
-            driver.put(offered)
         leaving = {name for device, name in life.agent.used.items() if device in now.unwanted}
-        if fresh := leaving - life.leaving:
+        fresh = leaving - life.leaving
+        if offered != life.offered or fresh:  # one event: else another would leave for the offer
+            life.offered = offered
             life.leaving |= fresh
-            driver.put(Reclaimed(replicas=tuple(sorted(fresh)), notice_s=offer.notice_s))
+            driver.put(replace(offered, leave=tuple(sorted(fresh))))
 
     # --- for people ---------------------------------------------------------------------
 

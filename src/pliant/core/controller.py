@@ -215,10 +215,13 @@ def _on_request(turn: Turn, event: PeopleEvent) -> None:
             _on_stop(turn, StopKind.STOP)
         case SuspendRequested(reason=reason):
             _on_suspend(turn, reason)
-        case Offered(replicas=replicas, notice_s=notice, reason=reason):
+        case Offered(replicas=replicas, notice_s=notice, reason=reason, leave=names):
             turn.job = replace(
                 turn.job, offered=replicas, offer_notice_s=notice, offer_reason=reason
             )
+            leave_s = turn.settings.policy.graceful_shutdown_timeout_s if notice is None else notice
+            for name in names:
+                let_leave(turn, name, leave_s, "reclaimed", is_reclaimed=True)
         case PolicySet():
             if not _is_too_late(turn):
                 sizing.set_policy(turn, event)

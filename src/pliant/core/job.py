@@ -397,13 +397,12 @@ def view(job: Job) -> View:
     """
     spares = job.decision.spare_replicas if job.decision else 0
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
-    leaving = sum(
-        replica.state is ReplicaState.LEAVING and not replica.is_reclaimed
-        for replica in job.replicas.values()
-    )
+    leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
+    taken = sum(replica.is_reclaimed for replica in leavers)
     return View(
         num_replicas=max(0, len(live(job)) - spares),
-        leaving=leaving,
+        leaving=len(leavers) - taken,
+        taken=taken,
         devices=sum(job.nodes.values()),
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,

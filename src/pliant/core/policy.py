@@ -49,6 +49,9 @@ class View:
     leaving: int = 0
     """Replicas that still train, though they are too many or drained: they leave at a boundary."""
 
+    taken: int = 0
+    """Replicas that still train on devices that the outside takes back; others may follow them."""
+
     devices: int
     """Replicas that the nodes can run at a time, in all."""
 
@@ -172,6 +175,7 @@ def decide(view: View, policy: ElasticPolicy, *, now_s: float) -> Decision:
     now = view.num_replicas
     if target <= now and not held_back:  # the fall lasts until they have left
         now += view.leaving
+    now = max(now, min(view.num_replicas + view.taken, settled))
     return Decision(
         ask_replicas=case.wanted + policy.spares,
         target_replicas=target,

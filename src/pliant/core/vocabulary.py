@@ -490,6 +490,9 @@ class Offered:
     reason: str = ""
     """For people: who took or gave it, and why."""
 
+    leave: tuple[ReplicaId, ...] = ()
+    """Whose devices are not among those it is offered: they leave, as if reclaimed with it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed:

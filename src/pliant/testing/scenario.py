@@ -251,6 +251,9 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
                 replicas=int(rest[0]),
                 notice_s=None if given is None else float(given),
                 reason=options.get("reason", ""),
+                leave=tuple(
+                    ReplicaId(name) for name in options.get("leave", "").split(",") if name
+                ),
             )
         case "reclaim":
             return Reclaimed(replicas=tuple(names), notice_s=float(options["notice_s"]))
