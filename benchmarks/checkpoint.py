@@ -66,7 +66,7 @@ MODELS = {
         slots=1,
         micro_batch=1,
         length=8,
-        every=4,
+        every=6,
         is_crowded=True,
         replicas=(1,),
     ),
