@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +115,23 @@ def test_the_next_writer_closes_a_torn_line(tmp_path: Path) -> None:
     reading = read(path)
     assert [record["kind"] for record in reading.records] == ["a", "b"]
     assert (reading.torn, reading.skipped) == (False, 1)
+
+
+def test_a_line_for_which_the_disk_had_no_room_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = clocked(path)
+    log.write("a")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, before[1]))
+    try:
+        log.write("b")
+        with pytest.raises(OSError, match="large"):
+            log.write("c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    log.write("d")
+
+    assert [record["kind"] for record in read(path).records] == ["a", "d"]
 
 
 @given(st.lists(st.dictionaries(st.text(), json_values, max_size=3), max_size=5), st.data())

@@ -99,7 +99,8 @@ class EventLog:
     """Appends records to one file; a record is on its way to disk when ``write`` returns.
 
     Every line goes out in a single write, so a killed process leaves at most one torn line, at the
-    end; the next writer closes that line before it appends.  Two writers do not tear each other's
+    end; the next writer closes that line before it appends, and so does the next line after one for
+    which the disk had no room.  Two writers do not tear each other's
     lines; whose lines count is for the reader (``Succession``).
     """
 
@@ -120,8 +121,7 @@ class EventLog:
         self._listeners: list[Listener] = []
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+        self._is_torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener`` with every later record, after it was written."""
@@ -145,10 +145,16 @@ class EventLog:
         if self._incarnation is not None:
             record["incarnation"] = self._incarnation
         record.update({name: plain(value) for name, value in values.items()})
-        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        self._append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         for listener in self._listeners:
             listener(record)
         return record
+
+    def _append(self, line: bytes) -> None:
+        """Write a line, on a line of its own even if the disk was full in the midst of the last."""
+        line = b"\n" + line if self._is_torn else line
+        self._is_torn = True
+        self._is_torn = os.write(self._fd, line) < len(line)
 
     def write_value(self, value: object, /, **more: Any) -> Record:
         """Append a core event, command or decision under its own name.
@@ -245,17 +251,18 @@ def parse(data: bytes) -> Reading:
 def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:
     """Yield (offset after it, record) for each whole line from ``offset`` on; does not wait."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        file = path.open("rb")
     except FileNotFoundError:
         return
-    while (end := data.find(b"\n")) >= 0:
-        line, data = data[:end], data[end + 1 :]
-        offset += end + 1
-        record = _record(line)
-        if record is not None:
-            yield offset, record
+    with file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            record = _record(line)
+            if record is not None:
+                yield offset, record
 
 
 def _record(line: bytes) -> Record | None:
