@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from pliant.observe.log import EventLog, Record, read
+from pliant.observe.log import Record, read
 from pliant.pool import push
 from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, PoolSettings, RefusedError
+from pliant.pool.journal import Journal
 from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.state import SavedPool, StateFile
@@ -64,7 +65,7 @@ class World:
     def __post_init__(self) -> None:
         self.walls = itertools.count(1000)
         self.state = StateFile(self.directory / "state.json")
-        self.log = EventLog(self.directory / "events.jsonl", job="default")
+        self.log = Journal(self.directory / "events.jsonl", job="default")
         self.pushes = Pushes()
         self.driver = self.born()
 
@@ -180,6 +181,35 @@ def test_nothing_is_handed_out_while_the_state_cannot_be_written(
         assert [offer.devices for _, offer in world.pushes.pushed] == [(0,)]
         assert board_of(world.driver)["failure"] is None
         assert len(world.records("not_written")) == 1
+
+    play(scene)
+
+
+def test_a_log_that_cannot_be_written_costs_records_and_not_the_pool(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt")
+        file, full = os.dup(world.log._fd), os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, world.log._fd)
+
+        assert (await world.report("other", wanted={"ask_replicas": 2})).devices == (1, 2)
+        await world.tick()
+        os.dup2(file, world.log._fd)
+        await world.driver.withdraw("other")
+
+        kinds = [one["kind"] for one in read(world.directory / "events.jsonl").records]
+        assert kinds == [
+            "opened",
+            "asked",
+            "grant",
+            "records_lost",
+            "gone",
+            "withdrawn",
+            "released",
+        ]
+        [lost] = world.records("records_lost")
+        assert lost["number"] == 2
+        for fd in (file, full):
+            os.close(fd)
 
     play(scene)
 

@@ -21,11 +21,13 @@ from pathlib import Path
 from pliant.cli.discovery import RuntimeFiles
 from pliant.cli.hosting import locked, log_path
 from pliant.cli.pools import DEVICES, pool_directory, running_pools
+from pliant.cli.printing import while_heard
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog, Record
 from pliant.pool import push
 from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.driver import Driver, PoolSettings, RefusedError
+from pliant.pool.journal import Journal
 from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.state import Given, SavedPool, StateFile
@@ -128,8 +130,8 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         state = StateFile(out / "state.json")
         found = state.read()
         saved = _begun(config, found)
-        log = EventLog(log_path(out), job=config.name)
-        log.subscribe(listener)
+        log = Journal(log_path(out), job=config.name)
+        log.subscribe(while_heard(listener))
         with contextlib.closing(log):
             driver = _driver(config, saved, state, log, out)
             await _serve(driver, config, saved, log, sock, follows=found is not None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -35,3 +37,24 @@ def move(one: Record) -> None:
     told = move_of(one)
     if told is not None:
         print(f"{clock(told.at)}  {sentence(told)}", flush=True)
+
+
+def while_heard(listener: Callable[[Record], None]) -> Callable[[Record], None]:
+    """Tell a listener that prints until its reader is gone, whose end is not the end of who tells.
+
+    A closed terminal, ``pliant pool start | head``.
+    """
+    is_heard = True
+
+    def tell(one: Record) -> None:
+        nonlocal is_heard
+        try:
+            if is_heard:
+                listener(one)
+        except OSError:
+            is_heard = False
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)  # for what is in the buffer still
+            os.close(nowhere)
+
+    return tell

@@ -11,6 +11,7 @@ Kinds of a pool's log beside the core's events and actions (``core.allocation.vo
     not_ended     name, device, reason
     complaint     reason; what the capacity follows cannot be read
     not_written   reason; the state cannot be written
+    records_lost  number; of records that could not be written before this one
     pool_stopped  name, keeping
 """
 
