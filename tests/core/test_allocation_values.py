@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core.allocation import demand, state
+from pliant.core.allocation import Asked, demand, new_pool, standing, state, step
 from pliant.core.allocation.ordered import Directory, Ordered
 from pliant.core.allocation.vocabulary import Claim
 
@@ -99,6 +99,33 @@ def test_a_claim_goes_up_and_down_through_the_same_sizes(
         assert fall.loss >= 0.0
         down.append(down[-1] - fall.less)
     assert down[::-1] == met
+
+
+@settings(max_examples=60)
+@given(slots=st.integers(1, 300), share=st.integers(1, 300), top=st.integers(1, 400))
+def test_sizes_that_may_be_the_best_are_those_with_fewer_turns(
+    slots: int, share: int, top: int
+) -> None:
+    turns = range(math.ceil(slots / share) - 1, 0, -1)
+    sizes = sorted({math.ceil(slots / each) for each in turns})
+
+    found = demand._useful(None, top, slots, share, share + 1)
+
+    assert found == tuple(size for size in sizes if size <= top)
+
+
+@pytest.mark.parametrize("slots", [None, 100_000_000])
+def test_whoever_asks_for_far_too_much_keeps_nobody_waiting(slots: int | None) -> None:
+    """It is decided in the time of the test; each device one by one would take hours."""
+    pool = new_pool(8)
+    for claim in (
+        Claim(name="low", priority="low", ask_replicas=8),
+        Claim(name="greedy", ask_replicas=10**12, num_slots=slots),
+    ):
+        pool, _ = step(pool, Asked(claim=claim), now_s=0.0)
+
+    held = [standing(pool, name) for name in ("greedy", "low")]
+    assert [one.share for one in held if one is not None] == [7, 1]
 
 
 def test_one_more_device_is_worth_less_to_whoever_has_more() -> None:

@@ -45,7 +45,7 @@ class Wanted(_Body):
     sizes: tuple[int, ...] | None = None
     """The only sizes that it takes, ascending; None: any between the two."""
 
-    num_slots: Annotated[int, Field(ge=1)] | None = None
+    num_slots: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """K of its step, once known: what one more replica is worth follows from it."""
 
     can_suspend: bool = False

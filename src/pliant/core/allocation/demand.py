@@ -105,11 +105,18 @@ def _next(sizes: Sizes, share: int) -> int:
 def _useful(
     sizes: Sizes, top: int, num_slots: int | None, share: int, above: int
 ) -> tuple[int, ...]:
-    """Return the sizes that may be the best to head for, ascending."""
+    """Return the sizes that may be the best to head for, ascending: those with fewer turns."""
     if sizes is not None:
         return tuple(size for size in sizes if share < size <= top)
     if num_slots is None:
         return (above,)
-    fewer_turns = range(math.ceil(num_slots / share) - 1, 0, -1)
-    found = dict.fromkeys(math.ceil(num_slots / turns) for turns in fewer_turns)
-    return tuple(size for size in found if size <= top)
+    found: list[int] = []
+    turns = _ceil(num_slots, share)
+    while turns > 1 and (size := _ceil(num_slots, turns - 1)) <= top:
+        found.append(size)
+        turns = _ceil(num_slots, size)  # as many as a step of that size takes: others come to it
+    return tuple(found)
+
+
+def _ceil(whole: int, parts: int) -> int:
+    return -(-whole // parts)

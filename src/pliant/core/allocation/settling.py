@@ -227,7 +227,8 @@ def _took_many(draft: Draft, request: Request, next_place: Rank | None) -> bool:
         return False
     if draft.slack != 0:
         return False
-    most = entry.top - entry.share if room <= 0 else int(min(room, entry.top - entry.share))
+    most = min(entry.top - entry.share, draft.size)  # it may ask for any number
+    most = most if room <= 0 else int(min(room, most))
     share = _climb(draft, request, next_place, most, only_useful=True)
     cuts = take_singly(draft, replace(request, count=share - entry.share))
     count = sum(cut.count for cut in cuts)
