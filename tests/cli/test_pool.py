@@ -87,7 +87,11 @@ spec:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["pool", "start", "--devices", "0"], "--devices 0 must be at least 1"),
+        (["pool", "start", "--devices", "0"], "--devices 0 must be between 1 and 100000"),
+        (
+            ["pool", "start", "--devices", "9999999999"],
+            "--devices 9999999999 must be between 1 and 100000",
+        ),
         (["pool", "start", "--name", "A"], "--name 'A' must be lower-case letters"),
         (["pool", "start", "--capacity", "x"], "--capacity 'x' is neither file:PATH nor trace:"),
         (["pool", "start", "--capacity", "file:gone"], "gone cannot be read: No such file"),
@@ -103,7 +107,11 @@ spec:
         (["pool", "start", "--time-scale", "60"], "--time-scale is for --capacity trace:FILE"),
         (
             ["pool", "start", "--capacity", "trace:t.csv", "--time-scale", "0"],
-            "--time-scale 0 must be above 0",
+            "--time-scale 0 must be a number above 0",
+        ),
+        (
+            ["pool", "start", "--capacity", "trace:t.csv", "--time-scale", "nan"],
+            "--time-scale nan must be a number above 0",
         ),
         (["pool", "start", "--config", "gone"], "gone cannot be read: No such file"),
         (["pool", "start", "--config", "t.csv"], "t.csv must be a mapping that starts with"),
@@ -111,7 +119,9 @@ spec:
             ["pool", "start", "--devices", "5", "--config", "pool.yaml"],
             "the quotas 3 (a) + 3 (b) are more than the pool's 5 devices; lower one or give",
         ),
-        (["pool", "set", "--devices", "-1"], "--devices -1 must be at least 0"),
+        (["pool", "set", "--devices", "-1"], "--devices -1 must be between 0 and 100000"),
+        (["pool", "set-team", "a/b", "--quota", "2"], "team 'a/b' must be lower-case letters"),
+        (["pool", "set-class", "a?b", "--value", "2"], "class 'a?b' must be lower-case letters"),
         (["pool", "set-team", "a", "--borrow-limit", "2"], "--borrow-limit 2 is beyond a --quota"),
         (["pool", "cordon", "first"], "Invalid value for 'DEVICE': "),
         (["claim", "0"], "a claim is of at least 1 device, not 0"),
@@ -240,6 +250,12 @@ def drawn(what: Any) -> str:
 
 def test_the_picture_shows_devices_claims_reasons_and_teams() -> None:
     assert drawn(pool_panel(STATUS, now_at=1120.0)) == DRAWN
+
+
+def test_devices_that_are_not_drawn_are_counted() -> None:
+    many = [{**STATUS["devices"][-1], "device": device} for device in range(300)]
+
+    assert "and 44 more" in drawn(pool_panel({**STATUS, "devices": many}, now_at=1120.0))
 
 
 def test_a_story_is_told_in_columns() -> None:

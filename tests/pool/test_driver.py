@@ -422,6 +422,22 @@ def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> No
     play(scene)
 
 
+def test_of_two_wishes_at_once_that_promise_too_much_together_one_is_refused(play: Play) -> None:
+    async def scene(world: World) -> None:
+        wishes = Wishes(world.driver)
+        async with world.driver.changing():
+            both = [
+                asyncio.create_task(wishes.set_team(TeamEntry(name=name, quota=3))) for name in "ab"
+            ]
+            await asyncio.sleep(0)
+
+        said = await asyncio.gather(*both, return_exceptions=True)
+
+        assert [type(one) for one in said] == [str, RefusedError]
+
+    play(scene)
+
+
 def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
     async def scene(world: World) -> None:
         wishes = Wishes(world.driver)

@@ -53,6 +53,7 @@ def test_steps_say_the_number_itself() -> None:
             "0,add,a\nsoon,add,b\n",
             "t.csv line 2: 'soon' is no time; expected milliseconds,add|remove,node",
         ),
+        (f"0,{'9' * 5000}\n", f"t.csv line 1: '0,{'9' * 38}'; expected time_s,devices"),
         ("0,8\n-1,4\n", "t.csv line 2: '-1' is no time; expected time_s,devices"),
         ("0,8\n1,4.5\n", "t.csv line 2: '1,4.5'; expected time_s,devices"),
         ("0,8\n1\n", "t.csv line 2: '1'; expected milliseconds,add|remove,node or time_s,devices"),

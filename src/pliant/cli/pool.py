@@ -17,7 +17,7 @@ from pliant.cli.client import Caller
 from pliant.cli.pools import DEFAULT, find_pool, pool_directory, running_pools
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.pool import PoolFile, load_pool
+from pliant.spec.pool import MOST_DEVICES, PoolFile, load_pool
 
 EXIT_OK = 0
 
@@ -91,8 +91,8 @@ def start(
     from pliant.cli.pooling import PoolConfig, check, parse_capacity, run_pool
     from pliant.cli.run import count_devices
 
-    if devices is not None and devices < 1:
-        raise ConfigError(f"--devices {devices} must be at least 1")
+    if devices is not None and not 1 <= devices <= MOST_DEVICES:
+        raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
     file = _read(config)
     wanted = PoolConfig(
         name=_name(name, file),
@@ -140,8 +140,8 @@ def set_devices(
     as_json: Json = False,
 ) -> int:
     """Change how many devices there are; whoever has too many gives some back."""
-    if devices < 0:
-        raise ConfigError(f"--devices {devices} must be at least 0")
+    if not 0 <= devices <= MOST_DEVICES:
+        raise ConfigError(f"--devices {devices} must be between 0 and {MOST_DEVICES}")
     return _wish(which, "POST", "/v1/devices", {"devices": devices}, as_json=as_json)
 
 
@@ -172,7 +172,7 @@ def set_team(
     as_json: Json = False,
 ) -> int:
     """Make a team, or change all that it may use."""
-    path = f"/v1/teams/{team}"
+    path = f"/v1/teams/{_checked('team', team)}"
     if remove:
         return _wish(which, "DELETE", path, None, as_json=as_json)
     if borrow_limit is not None and quota is None:
@@ -193,7 +193,8 @@ def set_class(
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
-    return _wish(which, "PUT", f"/v1/classes/{priority}", {"value": value}, as_json=as_json)
+    path = f"/v1/classes/{_checked('class', priority)}"
+    return _wish(which, "PUT", path, {"value": value}, as_json=as_json)
 
 
 @app.command("cordon")
@@ -243,9 +244,12 @@ def _read(config: Path | None) -> PoolFile | None:
 
 
 def _name(given: str | None, file: PoolFile | None) -> str:
-    name = given or (file.metadata.name if file else DEFAULT)
+    return _checked("--name", given or (file.metadata.name if file else DEFAULT))
+
+
+def _checked(what: str, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r} {NAME_RULE}")
+        raise ConfigError(f"{what} {name!r} {NAME_RULE}")
     return name
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import signal
 import socket
@@ -33,7 +34,7 @@ from pliant.pool.push import Pusher
 from pliant.pool.state import Given, SavedPool, StateFile
 from pliant.pool.watch import Watch
 from pliant.pool.wishes import Wishes
-from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
+from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 from pliant.wire.clock import Clock
 
@@ -79,8 +80,8 @@ def parse_capacity(text: str | None, *, time_scale: float | None) -> Capacity | 
     kind, _, path = (text or "").partition(":")
     if time_scale is not None and kind != "trace":
         raise ConfigError("--time-scale is for --capacity trace:FILE")
-    if time_scale is not None and time_scale <= 0:
-        raise ConfigError(f"--time-scale {time_scale:g} must be above 0")
+    if time_scale is not None and not 0 < time_scale < math.inf:
+        raise ConfigError(f"--time-scale {time_scale:g} must be a number above 0")
     if text is None:
         return None
     if kind not in ("file", "trace") or not path:
@@ -229,7 +230,7 @@ def _numbers(capacity: Capacity, driver: Driver) -> AsyncIterator[int]:
     return replayed(
         _changes(capacity, orders.size),
         time_scale=capacity.time_scale,
-        elapsed_s=now_at - orders.trace_began_at,
+        elapsed_s=max(0.0, now_at - orders.trace_began_at),  # the clock may have gone back
     )
 
 
@@ -267,7 +268,7 @@ def _given(config: PoolConfig) -> Given:
 def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
     """Refuse quotas that promise more than there is."""
     teams = list(teams)
-    if sum(team.quota or 0 for team in teams) > size:
+    if promised(teams) > size:
         raise ConfigError(promised_too_much(teams, size))
 
 

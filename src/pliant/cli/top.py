@@ -95,6 +95,8 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
             text.append(number, style="dim")
         is_out = device["is_cordoned"] or device["is_drained"]
         text.append("x " if is_out else "  ", style="red")
+    if (hidden := len(status["devices"]) - DEVICES_SHOWN) > 0:
+        text.append(f"and {hidden} more", style="dim")
     return text
 
 

@@ -29,7 +29,7 @@ from pliant.pool.board import board_of
 from pliant.pool.driver import Driver, RefusedError
 from pliant.pool.wishes import Wishes
 from pliant.spec.model import NAME
-from pliant.spec.pool import TeamEntry
+from pliant.spec.pool import MOST_DEVICES, TeamEntry
 from pliant.wire.pool import Offer, Report
 
 MAX_EVENTS = 1000
@@ -49,7 +49,7 @@ class _Body(BaseModel):
 class DevicesBody(_Body):
     """How many devices there are."""
 
-    devices: Annotated[int, Field(ge=0, le=100_000)]
+    devices: Annotated[int, Field(ge=0, le=MOST_DEVICES)]
 
 
 class ClassBody(_Body):

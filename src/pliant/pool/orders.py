@@ -5,7 +5,6 @@ Owns these values, and the core as it is before anybody has a claim.  Decides no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pliant.core import allocation
@@ -64,10 +63,6 @@ class Orders:
         """Return the priority classes with their values, most important first."""
         known = {one.name: one.value for one in allocation.CLASSES} | self.classes
         return dict(sorted(known.items(), key=lambda item: -item[1]))
-
-    def promised(self, teams: Iterable[TeamEntry] | None = None) -> int:
-        """Return the devices that quotas promise: of these teams, or of those that there are."""
-        return sum(team.quota or 0 for team in teams or self.teams.values())
 
     def core(self, *, now_s: float) -> allocation.Pool:
         """Return a pool that has these orders, and gives and takes nothing before it is opened."""

@@ -44,7 +44,8 @@ class Watch:
 
     def used(self, devices: Iterable[int]) -> set[int]:
         """Return those that a process uses."""
-        return {device for device in devices if not locks.is_free(self._directory, device)}
+        there = locks.ever_used(self._directory).intersection(devices)
+        return {device for device in there if not locks.is_free(self._directory, device)}
 
     def claim_on(self, device: int) -> str:
         """Return for which claim a device was taken last."""

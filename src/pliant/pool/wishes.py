@@ -6,7 +6,7 @@ is for the core to say, and what is impossible it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from pliant.core.allocation import (
     ClassSet,
@@ -21,7 +21,7 @@ from pliant.core.allocation import (
 from pliant.observe.prose import count
 from pliant.pool.claimants import team_of
 from pliant.pool.driver import Driver, RefusedError
-from pliant.spec.pool import TeamEntry, promised_too_much
+from pliant.spec.pool import TeamEntry, promised, promised_too_much
 
 
 class Wishes:
@@ -36,8 +36,8 @@ class Wishes:
         if self._orders.follows:
             follows = self._orders.follows
             raise RefusedError(f"the number of devices follows {follows}; change that")
-        self._refuse_promises(self._orders.teams.values(), number)
         async with self._driver.changing():
+            self._refuse_promises(self._orders.teams, number)
             self._driver.wish(DevicesSet(count=number))
             self._orders.size = self._orders.limit = number
             self._orders.number = max(self._orders.number, number)
@@ -75,8 +75,8 @@ class Wishes:
 
     async def set_team(self, entry: TeamEntry) -> str:
         """Make a team, or change what it may use."""
-        self._refuse_promises({**self._orders.teams, entry.name: entry}.values(), self._orders.size)
         async with self._driver.changing():
+            self._refuse_promises({**self._orders.teams, entry.name: entry}, self._orders.size)
             self._driver.wish(TeamSet(team=team_of(entry)))
             self._orders.teams[entry.name] = entry
         quota = "no quota" if entry.quota is None else f"a quota of {entry.quota}"
@@ -106,7 +106,7 @@ class Wishes:
             raise RefusedError(f"there is no device {device}; they are 0 to {last}")
         return (device,)
 
-    def _refuse_promises(self, teams: Iterable[TeamEntry], devices: int) -> None:
-        teams = list(teams)
-        if self._orders.promised(teams) > devices:
-            raise RefusedError(promised_too_much(teams, devices))
+    @staticmethod
+    def _refuse_promises(teams: Mapping[str, TeamEntry], devices: int) -> None:
+        if promised(teams.values()) > devices:
+            raise RefusedError(promised_too_much(teams.values(), devices))

@@ -29,6 +29,10 @@ BUILT_IN = {"urgent": 1000, "high": 100, "normal": 0, "low": -100}
 """Priority classes that every pool has; a file may give them other values."""
 
 
+MOST_DEVICES = 100_000
+"""More than any pool of one machine will have; a number above it is a mistake in typing."""
+
+
 def _named(name: str) -> str:
     if not NAME.fullmatch(name):
         raise impossible(f"name {name!r} {NAME_RULE}")
@@ -89,7 +93,7 @@ class PoolMetadata(Model):
 class PoolSpec(Model):
     """What there is, and who may use how much of it."""
 
-    devices: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] | None = None
     """How many there are; ``--devices`` comes first."""
 
     priority_classes: list[ClassEntry] = Field(default_factory=list)
@@ -105,8 +109,7 @@ class PoolSpec(Model):
         classes = BUILT_IN | {entry.name: entry.value for entry in self.priority_classes}
         for team in self.teams:
             check_reclaim(team, classes)
-        promised = sum(team.quota or 0 for team in self.teams)
-        if self.devices is not None and promised > self.devices:
+        if self.devices is not None and promised(self.teams) > self.devices:
             raise impossible(promised_too_much(self.teams, self.devices))
         return self
 
@@ -138,6 +141,11 @@ def check_reclaim(team: TeamEntry, classes: Iterable[str]) -> None:
                 f"team {team.name} lets class {name} reclaim, which does not exist; classes are"
                 f" {', '.join(known)}"
             )
+
+
+def promised(teams: Iterable[TeamEntry]) -> int:
+    """Return the devices that quotas promise."""
+    return sum(team.quota or 0 for team in teams)
 
 
 def promised_too_much(teams: Iterable[TeamEntry], devices: int) -> str:

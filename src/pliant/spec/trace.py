@@ -19,6 +19,9 @@ from dataclasses import dataclass
 
 from pliant.core.errors import ConfigError
 
+MOST_DIGITS = 18
+"""Of a number of devices; of thousands of digits Python makes no number."""
+
 EXPECTED = "expected milliseconds,add|remove,node or time_s,devices"
 
 
@@ -79,7 +82,7 @@ def parse_trace(text: str, *, source: str, most: int) -> list[Change]:
 def _bamboo(row: list[str], nodes: set[str], where: str) -> float:
     """Take one event into ``nodes``; return its time."""
     if len(row) != 3 or row[1] not in ("add", "remove") or not row[2]:
-        raise ConfigError(f"{where}: {','.join(row)!r}; expected milliseconds,add|remove,node")
+        raise ConfigError(f"{where}: {_shown(row)}; expected milliseconds,add|remove,node")
     at_s = _time(row[0], where, "milliseconds,add|remove,node") / 1000
     if row[1] == "add":
         nodes.add(row[2])
@@ -89,9 +92,13 @@ def _bamboo(row: list[str], nodes: set[str], where: str) -> float:
 
 
 def _step(row: list[str], where: str) -> tuple[float, int]:
-    if len(row) != 2 or not row[1].isdecimal():
-        raise ConfigError(f"{where}: {','.join(row)!r}; {_form(row)}")
+    if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > MOST_DIGITS:
+        raise ConfigError(f"{where}: {_shown(row)}; {_form(row)}")
     return _time(row[0], where, "time_s,devices"), int(row[1])
+
+
+def _shown(row: list[str]) -> str:
+    return repr(",".join(row)[:40])
 
 
 def _form(row: list[str]) -> str:

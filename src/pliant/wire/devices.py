@@ -104,6 +104,12 @@ def is_free(directory: Path, device: int) -> bool:
         os.close(fd)
 
 
+def ever_used(directory: Path) -> set[int]:
+    """Return the devices that have a file: of the others nothing need be asked."""
+    names = (path.stem for path in directory.glob("*.lock"))
+    return {int(name) for name in names if name.isdecimal()}
+
+
 def written_on(directory: Path, device: int) -> Written:
     """Return what was written when a device was taken last; empty if nothing was."""
     try:
