@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pliant.cli.discovery import RuntimeFiles
 from pliant.cli.main import code_of
+from pliant.cli.pools import pool_directory
 from pliant.cli.screens import moves_table
 from pliant.cli.top import pool_panel
 from pliant.observe.pool import Move
@@ -142,6 +143,32 @@ def test_bad_input_gets_one_sentence_and_leaves_nothing(
 
     assert refused(capsys, *arguments, *detach).startswith(sentence)
     assert sorted(path.name for path in Path().iterdir()) == ["pool.yaml", "t.csv"]
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_a_pool_that_can_keep_no_files_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, detach: list[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+
+    assert refused(capsys, "pool", "start", "--devices", "2", *detach) == (
+        "/dev/null/pliant/pools/default cannot be written: Not a directory"
+    )
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "no json"])
+def test_a_pool_whose_state_is_damaged_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
+) -> None:
+    state = pool_directory("default") / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text(content)
+
+    said = refused(capsys, "pool", "start", "--devices", "2")
+
+    assert said.startswith(f"pool default cannot run: {state} is no state of a pool (")
+    assert "(:" not in said
+    assert said.endswith("; move it away to begin anew, once no job of the pool runs")
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]])

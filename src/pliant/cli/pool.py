@@ -255,7 +255,10 @@ def _checked(what: str, name: str) -> str:
 
 def _detached(name: str, options: list[str], *, as_json: bool) -> int:
     directory = pool_directory(name)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
     found = background.start(
         ["pool", "start", "--name", name, *options],
         log=directory / "pliant.log",

@@ -114,7 +114,7 @@ class StateFile:
             return SavedPool.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
+            where = ".".join(map(str, first["loc"])) or "the file"
             raise PermanentError(
                 f"{self._path} is no state of a pool ({where}: {first['msg']}); move it away to"
                 " begin anew, once no job of the pool runs"
