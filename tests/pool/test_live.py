@@ -120,6 +120,20 @@ def test_what_a_command_leaves_behind_is_ended(here: Box) -> None:
     until(lambda: here.status()["free"] == 1, "the pool has noticed")
 
 
+def test_a_second_signal_ends_a_command_that_ignores_the_first(here: Box, tmp_path: Path) -> None:
+    here.start_pool("--devices", "1")
+    stubborn = "trap 'echo > heard' TERM; echo > runs; while :; do sleep 0.05; done"
+    claim = here.claim(1, "--", "sh", "-c", f"cd {tmp_path}; {stubborn}", name="stubborn")
+    until((tmp_path / "runs").exists, "the command runs")
+
+    claim.send(signal.SIGTERM)
+    until((tmp_path / "heard").exists, "the command has heard of it")
+    claim.send(signal.SIGTERM)
+
+    assert claim.ended() == 3
+    until(lambda: here.used() == set(), "the device is free")
+
+
 def test_the_exit_code_is_the_commands(here: Box) -> None:
     here.start_pool("--devices", "2")
 

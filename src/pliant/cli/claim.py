@@ -168,6 +168,7 @@ class _Interrupted:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.times = 0
         self._event = threading.Event()
 
     def wait(self, wait_s: float) -> bool:
@@ -180,6 +181,7 @@ class _Interrupted:
 
         def handler(number: int, frame: FrameType | None) -> None:
             self.number = number
+            self.times += 1
             self._event.set()
 
         before = {number: signal.signal(number, handler) for number in (2, 15)}
@@ -290,7 +292,7 @@ def _use(
             voice.tell("ended", f"the command has ended; {which} {are} given back")
             return command.returncode if command.returncode >= 0 else 128 - command.returncode
         if interrupted.number is not None:
-            return _interrupted(command, voice, f"{which} {are}", interrupted.number, config)
+            return _interrupted(command, voice, f"{which} {are}", interrupted, config)
         if until_s is not None and now_s >= until_s:
             _end(command, MARGIN_S)
             voice.tell("ended", f"{config.for_s:g} s are over; {which} {are} given back")
@@ -390,14 +392,23 @@ def _interrupted(
     command: subprocess.Popen[bytes] | None,
     voice: _Voice,
     devices: str,
-    number: int,
+    interrupted: _Interrupted,
     config: ClaimConfig,
 ) -> int:
-    """End the command, which has heard Ctrl-C as well; return the exit code."""
+    """End the command, which has heard Ctrl-C as well; return the exit code.
+
+    The next signal ends the wait for it.
+    """
     if command is not None:
-        if number != signal.SIGINT:
-            command.send_signal(number)
-        _wait_for(command, config.notice_s)
+        times, until_s = interrupted.times, time.monotonic() + config.notice_s
+        if interrupted.number not in (None, signal.SIGINT):
+            command.send_signal(interrupted.number)
+        while interrupted.times == times and command.poll() is None:
+            if time.monotonic() >= until_s:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(POLL_S)
+        _wait_for(command, 0.0)
     voice.tell("withdrawn", f"{devices} given back")
     return EXIT_TAKEN_BACK
 
