@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import TextIO
 
 import pytest
+from rich.console import Console
 
-from pliant.cli.printing import while_heard
-from pliant.observe.log import Record
+from pliant.cli.printing import lasting
 
 
-def test_a_reader_that_is_gone_ends_nothing_and_is_told_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked, moved = list[Record](), list[int]()
+@pytest.mark.parametrize("way", ["stdout", "stderr", "rich"])
+def test_what_nobody_reads_any_more_goes_nowhere(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    readers, pipes = zip(*(os.pipe() for _ in range(2)), strict=True)
+    out, err = (os.fdopen(pipe, "w") for pipe in pipes)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
 
-    def told(one: Record) -> None:
-        asked.append(one)
-        if len(asked) == 2:
-            raise BrokenPipeError
+    with out, err, lasting():
+        say = {"stdout": sys.stdout.write, "stderr": sys.stderr.write, "rich": Console().print}[way]
+        for stream in (sys.stdout, sys.stderr):
+            stream.write("first\n")
+            stream.flush()
+        heard = [os.read(reader, 100) for reader in readers]
+        for reader in readers:
+            os.close(reader)
+        for _ in range(3):
+            say("more\n" * 10_000)
 
-    def moving(fd: int, to: int) -> None:
-        moved.append(to)
+    assert heard == [b"first\n", b"first\n"]
 
-    monkeypatch.setattr(os, "dup2", moving)
-    tell = while_heard(told)
-    for number in range(4):
-        tell({"number": number})
 
-    assert [one["number"] for one in asked] == [0, 1]
-    assert moved == [1]  # what is in the buffer still is written nowhere
+def test_what_a_test_reads_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    before: TextIO = sys.stdout
+
+    with lasting():
+        assert sys.stdout is before
+        sys.stdout.write("heard\n")
+
+    assert capsys.readouterr().out == "heard\n"

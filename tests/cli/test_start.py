@@ -173,3 +173,23 @@ def test_a_stopped_job_says_what_it_goes_on_with_and_what_is_made_again(
 
     assert code_of(["run", "train.py"]) == 3
     assert said.format(out=Path("runs/train").absolute()) in capsys.readouterr().err
+
+
+def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(config: Any, *, observer: Any) -> int:
+        (config.out / "events.jsonl").touch()
+        for record in (
+            {"kind": "commit", "step": 4},
+            {"kind": "saved", "committed": 5},
+            {"kind": "end_job", "exit_code": 4, "reason": "no checkpoint is left"},
+        ):
+            observer.board.add(record)
+        return 4
+
+    ends_like(monkeypatch, lose)
+
+    assert code_of(["run", "train.py"]) == 4
+    assert capsys.readouterr().err == "pliant: no checkpoint is left\n"
+    assert suspended_jobs() == []

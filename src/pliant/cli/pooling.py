@@ -22,7 +22,7 @@ from pathlib import Path
 from pliant.cli.discovery import RuntimeFiles
 from pliant.cli.hosting import locked, log_path
 from pliant.cli.pools import DEVICES, pool_directory, running_pools
-from pliant.cli.printing import while_heard
+from pliant.cli.printing import lasting
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog, Record
 from pliant.pool import push
@@ -115,7 +115,8 @@ def run_pool(config: PoolConfig, *, listener: Listener) -> int:
         PermanentError: its state cannot be read.
     """
     try:
-        return asyncio.run(_run(config, listener))
+        with lasting():
+            return asyncio.run(_run(config, listener))
     except KeyboardInterrupt:  # before it had begun
         return 0
 
@@ -132,7 +133,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         found = state.read()
         saved = _begun(config, found)
         log = Journal(log_path(out), job=config.name)
-        log.subscribe(while_heard(listener))
+        log.subscribe(listener)
         with contextlib.closing(log):
             driver = _driver(config, saved, state, log, out)
             await _serve(driver, config, saved, log, sock, follows=found is not None)

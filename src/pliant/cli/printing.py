@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -39,22 +42,45 @@ def move(one: Record) -> None:
         print(f"{clock(told.at)}  {sentence(told)}", flush=True)
 
 
-def while_heard(listener: Callable[[Record], None]) -> Callable[[Record], None]:
-    """Tell a listener that prints until its reader is gone, whose end is not the end of who tells.
+@contextlib.contextmanager
+def lasting() -> Iterator[None]:
+    """Let what is printed within go nowhere once its reader is gone: that is not the end of a job.
 
-    A closed terminal, ``pliant pool start | head``.
+    A closed pipe (``pliant run train.py | head``), a terminal that was taken away, a full disk.
     """
-    is_heard = True
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = before
 
-    def tell(one: Record) -> None:
-        nonlocal is_heard
+
+class _Lasting(io.FileIO):
+    """A file descriptor that takes everything."""
+
+    def write(self, data: Any, /) -> int:
+        """Write, if it can be; else to nowhere from now on."""
         try:
-            if is_heard:
-                listener(one)
+            return super().write(data)
         except OSError:
-            is_heard = False
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)  # for what is in the buffer still
+            os.dup2(nowhere, self.fileno())
             os.close(nowhere)
+            return super().write(data)
 
-    return tell
+
+def _lasting(stream: TextIO) -> TextIO:
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):  # no file: a test reads it
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lasting(fd, "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.isatty(),
+    )

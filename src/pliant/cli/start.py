@@ -28,6 +28,7 @@ from pliant.cli.jobs import (
 )
 from pliant.cli.policy import words_of
 from pliant.cli.pools import find_pool
+from pliant.cli.printing import lasting
 from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
@@ -41,6 +42,7 @@ from pliant.cli.settings import (
 from pliant.cli.view import View, view_for
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.policy import ElasticPolicy
+from pliant.core.turn import EXIT_STATE_LOST
 from pliant.observe import log
 from pliant.observe.log import Record
 from pliant.observe.status import Board, board_of
@@ -100,6 +102,13 @@ def attached(
     Raises:
         ConfigError: it cannot run like this.
     """
+    with lasting():
+        return _attached(command, settings, as_json=as_json, is_apart=is_apart)
+
+
+def _attached(
+    command: list[str], settings: Mapping[str, Resolved], *, as_json: bool, is_apart: bool
+) -> int:
     name, policy = _checked(command, settings, is_apart=is_apart)
     new = not _exists(settings)
     out = output_directory(settings, name)
@@ -223,6 +232,8 @@ def _say_how_to_go_on(name: str, out: Path, view: View, code: int, *, quiet: boo
     board, kept = view.board, view.board.checkpoint
     if code in (EXIT_OK, EXIT_USAGE) or not out.exists():
         return
+    if kept is not None and code == EXIT_STATE_LOST:
+        return  # none of them verifies: the last word says so
     if kept is not None:
         record_suspended(name, out, int(kept["committed"]))
         said = f"it can go on after step {kept['committed']}: pliant resume {out}{_unsaved(board)}"
