@@ -174,7 +174,8 @@ async def _serve(
     from pliant.pool.app import create_app
 
     files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
-    app = create_app(driver, guard=Bearer(token, "the pool"), events_path=log.path)
+    app = create_app(driver, events_path=log.path)
+    app.add_middleware(Bearer, token=token, whose="the pool")
     server = Server(app, sock)
     log.write(
         "pool_started",

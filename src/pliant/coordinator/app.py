@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, WebSocket, status
+from fastapi import APIRouter, FastAPI, HTTPException, Query, WebSocket, status
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
@@ -128,7 +128,8 @@ def create_app(
         on_offer: takes what the job's pool offers; None: it is in no pool.
     """
     app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
-    people = APIRouter(prefix="/v1", dependencies=[Depends(Bearer(token, "the job"))])
+    app.add_middleware(Bearer, token=token, whose="the job")
+    people = APIRouter(prefix="/v1")
     _add_views(people, driver, events_path)
     _add_wishes(people, driver)
     _add_offers(people, on_offer)

@@ -1,7 +1,6 @@
 """The pool's HTTP face: claimants report, people look and wish.
 
-Owns paths, bodies and status codes.  Decides nothing; who may ask is decided by the ``guard`` that
-is handed in.
+Owns paths, bodies and status codes.  Decides nothing; who may ask, whoever serves it.
 
     PUT    /v1/claims/{name}                      a claimant's Report -> its Offer
     DELETE /v1/claims/{name}?pid=N                that process of it has ended
@@ -16,11 +15,11 @@ What cannot be is answered with 409 and a sentence, what may be possible a momen
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from pliant.observe.log import follow
@@ -72,12 +71,10 @@ class Events(BaseModel):
     """Pass as ``after`` to get what comes later."""
 
 
-def create_app(
-    driver: Driver, *, guard: Callable[..., Awaitable[None]], events_path: FilePath
-) -> FastAPI:
+def create_app(driver: Driver, *, events_path: FilePath) -> FastAPI:
     """Return the app of one pool."""
     app = FastAPI(title="pliant pool", version="1", description=__doc__ or "")
-    router = APIRouter(prefix="/v1", dependencies=[Depends(guard)])
+    router = APIRouter(prefix="/v1")
     _add_claims(router, driver)
     _add_views(router, driver, events_path)
     _add_wishes(router, driver)
