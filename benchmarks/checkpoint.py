@@ -116,7 +116,10 @@ _KEYS = {
     "AWS_ACCESS_KEY_ID": "benchmark",
     "AWS_SECRET_ACCESS_KEY": "benchmark",
     "AWS_DEFAULT_REGION": "us-east-1",
+    "FSSPEC_S3": '{"config_kwargs": {"read_timeout": 600}}',
 }
+"""The server may take more than the default minute to put together an object of gigabytes, and who
+asks again then is answered that there is no such upload."""
 
 
 def _has_bucket(endpoint: str) -> bool:
