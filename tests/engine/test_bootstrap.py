@@ -89,6 +89,14 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path, where: str) ->
     assert warm == expected
 
 
+def test_what_is_printed_last_is_there_without_the_end_of_its_line(tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys; sys.stdout.write('done')")
+
+    code, said, _ = run(tmp_path, name, PYTHONUNBUFFERED="")
+
+    assert (code, said) == (0, "done")
+
+
 def test_classes_of_the_script_reach_spawned_processes(tmp_path: Path) -> None:
     name = script(
         tmp_path,

@@ -58,5 +58,6 @@ def check(storm: Storm) -> None:
     assert storm.box.status()["free"] == storm.weather.devices
     seen = storm.watched()
     assert seen["violations"] == [], storm.said()
-    assert seen["changes"] > 0
+    if storm.weather.jobs:  # on a slow machine no claim of a short storm may come to hold a device
+        assert seen["changes"] > 0
     assert seen["looks"] > 10

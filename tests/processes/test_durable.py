@@ -197,6 +197,7 @@ def test_a_limit_ends_a_job_that_would_train_unprotected(tmp_path: Path) -> None
     assert "max_unprotected is 2 s" in ended["reason"]
 
 
+@pytest.mark.soak
 def test_one_place_serves_one_job_at_a_time(tmp_path: Path) -> None:
     def start_another(job: RunningJob) -> None:
         job.wait_for(lambda: job.records("saved"), "a checkpoint")

@@ -72,6 +72,7 @@ def assert_nothing_is_left(job: RunningJob, pool: FakePool) -> None:
     assert pool.users() == {}
 
 
+@pytest.mark.soak  # the same with a real pool: test_shared_pool.py
 def test_a_job_follows_its_pool_and_outlives_it(tmp_path: Path, pool: FakePool) -> None:
     """Offered 1, then 3; the pool is killed; the next one of its name offers 2 of the 3."""
     steps = 100

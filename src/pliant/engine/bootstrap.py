@@ -319,7 +319,8 @@ def _clean_up(code: int) -> None:
 
 def _flush() -> None:
     """Write out every open file, those of the script that it forgot to close included."""
-    for thing in gc.get_objects():
+    frozen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # by the fork server
+    for thing in (*frozen, *gc.get_objects()):
         if isinstance(thing, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
             with contextlib.suppress(OSError, ValueError):
                 thing.flush()
