@@ -277,7 +277,8 @@ def _use(
     devices = _numbers(held)
     which, are, were = _words(devices)
     limit = "" if config.for_s is None else f" for {config.for_s:g} s"
-    how = "" if config.command else "; Ctrl-C gives them back"
+    what = "it" if len(held) == 1 else "them"
+    how = "" if config.command else f"; Ctrl-C gives {what} back"
     voice.tell("given", f"{which} {are} yours{limit}{how}", devices=devices)
     try:
         command = _started(config, held, devices, environ)

@@ -45,6 +45,7 @@ from pliant.core.policy import ElasticPolicy
 from pliant.core.turn import EXIT_STATE_LOST
 from pliant.observe import log
 from pliant.observe.log import Record
+from pliant.observe.prose import count
 from pliant.observe.status import Board, board_of
 
 EXIT_OK = 0
@@ -253,7 +254,7 @@ def _unsaved(board: Board) -> str:
     missing, failure = board.committed - kept, board.checkpoint_failure
     if missing <= 0:
         return ""
-    steps = "1 later step is" if missing == 1 else f"{missing} later steps are"
+    steps = f"{count(missing, 'later step')} {'is' if missing == 1 else 'are'}"
     why = "" if failure is None else f" ({failure['reason']})"
     return f"; {steps} not saved{why}, and will be made again"
 
