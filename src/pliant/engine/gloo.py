@@ -139,11 +139,13 @@ class GlooBackend:
         self._group: Any = _Gloo(store, rank, size, options)
         self._group.set_timeout(timedelta(seconds=collective_s))
         self._sockets = tuple(_connections(device.listens_at, set(peers) - {device.listens_at}))
+        self._knows_all = len(self._sockets) == size - 1
+        self._was_cut = False
 
     @property
     def is_cuttable(self) -> bool:
-        """Whether ``cut`` knows all its sockets."""
-        return len(self._sockets) == int(self._group.size()) - 1
+        """Whether all its sockets are known, so that ``cut`` breaks every connection."""
+        return self._knows_all
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Add up ``tensor`` in place."""
@@ -187,9 +189,16 @@ class GlooBackend:
 
     def cut(self) -> None:
         """Break every connection; pending operations fail, here and at the peers.  Idempotent."""
-        sockets, self._sockets = self._sockets, ()
-        for descriptor, inode in sockets:
+        was_cut, self._was_cut = self._was_cut, True
+        for descriptor, inode in () if was_cut else self._sockets:
             _shut_down(descriptor, inode)
+
+    def is_silent(self) -> bool:
+        """Whether gloo has closed every connection, after which it reads nothing any more.
+
+        An operation that waits then can only run into its time-out.
+        """
+        return self._knows_all and not any(_is_open(*each) for each in self._sockets)
 
     def destroy(self) -> None:
         """Free the group; blocks until its operations have ended."""
@@ -267,10 +276,18 @@ def _address(name: tuple[Any, ...]) -> Address:
     return str(name[0]).removeprefix("::ffff:"), int(name[1])
 
 
+def _is_open(descriptor: int, inode: int) -> bool:
+    """Tell whether a descriptor still belongs to this socket."""
+    try:
+        return os.fstat(descriptor).st_ino == inode
+    except OSError:
+        return False
+
+
 def _has_ended(descriptor: int, inode: int) -> bool:
     """Tell whether the other end of a connection is gone; gloo closes it when it notices."""
     try:
-        if os.fstat(descriptor).st_ino != inode:
+        if not _is_open(descriptor, inode):
             return True
         ended = select.poll()
         ended.register(descriptor, select.POLLRDHUP)

@@ -15,7 +15,10 @@ Rules that gloo dictates:
 - All collectives of a group are issued by one thread, in the same order on all members.
 - Nobody blocks in ``wait()`` of a collective: its future rings a bell, and so does ``abandon``.
 - What operations of a broken group may still write into is never used again, unless ``buried``
-  says that the group is destroyed.
+  says that nothing writes any more.
+- A send that gloo takes up after the peer's death is lost: it neither fails nor ends before its
+  time-out, and keeps a thread as long.  So a collective looks whether its peers are there, and
+  nobody waits for the end of a group whose connections are closed.
 """
 
 from __future__ import annotations
@@ -49,6 +52,13 @@ __all__ = [
 
 T = TypeVar("T")
 
+_LOOK_S = 0.2
+"""How often a collective that takes long looks whether a member's connection has ended."""
+_LAST_WORDS_S = 0.4
+"""How long gloo has to read what a member sent before its connection ended."""
+_BURIAL_S = 0.2
+"""Destroying a group takes 10 ms, or as long as an operation that gloo has lost may take."""
+
 
 class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
     """The group of one generation is of no more use: a peer failed, or it was abandoned."""
@@ -66,9 +76,9 @@ class LayoutMismatch(PliantError):  # noqa: N818
 class Backend(Protocol):
     """What depends on the device: a connected group of W members.
 
-    Used by one communication thread, except for ``has_lost_a_peer``, ``cut`` and ``destroy``.  What
-    the collectives return has ``get_future()``; what ``send`` and ``receive`` return is for
-    ``wait``.  All but those three may raise OperationFailed.
+    Used by one communication thread, except for ``has_lost_a_peer``, ``cut``, ``is_silent`` and
+    ``destroy``.  What the collectives return has ``get_future()``; what ``send`` and ``receive``
+    return is for ``wait``.  All but those four may raise OperationFailed.
     """
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
@@ -107,6 +117,10 @@ class Backend(Protocol):
 
     def cut(self) -> None:
         """Break every connection, from any thread; returns at once."""
+        ...
+
+    def is_silent(self) -> bool:
+        """Whether every connection is closed: nothing can write into a buffer any more."""
         ...
 
     def destroy(self) -> None:
@@ -206,7 +220,7 @@ class Group:
         self.broken: str | None = None
         """Why this group is of no more use; None while it is whole."""
         self.buried = threading.Event()
-        """Set when the group is destroyed: nothing can write into its buffers any more."""
+        """Set when nothing can write into its buffers any more: it is destroyed, or silent."""
         self._ended = False
         self._lock = threading.Lock()
         self._open: set[Ticket[Any]] = set()
@@ -487,10 +501,7 @@ class Comm:
             work.get_future().add_done_callback(self._bell.put)
         deadline_at = time.monotonic() + self._group.collective_s
         for _ in works:
-            try:
-                future = self._bell.get(timeout=max(0.0, deadline_at - time.monotonic()))
-            except queue.Empty:
-                raise self.broken(f"no answer within {self._group.collective_s:g} s") from None
+            future = self._listen(deadline_at)
             self.check()
             if future is not None:
                 self._examine(future)
@@ -533,6 +544,24 @@ class Comm:
         """Let go of the backend, so that it can be destroyed."""
         self._backend = None
 
+    def _listen(self, deadline_at: float) -> torch.futures.Future[Any] | None:
+        """Wait for the bell; look now and then whether it can still ring.
+
+        Gloo fails what waits for a peer whose connection ends, but not a send that it took up in
+        that very moment: that one would wait for the deadline.
+        """
+        lost_at: float | None = None
+        while (now := time.monotonic()) < deadline_at:
+            try:
+                return self._bell.get(timeout=min(_LOOK_S, deadline_at - now))
+            except queue.Empty:
+                if self._backend is None or not self._backend.has_lost_a_peer():
+                    continue
+            lost_at = now if lost_at is None else lost_at
+            if now - lost_at >= _LAST_WORDS_S:
+                raise self.broken("the connection of a member is closed")
+        raise self.broken(f"no answer within {self._group.collective_s:g} s")
+
     def _examine(self, future: torch.futures.Future[Any]) -> None:
         try:
             future.value()
@@ -553,13 +582,21 @@ class _Remains:
         self._backend = backend
         self._thread = thread
         self._buried = buried
+        self._burial: threading.Thread | None = None
 
     def destroy(self) -> bool:
         if self._thread is not None:
             self._thread.join(0.1)
             if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
                 return False
-        self._backend.destroy()
+        if self._burial is None:
+            self._burial = threading.Thread(
+                target=self._backend.destroy, name="burial", daemon=True
+            )
+            self._burial.start()
+        self._burial.join(_BURIAL_S)
+        if self._burial.is_alive() and not self._backend.is_silent():
+            return False
         self._buried.set()
         return True
 
