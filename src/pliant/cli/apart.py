@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 from pliant.agent.agent import Agent, AgentConfig
 from pliant.cli.hosting import (
-    EXIT_INTERRUPTED,
     TOKEN,
     JobConfig,
     hosted,
@@ -30,14 +29,13 @@ from pliant.cli.hosting import (
     refuse_second,
 )
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.vocabulary import NodeId
 from pliant.observe.log import read
 
 if TYPE_CHECKING:
     from pliant.cli.view import Observer
 
-EXIT_OK = 0
-EXIT_STOPPED = 3
 
 GIVE_UP_S = 300.0
 """How long an agent looks for its coordinator unless told otherwise, in seconds."""

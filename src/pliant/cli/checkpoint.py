@@ -23,16 +23,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.observe import log
-from pliant.observe.prose import count
 
 if TYPE_CHECKING:
     from pliant.checkpoint.read import Checkpoint
     from pliant.checkpoint.storage import Storage, StorageOptions
 
-EXIT_OK = 0
-EXIT_DAMAGED = 1
 
 _ENGINE_PACKAGES = ("fsspec", "numpy", "torch", "xxhash")
 
@@ -81,7 +80,7 @@ def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
             raise ConfigError(str(error).replace("with trust", "with --trust")) from error
         except DamagedError as error:
             print(f"pliant: {error}", file=sys.stderr)
-            return EXIT_DAMAGED
+            return EXIT_FAILED
 
     return run
 
@@ -170,14 +169,14 @@ def verify(
         what = storage.place(verdict.name)
         for sentence in verdict.damage:
             _say(sentence)
-        told = f"{count(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
+        told = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
         if verdict.damage:
             _say(f"{what} is damaged")
         elif verdict.has_digests:
             _say(f"{what} is sound: {told}, every digest matches")
         else:
             _say(f"{what} loads: {told}; it has no digests, so a changed byte may go unseen")
-    return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_DAMAGED
+    return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_FAILED
 
 
 @app.command("prune")
@@ -223,7 +222,7 @@ def prune(
     for name in removed:
         _say(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
     if swept:
-        _say(f"removed {count(len(swept), 'leftover')} of unfinished saves")
+        _say(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
     if not removed and not swept:
         _say(f"nothing to remove from {place}")
     return EXIT_OK
@@ -250,7 +249,7 @@ def export(
     done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
     if as_json:
         return _print_json(asdict(done))
-    _say(f"{done.path}: {count(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
+    _say(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
     for name, holder in done.tied.items():
         _say(f"  {name} is tied to {holder}, and is written once")
     return EXIT_OK
@@ -275,15 +274,15 @@ def diff(
     if as_json:
         _print_json({"same": not found.differences, **asdict(found)})
     elif not found.differences:
-        _say(f"the same: {count(found.num_compared, 'item')}")
+        _say(f"the same: {counted(found.num_compared, 'item')}")
     else:
         table = Table("item", "what", "how", "largest difference", box=None)
         for one in found.differences:
             largest = "" if one.largest is None else f"{one.largest:.3g}"
             table.add_row(one.name, one.what, one.detail, largest)
         _console().print(table)
-        _say(f"{len(found.differences)} of {count(found.num_compared, 'item')} differ")
-    return EXIT_DAMAGED if found.differences else EXIT_OK
+        _say(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
+    return EXIT_FAILED if found.differences else EXIT_OK
 
 
 @app.command("bench")
@@ -317,8 +316,8 @@ def bench(
     if as_json:
         return _print_json({**asdict(found), "median": summary})
     _say(
-        f"{place}: {_size(found.num_bytes)}, {count(writers, 'writer')}, median of"
-        f" {count(rounds, 'round')}"
+        f"{place}: {_size(found.num_bytes)}, {counted(writers, 'writer')}, median of"
+        f" {counted(rounds, 'round')}"
     )
     for what in ("save", "restore"):
         _say(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")

@@ -34,14 +34,10 @@ from pliant.cli.client import UnheardError, offer_in
 from pliant.cli.pools import DEVICES, find_pool, pool_directory
 from pliant.cli.printing import say
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
 from pliant.wire import devices as locks
 from pliant.wire.devices import DeviceLock
 from pliant.wire.pool import Offer, Report, Wanted
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_TAKEN_BACK = 3
-EXIT_NOT_STARTED = 127
 
 REPORT_S = 0.5
 """Between two reports, in seconds: a person waits for the first answer, and the pool for the last
@@ -259,7 +255,7 @@ def _take(config: ClaimConfig, devices: Sequence[int]) -> list[DeviceLock] | Non
 def _not_given(config: ClaimConfig, voice: _Voice, desk: _Desk, interrupted: _Interrupted) -> int:
     if interrupted.number is not None:
         voice.tell("withdrawn", "withdrawn; nothing was given")
-        return EXIT_TAKEN_BACK
+        return EXIT_STOPPED
     why = desk.offer.reason if desk.offer else "the pool did not answer"
     voice.tell("withdrawn", f"not given within {config.wait_s:g} s: {why}")
     return EXIT_FAILED
@@ -306,7 +302,7 @@ def _use(
                 if why:
                     _end(command, other.notice_s - MARGIN_S)
                     voice.tell("taken back", f"{which} {were} taken back: {why}")
-                    return EXIT_TAKEN_BACK
+                    return EXIT_STOPPED
                 before, devices = which, _numbers(held)
                 which, are, were = _words(devices)
                 voice.tell("moved", f"{which} {are} yours in place of {before}", devices=devices)
@@ -411,7 +407,7 @@ def _interrupted(
                 command.wait(POLL_S)
         _wait_for(command, 0.0)
     voice.tell("withdrawn", f"{devices} given back")
-    return EXIT_TAKEN_BACK
+    return EXIT_STOPPED
 
 
 def _end(command: subprocess.Popen[bytes] | None, within_s: float) -> None:

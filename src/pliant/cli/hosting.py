@@ -26,6 +26,7 @@ from pliant.cli.jobs import running_jobs
 from pliant.cli.pools import PoolPlace
 from pliant.cli.settings import fields_without_flags
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from pliant.core.job import Settings
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import EndJob, StopRequested
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from pliant.coordinator.driver import Driver
     from pliant.wire.pool import Offer
 
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 TOKEN = "token"  # noqa: S105  the file's name
 """File in the directory of a run that says who may talk to its coordinators."""

@@ -32,19 +32,16 @@ from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.client import Client
 from pliant.cli.options import JobWords, job_options, takes
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError, PliantError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of, pool_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.pool import moves_of
-from pliant.observe.prose import count
 from pliant.observe.status import board_of
 from pliant.spec.model import NAME, NAME_RULE
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 
 app = typer.Typer(
     name="pliant",
@@ -514,7 +511,7 @@ def _answer(values: dict[str, Any], *, as_json: bool) -> int:
         return _print_json(values)
     said = str(values.get("reason") or "accepted")
     if values.get("target_replicas") is not None:
-        said = f"target {count(values['target_replicas'], 'replica')}: {said}"
+        said = f"target {counted(values['target_replicas'], 'replica')}: {said}"
     _console().print(said, soft_wrap=True, highlight=False, markup=False)
     return EXIT_OK
 

@@ -16,9 +16,8 @@ from rich.console import Console
 from pliant.cli import jobs
 from pliant.cli.client import Client
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_OK
 from pliant.spec.policy import told
-
-EXIT_OK = 0
 
 LISTS = ("replicaDiscreteValues",)
 """Fields of which ``2,4,8`` is a value."""

@@ -16,10 +16,9 @@ from pliant.cli import background, printing
 from pliant.cli.client import Caller
 from pliant.cli.pools import DEFAULT, find_pool, pool_directory, running_pools
 from pliant.core.errors import ConfigError, PermanentError
+from pliant.core.exits import EXIT_OK
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, PoolFile, load_pool
-
-EXIT_OK = 0
 
 app = typer.Typer(
     name="pool",

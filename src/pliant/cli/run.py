@@ -21,13 +21,13 @@ from pliant.cli.discovery import RuntimeFiles
 from pliant.cli.hosting import JobConfig, hosted, locked, refuse_second
 from pliant.cli.pools import PoolPlace
 from pliant.cli.tenant import Tenant
+from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy import ElasticPolicy
 from pliant.core.vocabulary import EndJob, NodeId
 
 if TYPE_CHECKING:
     from pliant.cli.view import Observer
 
-EXIT_STOPPED = 3
 
 CPU_DEVICES = 4
 """Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""

@@ -18,11 +18,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pliant.core.counts import counted
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
 from pliant.observe.pool import Move
-from pliant.observe.prose import count, pause, pool_line
+from pliant.observe.prose import pause, pool_line
 
 STATE_STYLE = {
     "training": "green",
@@ -240,13 +241,16 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
     if audit.exactly_once:
         text.append("every sample counted exactly once", style="bold green")
     else:
-        text.append(f"{count(len(audit.problems), 'problem')} found", style="bold red")
+        text.append(f"{counted(len(audit.problems), 'problem')} found", style="bold red")
     text.append(
-        f"\n{count(audit.committed_steps, 'committed step')},"
-        f" {count(audit.committed_samples, 'sample')},"
-        f" {count(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
-        f" {count(audit.uncommitted, 'slot')} computed but not committed"
-        + (f"; {count(audit.superseded, 'step')} repeated after a restore" * bool(audit.superseded))
+        f"\n{counted(audit.committed_steps, 'committed step')},"
+        f" {counted(audit.committed_samples, 'sample')},"
+        f" {counted(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
+        f" {counted(audit.uncommitted, 'slot')} computed but not committed"
+        + (
+            f"; {counted(audit.superseded, 'step')} repeated after a restore"
+            * bool(audit.superseded)
+        )
         + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"

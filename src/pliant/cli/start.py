@@ -40,19 +40,20 @@ from pliant.cli.settings import (
     shown_replica,
 )
 from pliant.cli.view import View, view_for
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, ConflictError
+from pliant.core.exits import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_STATE_LOST,
+    EXIT_STOPPED,
+    EXIT_TAKEN_OVER,
+    EXIT_USAGE,
+)
 from pliant.core.policy import ElasticPolicy
-from pliant.core.turn import EXIT_STATE_LOST
 from pliant.observe import log
 from pliant.observe.log import Record
-from pliant.observe.prose import count
 from pliant.observe.status import Board, board_of
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_STOPPED = 3
-EXIT_TAKEN_OVER = 5
 
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
@@ -254,7 +255,7 @@ def _unsaved(board: Board) -> str:
     missing, failure = board.committed - kept, board.checkpoint_failure
     if missing <= 0:
         return ""
-    steps = f"{count(missing, 'later step')} {'is' if missing == 1 else 'are'}"
+    steps = f"{counted(missing, 'later step')} {'is' if missing == 1 else 'are'}"
     why = "" if failure is None else f" ({failure['reason']})"
     return f"; {steps} not saved{why}, and will be made again"
 

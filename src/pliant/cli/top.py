@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.cli.screens import duration
-from pliant.observe.prose import count
+from pliant.core.counts import counted
 
 STATE_STYLE = {
     "running": "green",
@@ -67,7 +67,7 @@ def live(ask: Callable[[], dict[str, Any]], console: Console) -> None:
 
 def _figures(status: dict[str, Any]) -> RenderableType:
     text = Text()
-    text.append(f"{status['in_use']} of {count(status['limit'], 'device')} in use", style="bold")
+    text.append(f"{status['in_use']} of {counted(status['limit'], 'device')} in use", style="bold")
     if status["limit"] != status["size"]:
         text.append(f" ({status['size']} when all are there)", style="dim")
     text.append(f"   {status['free']} idle")

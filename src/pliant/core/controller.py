@@ -20,6 +20,7 @@ from typing import assert_never
 from pliant.core import attempts, costs, hearing, restart, restoring, rollcall, sizing
 from pliant.core import membership as group
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import (
     Declined,
     Demand,
@@ -43,11 +44,6 @@ from pliant.core.membership import NEVER, Membership, Phase
 from pliant.core.policy import objection, require_slots
 from pliant.core.thrashing import lost
 from pliant.core.turn import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_INPUT,
-    EXIT_STATE_LOST,
-    EXIT_STOPPED,
     NOW,
     Turn,
     age,
@@ -280,7 +276,7 @@ def _accept_spare(turn: Turn, event: Spare, replica: Replica) -> bool:
         try:
             require_slots(turn.settings.policy, event.num_slots)
         except ConfigError as error:
-            end_job(turn, EXIT_INPUT, str(error))
+            end_job(turn, EXIT_USAGE, str(error))
             return False
         wait_s = turn.now_s + turn.settings.start_wait_s
         turn.job = replace(turn.job, reference=event, start_by_s=wait_s)
@@ -372,17 +368,17 @@ def _on_exited(turn: Turn, event: Exited) -> None:
     what = _ending(event)
     if job.stage is Stage.FINISHING:
         if event.kind in (ExitKind.SCRIPT, ExitKind.USAGE) and not replica.is_lost:
-            code = EXIT_INPUT if event.kind is ExitKind.USAGE else EXIT_FAILED
+            code = EXIT_USAGE if event.kind is ExitKind.USAGE else EXIT_FAILED
             turn.job = replace(job, exit_code=code, reason=f"after its last step, {what}")
         return
     if replica.is_lost:
         return
     is_first = job.membership.recorded is None or job.stage is Stage.STARTING
     if event.kind is ExitKind.USAGE and (was_training or is_first):
-        end_job(turn, EXIT_INPUT, event.detail or f"{what} (wrong use)")
+        end_job(turn, EXIT_USAGE, event.detail or f"{what} (wrong use)")
         return
     if event.kind is ExitKind.EARLY and is_first:
-        end_job(turn, EXIT_INPUT, event.detail or what)
+        end_job(turn, EXIT_USAGE, event.detail or what)
         return
     if not replica.is_asked and event.kind is not ExitKind.TAKEN:  # the script has no part in it
         charge(turn, event.kind, what)
@@ -629,7 +625,7 @@ def _advance(turn: Turn) -> None:
     if turn.job.stage in (Stage.RUNNING, Stage.STOPPING):
         _finish_if_done(turn)
     if turn.job.stage is Stage.FINISHING and not turn.job.replicas:
-        end_job(turn, turn.job.exit_code or EXIT_FINISHED, turn.job.reason)
+        end_job(turn, turn.job.exit_code or EXIT_OK, turn.job.reason)
     if turn.job.stage is Stage.STOPPING:
         turn.take(attempts.plan(turn.job.membership, turn.moment, join=(), leave=()))
     if turn.job.stage in (Stage.STARTING, Stage.RUNNING):
@@ -685,7 +681,7 @@ def _finish_if_done(turn: Turn) -> None:
     turn.job = replace(
         turn.job,
         stage=Stage.FINISHING,
-        exit_code=EXIT_STOPPED if is_stop else EXIT_FINISHED,
+        exit_code=EXIT_STOPPED if is_stop else EXIT_OK,
         reason=reason,
         stop_by_s=NEVER,
     )
@@ -774,7 +770,7 @@ def _give_up_if_needed(turn: Turn) -> None:
 def _check_capacity(turn: Turn) -> None:
     devices, minimum = sum(turn.job.nodes.values()), turn.settings.policy.min_replicas
     if devices < minimum:
-        end_job(turn, EXIT_INPUT, f"minReplicas={minimum}, but the nodes can run {devices}")
+        end_job(turn, EXIT_USAGE, f"minReplicas={minimum}, but the nodes can run {devices}")
 
 
 def _plan(turn: Turn) -> None:

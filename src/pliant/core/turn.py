@@ -39,8 +39,6 @@ from pliant.core.vocabulary import (
 NOW = 0.0
 """A moment that has come: no deadline any more."""
 
-EXIT_FINISHED, EXIT_FAILED, EXIT_INPUT, EXIT_STOPPED, EXIT_STATE_LOST = range(5)
-
 
 @dataclass(slots=True, kw_only=True)
 class Turn:

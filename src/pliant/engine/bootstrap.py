@@ -34,15 +34,12 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
 from pliant.core.vocabulary import ExitKind, ReplicaId
 from pliant.engine.link import Link
 from pliant.wire import devices
 from pliant.wire.launch import Assignment
 from pliant.wire.notes import Ended, Traceback, Usage
-
-EXIT_SCRIPT = 1
-EXIT_USAGE = 2
-"""Also what argparse exits with: the user's input, not worth a restart."""
 
 GOODBYE_S = 2.0
 """Longest wait for the agent to take the last messages, in seconds."""
@@ -156,7 +153,7 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     )
     set_context(context)
     context.link.start()
-    code = EXIT_SCRIPT
+    code = EXIT_FAILED
     try:
         code, kind, detail = _play(context, assignment)
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
@@ -192,13 +189,13 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     except DeviceError as error:
         sys.stderr.write(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
-        return EXIT_SCRIPT, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
+        return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
     except BaseException as error:  # a process boundary: becomes a report
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         sys.stderr.write(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
         context.link.send(Traceback(replica=context.replica, text=text))
-        return EXIT_SCRIPT, ExitKind.SCRIPT, text.strip().rpartition("\n")[2]
+        return EXIT_FAILED, ExitKind.SCRIPT, text.strip().rpartition("\n")[2]
     return _ended_well(context)
 
 
@@ -218,8 +215,8 @@ def _exit_code(stop: SystemExit) -> int:
     if isinstance(stop.code, int):
         return stop.code & 0xFF
     sys.stderr.write(f"{stop.code}\n")
-    stop.code = EXIT_SCRIPT
-    return EXIT_SCRIPT
+    stop.code = EXIT_FAILED
+    return EXIT_FAILED
 
 
 def _without_bootstrap(error: BaseException) -> BaseException:

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, assert_never
 
+from pliant.core.exits import EXIT_FAILED
 from pliant.core.vocabulary import ReplicaId
 from pliant.engine import bootstrap
 from pliant.wire.launch import (
@@ -131,7 +132,7 @@ class ForkServer:
             try:
                 self._become_worker(assignment, fds, parent)
             finally:
-                os._exit(bootstrap.EXIT_SCRIPT)
+                os._exit(EXIT_FAILED)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):  # the child does it too, whoever is first
@@ -197,7 +198,7 @@ def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when the thread of ``parent`` that forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the line above
-        os._exit(bootstrap.EXIT_SCRIPT)
+        os._exit(EXIT_FAILED)
 
 
 def _tie_children() -> None:

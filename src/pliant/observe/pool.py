@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pliant.core.counts import counted
 from pliant.observe.log import Record
-from pliant.observe.prose import count, kept_by
+from pliant.observe.prose import kept_by
 
 LAST = 40
 """Moves that are told unless somebody asks for more."""
@@ -153,7 +154,7 @@ def _stopped(record: Record) -> str:
 def _started(record: Record) -> str:
     again = " again" if record.get("follows") else ""
     follows = f", as {record.get('capacity')} says" if record.get("capacity") else ""
-    return f"the pool started{again} with {count(record.get('devices'), 'device')}{follows}"
+    return f"the pool started{again} with {counted(record.get('devices'), 'device')}{follows}"
 
 
 _SAY: dict[str, Callable[[Record], str | None]] = {
@@ -164,13 +165,13 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     "grant": _granted,
     "shrink": _shrunk,
     "suspend": lambda r: f"is to save and give everything back within {_seconds(r['notice_s'])}",
-    "overdue": lambda r: f"still has {count(r.get('excess'), 'device')} too many",
+    "overdue": lambda r: f"still has {counted(r.get('excess'), 'device')} too many",
     "refuse": lambda r: "is refused",
     "released": lambda r: f"gave back {_numbers(r.get('devices'))}",
     "gone": lambda r: "is gone",
     "ended": _ended,
     "not_ended": lambda r: f"has not left device {r.get('device')}",
-    "devices_set": lambda r: f"{count(r.get('count'), 'device')} may be in use",
+    "devices_set": lambda r: f"{counted(r.get('count'), 'device')} may be in use",
     "cordoned": lambda r: f"{_numbers(r.get('devices'))}: not handed out any more",
     "uncordoned": lambda r: f"{_numbers(r.get('devices'))}: handed out again",
     "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pliant.core.counts import counted
 from pliant.observe.log import Record
 from pliant.observe.timeline import Resize, ResizeKind
 
@@ -50,23 +51,18 @@ def resize_line(resize: Resize) -> str:
         costs.append(f"ready after {resize.ready_s:.1f} s")
     if resize.steps_lost:
         again = "to repeat" if resize.kind is ResizeKind.RESTORE else "lost"
-        costs.append(f"{count(resize.steps_lost, 'step')} {again}")
+        costs.append(f"{counted(resize.steps_lost, 'step')} {again}")
     cost = f" ({', '.join(costs)})" if costs else ""
     why = f": {resize.reason}" if resize.reason else ""
     return (
         f"{', '.join(resize.replicas)} {verb} at step {resize.step}, generation"
-        f" {resize.generation}, now {count(resize.num_replicas, 'replica')}{cost}{why}"
+        f" {resize.generation}, now {counted(resize.num_replicas, 'replica')}{cost}{why}"
     )
 
 
 def pause(pause_s: float) -> str:
     """Format a pause; one shorter than a normal step varies shows as none."""
     return "none" if pause_s < 0.0005 else f"{pause_s:.3f} s"
-
-
-def count(number: object, noun: str) -> str:
-    """``1 replica``, ``2 replicas``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def kept_by(names: list[str]) -> str:
@@ -136,7 +132,7 @@ def pool_line(values: Record) -> str:
         case "suspending":
             return f"{name} needs every device of the job{because}"
         case _:
-            has = count(values.get("offered"), "device")
+            has = counted(values.get("offered"), "device")
             return f"{name} offers {has} of {values.get('wanted')} wanted{because}"
 
 
@@ -146,7 +142,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "spare": lambda r, who: f"{who} is ready to join",
     "refused": _refused,
     "dismiss": lambda r, who: f"{_names(r.get('to'))} must leave: {r.get('reason')}",
-    "scaled": lambda r, who: f"asked for {count(r.get('target'), 'replica')}",
+    "scaled": lambda r, who: f"asked for {counted(r.get('target'), 'replica')}",
     "policy_set": lambda r, who: f"asked for another policy: {r.get('said') or 'no word of it'}",
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",

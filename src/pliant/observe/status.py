@@ -42,10 +42,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from pliant.core.exits import EXIT_STOPPED
 from pliant.observe.log import Record, number
 from pliant.observe.timeline import Resize, Timeline
-
-EXIT_STOPPED = 3
 
 RECENT_EVENTS = 20
 RECENT_COMMITS = 50

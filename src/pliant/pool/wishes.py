@@ -18,7 +18,7 @@ from pliant.core.allocation import (
     TeamSet,
     Uncordoned,
 )
-from pliant.observe.prose import count
+from pliant.core.counts import counted
 from pliant.pool.claimants import team_of
 from pliant.pool.driver import Driver, RefusedError
 from pliant.spec.pool import TeamEntry, promised, promised_too_much
@@ -41,7 +41,7 @@ class Wishes:
             self._driver.wish(DevicesSet(count=number))
             self._orders.size = self._orders.limit = number
             self._orders.number = max(self._orders.number, number)
-        return count(number, "device")
+        return counted(number, "device")
 
     async def follow(self, number: int) -> None:
         """Let so many devices be in use, as a file or a trace says."""

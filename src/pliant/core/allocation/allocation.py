@@ -41,8 +41,8 @@ from pliant.core.allocation.vocabulary import (
     Ticked,
     Uncordoned,
     Withdrawn,
-    counted,
 )
+from pliant.core.counts import counted
 from pliant.core.table import Table
 
 Actions = tuple[Action, ...]

@@ -14,7 +14,8 @@ from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.settling import holder, request_of
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.taking import Request, objection
-from pliant.core.allocation.vocabulary import Standing, Summary, TeamUse, counted
+from pliant.core.allocation.vocabulary import Standing, Summary, TeamUse
+from pliant.core.counts import counted
 
 
 def claims(pool: Pool) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from pliant.core.allocation.taking import (
     take,
     take_singly,
 )
-from pliant.core.allocation.vocabulary import counted
+from pliant.core.counts import counted
 
 _MOST_TAKINGS = 8
 """Victims in one step, for each device there is, after which no more are looked for: a bound that

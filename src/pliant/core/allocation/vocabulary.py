@@ -22,11 +22,6 @@ Kind = Literal["elastic", "fixed"]
 From = Literal["lower_priority", "same_team", "never"]
 
 
-def counted(number: int, noun: str = "device") -> str:
-    """Say how many, as in ``1 device`` and ``2 devices``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 # --- what an operator sets ---------------------------------------------------------
 
 
