@@ -237,6 +237,22 @@ def test_a_device_that_was_given_back_is_free_only_when_its_lock_is(play: Play) 
     play(scene)
 
 
+def test_what_was_given_back_and_is_offered_again_at_once_is_a_new_offer(play: Play) -> None:
+    """It comes back with the devices that it has just left; an offer it knows would say nothing."""
+
+    async def scene(world: World) -> None:
+        job = {"min_replicas": 2, "ask_replicas": 2}
+        first = await world.report("gpt", wanted=job)
+        await world.report("gpt", wanted=job, holds=first.devices, follows=first)
+
+        again = await world.report("gpt", wanted=job, follows=first)
+
+        assert again.devices == first.devices == (0, 1)
+        assert again.revision > first.revision
+
+    play(scene)
+
+
 def test_who_has_not_heard_of_a_device_has_not_given_it_back(play: Play) -> None:
     """The offer is still under way when the claimant reports for another reason."""
 

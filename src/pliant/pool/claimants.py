@@ -90,6 +90,13 @@ class Claimant:
         heard = {device for device in owned if self.offered_at.get(device, math.inf) <= revision}
         return heard.difference(report.holds)
 
+    def knows(self, offer: Offer) -> bool:
+        """Whether it was told as much already.
+
+        Not what it gave back since: its reports leave that out, and would go on to do so.
+        """
+        return is_same(self.offer, offer) and self.offered_at.keys() >= set(offer.devices)
+
     def told(self, offer: Offer) -> None:
         """Take note of an offer that is going out."""
         self.offer = offer

@@ -40,7 +40,7 @@ from pliant.core.allocation import (
 )
 from pliant.core.errors import ConfigError
 from pliant.observe.log import EventLog
-from pliant.pool.claimants import Claimant, is_same, offer_of
+from pliant.pool.claimants import Claimant, offer_of
 from pliant.pool.orders import Orders
 from pliant.pool.push import Pusher
 from pliant.pool.recovery import Recovery, Returned
@@ -535,7 +535,7 @@ class Driver:
                 revision=revision + 1,
                 notice_s=self._notice_s(standing.leave_by_s, claimant),
             )
-            if not is_same(claimant.offer, offer):
+            if not claimant.knows(offer):
                 revision += 1
                 reason = "; ".join(self._reasons.get(name, [])) or standing.reason
                 offers[name] = offer.model_copy(update={"reason": reason})
