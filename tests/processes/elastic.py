@@ -145,20 +145,22 @@ def wait_for_switch(job: RunningJob, *names: str) -> None:
     job.wait_for(is_told, f"{', '.join(names)} are told to train together")
 
 
+def members(job: RunningJob) -> set[str]:
+    """Return the members of the newest generation; nobody until each is in it."""
+    orders = [r["order"] for r in job.records() if r["kind"] in ("switch", "reform")]
+    if not orders:
+        return set()
+    newest = orders[-1]
+    switched = {
+        r["replica"] for r in job.records("switched") if r["generation"] == newest["generation"]
+    }
+    names = {seat["replica"] for seat in newest["members"]}
+    return names if names == switched else set()
+
+
 def wait_for_members(job: RunningJob, *names: str) -> None:
     """Wait until the newest generation has exactly these members and each is in it."""
-
-    def is_formed() -> bool:
-        orders = [r["order"] for r in job.records() if r["kind"] in ("switch", "reform")]
-        if not orders:
-            return False
-        newest = orders[-1]
-        switched = {
-            r["replica"] for r in job.records("switched") if r["generation"] == newest["generation"]
-        }
-        return {seat["replica"] for seat in newest["members"]} == set(names) == switched
-
-    job.wait_for(is_formed, f"{', '.join(names)} train together")
+    job.wait_for(lambda: members(job) == set(names), f"{', '.join(names)} train together")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
