@@ -341,6 +341,17 @@ def test_a_malformed_wish_changes_nothing(tmp_path: Path, path: str, body: objec
     play(tmp_path, scene)
 
 
+@pytest.mark.parametrize("body", ["NaN", "[1e999]", '{"target": NaN}', '{"target": 2, "x": NaN}'])
+def test_what_is_no_number_is_refused_like_any_other_mistake(tmp_path: Path, body: str) -> None:
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            answer = await people.post("/v1/scale", content=body)
+        assert answer.status_code == 422
+        assert all({"loc", "msg"} <= mistake.keys() for mistake in answer.json()["detail"])
+
+    play(tmp_path, scene)
+
+
 def test_events_are_read_in_pages(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         async with world.agent() as agent, world.people() as people:

@@ -27,6 +27,7 @@ from pliant.coordinator.bearer import Bearer, is_token
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import Driver
 from pliant.coordinator.metrics import registry_of
+from pliant.coordinator.mistakes import say_mistakes
 from pliant.core.errors import ConfigError
 from pliant.core.vocabulary import (
     DrainRequested,
@@ -129,6 +130,7 @@ def create_app(
     """
     app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
     app.add_middleware(Bearer, token=token, whose="the job")
+    say_mistakes(app)
     people = APIRouter(prefix="/v1")
     _add_views(people, driver, events_path)
     _add_wishes(people, driver)
