@@ -7,19 +7,16 @@ coordinator is there: it leads to the newest one, and can be blocked for one age
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.processes.launching import DEADLINE_S, HERE, MARK, RunningJob
+from tests.processes.launching import HERE, RunningJob, environment
+from tests.processes.stages import DEADLINE_S, Program, stage
 
 CHUNK_BYTES = 1 << 16
 
@@ -111,8 +108,8 @@ class ApartJob(RunningJob):
     start: int | None = None
     timeouts: dict[str, float] = field(default_factory=dict)
     roads: dict[str, Road] = field(default_factory=dict)
-    agents: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
-    coordinators: list[subprocess.Popen[str]] = field(default_factory=list)
+    agents: dict[str, Program] = field(default_factory=dict)
+    coordinators: list[Program] = field(default_factory=list)
 
     def coordinate(self) -> None:
         """Start a coordinator, whatever has become of those before; roads lead to it."""
@@ -182,23 +179,9 @@ class ApartJob(RunningJob):
         }
         return [HERE / "run_apart.py", json.dumps(given)]
 
-    def _start(self, *words: object) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ,
-            "XDG_STATE_HOME": str(self.directory / "state"),
-            "TMPDIR": str(self.directory / "tmp"),
-            MARK: self.mark,
-        }
-        with (self.directory / "said.txt").open("a") as said:
-            return subprocess.Popen(
-                [sys.executable, *map(str, words)],
-                stdout=said,
-                stderr=said,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                text=True,
-                start_new_session=True,
-            )
+    def _start(self, *words: object) -> Program:
+        said = self.directory / "said.txt"
+        return self.stage.start(*words, out=said, environment=environment(self.directory))
 
 
 @contextmanager
@@ -210,6 +193,7 @@ def apart(
     least: int = 1,
     start: int | None = None,
     timeouts: dict[str, float] | None = None,
+    forked: bool = True,
 ) -> Iterator[ApartJob]:
     """Run a job apart; at the end nothing of it may live, whatever the test did."""
     for part in ("out", "tmp"):
@@ -217,30 +201,26 @@ def apart(
     (directory / "said.txt").touch()
     nobody: subprocess.Popen[str] = subprocess.Popen(["true"], text=True)
     nobody.wait(DEADLINE_S)
-    job = ApartJob(
-        nobody,
-        "job",
-        directory,
-        uuid.uuid4().hex,
-        command=[str(word) for word in command],
-        replicas=replicas,
-        least=least,
-        start=start,
-        timeouts=timeouts or {},
-    )
-    try:
-        job.coordinate()
-        for node, devices in nodes.items():
-            job.employ(node, devices)
-        yield job
-    finally:
-        for left in job.processes():
-            with suppress(ProcessLookupError):
-                os.kill(left.pid, signal.SIGKILL)
-        for process in (*job.coordinators, *job.agents.values()):
-            process.wait(DEADLINE_S)
-        for road in job.roads.values():
-            road.close()
+    with stage(forked=forked) as here:
+        job = ApartJob(
+            nobody,
+            "job",
+            directory,
+            here,
+            command=[str(word) for word in command],
+            replicas=replicas,
+            least=least,
+            start=start,
+            timeouts=timeouts or {},
+        )
+        try:
+            job.coordinate()
+            for node, devices in nodes.items():
+                job.employ(node, devices)
+            yield job
+        finally:
+            for road in job.roads.values():
+                road.close()
 
 
 def _port_of(job: ApartJob) -> int:

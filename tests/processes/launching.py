@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+from tests.processes.stages import DEADLINE_S as DEADLINE_S
+from tests.processes.stages import Program, Stage, stage
 
 from pliant.observe.log import Record, read
 
 HERE = Path(__file__).parent
 FAKE_WORKER = HERE / "fake_worker.py"
-DEADLINE_S = 60.0
-MARK = "PLIANT_TEST_MARK"
 
 
 @dataclass
 class RunningJob:
-    """One `run_job` in a child process."""
+    """One `run_job` in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: Program
     name: str
     directory: Path
-    mark: str
+    stage: Stage
 
     @property
     def out(self) -> Path:
@@ -97,17 +93,7 @@ class RunningJob:
 
     def processes(self) -> list[psutil.Process]:
         """List every living process that this job ever started, whatever became of its parent."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if (
-                    process.environ().get(MARK) == self.mark
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return self.stage.processes()
 
     def leftovers(self) -> list[str]:
         """Name what is left of the job besides the files of its run."""
@@ -147,8 +133,13 @@ def running(
     port: int = 0,
     least: int = 1,
     pool: dict[str, str] | None = None,
+    forked: bool | None = None,
 ) -> Iterator[RunningJob]:
-    """Run a job; at the end nothing of it may live, whatever the test did."""
+    """Run a job; at the end nothing of it may live, whatever the test did.
+
+    Warm means that its fork server imports torch.  Such a job is forked, and its fork server too,
+    by a process that has done so, unless the test is of how processes start and end.
+    """
     for part in ("out", "tmp"):
         (directory / part).mkdir(exist_ok=True, parents=True)
     arguments = {
@@ -164,31 +155,21 @@ def running(
         "warm": warm,
         "timeouts": settings or {},
     }
-    mark = uuid.uuid4().hex
-    environment = {
+    said = directory / "said.txt"
+    said.write_text("")
+    with stage(forked=warm if forked is None else forked) as here:
+        words = (HERE / "run_job.py", json.dumps(arguments))
+        process = here.start(*words, out=said, environment=environment(directory))
+        yield RunningJob(process, name, directory, here)
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Return the environment of a program that keeps its files below this directory."""
+    return {
         **os.environ,
         "XDG_STATE_HOME": str(directory / "state"),
         "TMPDIR": str(directory / "tmp"),
-        MARK: mark,
     }
-    with (directory / "said.txt").open("w") as said:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "run_job.py"), json.dumps(arguments)],
-            stdout=said,
-            stderr=said,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-            start_new_session=True,
-        )
-    job = RunningJob(process, name, directory, mark)
-    try:
-        yield job
-    finally:
-        for left in job.processes():
-            with suppress(ProcessLookupError):
-                os.kill(left.pid, signal.SIGKILL)
-        process.wait(DEADLINE_S)
 
 
 def _words(process: psutil.Process) -> list[str]:

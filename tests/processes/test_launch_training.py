@@ -70,7 +70,7 @@ def test_a_run_that_was_disturbed_ends_with_the_bits_of_one_that_was_not(
     )
     digest = alone.stdout.splitlines()[-1]
 
-    with running(tmp_path, script, 120, 0.02, 0, warm=True, replicas=3) as job:
+    with running(tmp_path, script, 120, 0.02, 0, warm=True, forked=False, replicas=3) as job:
         job.wait_for_steps(1)
         ask(job, "/v1/scale", {"target": 2})
         job.wait_for(lambda: len(training(job)) == 2, "two train")
@@ -96,11 +96,14 @@ def test_a_run_that_was_disturbed_ends_with_the_bits_of_one_that_was_not(
         job.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("moment", ["worker", "prepare", "switch", "commit"])
+@pytest.mark.parametrize(
+    ("moment", "forked"),
+    [("worker", True), ("prepare", True), ("switch", True), ("commit", False)],
+)
 def test_killing_coordinator_and_agent_at_any_moment_leaves_nothing(
-    tmp_path: Path, script: Path, moment: str
+    tmp_path: Path, script: Path, moment: str, forked: bool
 ) -> None:
-    with running(tmp_path, script, 10_000, 0.02, 2, warm=True) as job:
+    with running(tmp_path, script, 10_000, 0.02, 2, warm=True, forked=forked) as job:
         job.wait_for(lambda: job.records(moment), f"the first {moment}")
 
         job.process.kill()
@@ -127,7 +130,7 @@ def test_the_loaders_of_a_killed_worker_are_gone_within_a_second(
 
 
 def test_ctrl_c_stops_real_training_at_a_step_boundary(tmp_path: Path, script: Path) -> None:
-    with running(tmp_path, script, 10_000, 0.02, 0, warm=True) as job:
+    with running(tmp_path, script, 10_000, 0.02, 0, warm=True, forked=False) as job:
         job.wait_for_steps(5)
 
         job.process.send_signal(signal.SIGINT)

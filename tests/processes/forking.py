@@ -1,0 +1,234 @@
+"""Forks programs from a process that has imported what they would take seconds to import.
+
+Owns that process, the *nursery*, and what forking must put right: a program finds the signals,
+paths, environment, files and streams that ``python PROGRAM`` would give it.  Its fork server is
+forked as well.  From there on nothing is special: workers are forked as ever.
+
+    test ==socket== nursery --> stage --> program --> fork server --> workers
+
+A *stage* is what one test has: it adopts whatever its programs leave behind, so that it can tell.
+Knows nothing of what a stage does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+from pliant.agent import launcher
+from pliant.engine import bootstrap, forkserver
+
+_LAZY = (
+    *forkserver.WARM_MODULES,
+    "pliant.cli.apart",
+    "pliant.cli.main",
+    "pliant.cli.run",
+    "pliant.cli.start",
+    "pliant.coordinator.app",
+    "pliant.coordinator.driver",
+    "pliant.coordinator.server",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+    "websockets.asyncio.client",
+)
+"""What a job or a worker would import by and by."""
+
+_PATH = sys.path[1:]
+"""Where a fresh interpreter looks besides the directory of its program."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def serve(play: Callable[[socket.socket], object]) -> None:
+    """Fork ``play`` for every socket that comes over stdin, until that is closed."""
+    for name in _LAZY:
+        importlib.import_module(name)
+    stand_in = SimpleNamespace(Popen=ForkedServer, DEVNULL=subprocess.DEVNULL)
+    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
+    gc.collect()
+    gc.freeze()  # pages stay shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stage has ended
+    with socket.socket(fileno=os.dup(0)) as tests:
+        while True:
+            data, fds, _, _ = socket.recv_fds(tests, 1, 1)
+            if not data:
+                return
+            with socket.socket(fileno=fds[0]) as control:
+                fork(lambda control=control: _be_stage(play, control))  # type: ignore[misc]
+
+
+def _be_stage(play: Callable[[socket.socket], object], control: socket.socket) -> None:
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    play(control)
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Run ``work`` in a child that dies with this process; return its number.
+
+    The child is in a session of its own, treats signals as a fresh interpreter does, and ends as
+    one: after its threads and its ``atexit`` handlers.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        forkserver.die_with_parent(parent)
+        _reset_signals()
+        code = _code_of(work)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        bootstrap._flush()
+    finally:
+        os._exit(code)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _code_of(work: Callable[[], object]) -> int:
+    """Return the exit code that the interpreter would end with after ``work``."""
+    try:
+        work()
+    except SystemExit as stop:
+        if isinstance(stop.code, int | None):
+            return stop.code or 0
+        sys.stderr.write(f"{stop.code}\n")
+        return 1
+    except BaseException:  # a process boundary
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run(words: Sequence[str], *, cwd: str, environment: Mapping[str, str], out: str) -> None:
+    """Become ``python *words``, whose output is added to the file ``out``."""
+    with Path(out).open("ab") as file:
+        say_to(file.fileno())
+    _close_all_but({0, 1, 2})
+    _settle(cwd, environment)
+    if words[0] == "-m":
+        sys.argv[:], sys.path[:] = words[1:], [cwd, *_PATH]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:], sys.path[:] = words, [str(Path(words[0]).parent), *_PATH]
+        runpy.run_path(words[0], run_name="__main__")
+
+
+class ForkedServer:
+    """What ``subprocess.Popen`` would be of a fork server, but that it is forked."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: IO[bytes],
+        pass_fds: Collection[int],
+        **others: Any,
+    ) -> None:
+        del others
+        self._code: int | None = None
+        self.pid = fork(lambda: _be_server(arguments[-1], cwd, env, stdout.fileno(), pass_fds))
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _be_server(
+    number: str, cwd: Path, env: Mapping[str, str], output: int, pass_fds: Collection[int]
+) -> NoReturn:
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # it buries its workers when the agent is gone
+    say_to(output)
+    _close_all_but({0, 1, 2, *pass_fds})
+    _settle(cwd, env)
+    sys.argv[:], sys.path[:] = ["forkserver", number], ["", *_PATH]
+    forkserver.main()
+
+
+def _settle(cwd: Path | str, environment: Mapping[str, str]) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # is looked up again
+
+
+def say_to(file: int) -> None:
+    """Let what this process says go to an open file."""
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
+def _close_all_but(kept: Collection[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # numbers, not paths
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def buried() -> Iterator[tuple[int, int]]:
+    """Bury the dead children, adopted ones included; yield who they were and their statuses."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found
+
+
+def children() -> list[int]:
+    """List living children, adopted ones included; the dead among them are buried."""
+    for _ in buried():
+        pass
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii")
+    return [int(word) for word in text.split()]
+
+
+def end_children() -> None:
+    """Kill whatever lives below this process, adopted ones included."""
+    while left := children():
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
