@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import select
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz.generator import Recipe
+from tests.processes.stages import Nursery
 
 STAGE = Path(__file__).with_name("stage.py")
 
@@ -28,62 +30,47 @@ class Result:
     took_s: float = 0.0
 
 
-class Nursery:
-    """One process that has everything imported, and the cases it plays."""
+class Cases:
+    """The cases that a nursery plays."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
 
     def play(self, recipes: Iterable[Recipe], directory: Path, *, abreast: int) -> Iterator[Result]:
         """Yield the result of each recipe as it comes, with ``abreast`` of them going on."""
-        going: dict[str, Recipe] = {}
+        going: dict[socket.socket, tuple[Recipe, Path]] = {}
         for number, recipe in enumerate(recipes):
             if len(going) == abreast:
-                yield self._next(going)
+                yield _next(going)
             place = directory / f"{number:04}-{recipe.seed}"
             place.mkdir()
             (place / "recipe.txt").write_text(str(recipe))
-            going[str(place)] = recipe
-            self._say(str(place))
+            stage = self._nursery.request()
+            stage.send(os.fsencode(place))
+            going[stage] = recipe, place
         while going:
-            yield self._next(going)
+            yield _next(going)
 
-    def _say(self, line: str) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
 
-    def _next(self, going: dict[str, Recipe]) -> Result:
-        line = "" if self._process.stdout is None else self._process.stdout.readline().strip()
-        if not line:
-            raise RuntimeError("the nursery has died")
-        recipe = going.pop(line)
-        path = Path(line, "result.json")
-        if not path.exists():
-            return Result(recipe=recipe, trouble="the stage crashed")
-        found = json.loads(path.read_text())
-        return Result(
-            recipe=recipe,
-            trouble=found["trouble"],
-            counts=Counter(found["counts"]),
-            took_s=found["took_s"],
-        )
+def _next(going: dict[socket.socket, tuple[Recipe, Path]]) -> Result:
+    """Wait for the first stage to end, and return its result."""
+    (stage, *_), _, _ = select.select(list(going), [], [])
+    recipe, place = going.pop(stage)
+    stage.close()
+    path = place / "result.json"
+    if not path.exists():
+        return Result(recipe=recipe, trouble="the stage crashed")
+    found = json.loads(path.read_text())
+    return Result(
+        recipe=recipe,
+        trouble=found["trouble"],
+        counts=Counter(found["counts"]),
+        took_s=found["took_s"],
+    )
 
 
 @contextmanager
-def open_nursery(log: Path) -> Iterator[Nursery]:
+def open_nursery(log: Path) -> Iterator[Cases]:
     """Start a nursery; at the end nothing of it lives."""
-    with log.open("w") as said:
-        process = subprocess.Popen(
-            [sys.executable, str(STAGE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            start_new_session=True,
-        )
-    with process:
-        try:
-            yield Nursery(process)
-        finally:
-            process.kill()  # stages, jobs and workers die with it, each of their parent
+    with log.open("w") as said, closing(Nursery(STAGE, said)) as nursery:
+        yield Cases(nursery)  # stages, jobs and workers die with it, each of their parent

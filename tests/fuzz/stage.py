@@ -1,53 +1,37 @@
 """Lets recipes happen to real jobs, many of them one after another and several side by side.
 
-Owns the processes of a case and the events that are done to them.  What takes seconds is imported
-once: a *nursery* forks a *stage* per case, which forks what ``pliant run`` is, whose fork server is
-forked as well.  From there on nothing is special: the fork server forks workers, groups are
-gloo's, kills are SIGKILL.
+Owns the processes of a case and the events that are done to them: a nursery forks a stage per
+case, which forks the script alone and then the job (``tests/processes/forking.py``).  Kills are
+SIGKILL.
 
-    test ==lines== nursery --fork--> stage --fork--> job --fork--> fork server --fork--> workers
-                                       \\--fork--> the same script alone
-
-A stage adopts whatever its job leaves behind, so that it can tell.
-
-    python tests/fuzz/stage.py        serves requests, one line each, from stdin; answers on stdout
+    python tests/fuzz/stage.py        a nursery of such stages; each is told its directory
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
-import importlib
 import json
 import os
-import select
 import signal
-import subprocess
+import socket
 import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, NoReturn
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import httpx
 from tests.fuzz import generator, script
-from tests.fuzz.generator import Event, Recipe
+from tests.fuzz.generator import Event
 from tests.fuzz.script import Permits
+from tests.processes import forking, launching
 from tests.processes.elastic import Outcome
 
-from pliant.agent import launcher
-from pliant.cli.hosting import JobConfig
-from pliant.cli.run import run_job
-from pliant.core.policy import ElasticPolicy
-from pliant.engine import forkserver
 from pliant.observe.log import Record
 
 DEADLINE_S = 60.0
@@ -63,173 +47,6 @@ LEAK_S = 0.02
 """Between two steps while an event is on its way in, in seconds."""
 
 LOOK_S = 0.005
-
-_LAZY = (
-    *forkserver.WARM_MODULES,
-    "pliant.coordinator.app",
-    "pliant.coordinator.driver",
-    "pliant.coordinator.server",
-    "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-    "websockets.asyncio.client",
-)
-"""What a job or a worker would import by and by."""
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-# --- the nursery ----------------------------------------------------------------------------
-
-
-def serve() -> None:
-    """Fork a stage for every directory that stdin names; say on stdout when one has ended."""
-    for name in _LAZY:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # pages stay shared
-    ended_r, ended_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ended_w, warn_on_full_buffer=False)
-    stages: dict[int, str] = {}
-    requests = os.fdopen(0, "rb", buffering=0)
-    watched: list[Any] = [requests, ended_r]
-    while True:
-        ready, _, _ = select.select(watched, [], [])
-        if ended_r in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(ended_r, 4096)
-            for pid in list(stages):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    sys.stdout.write(f"{stages.pop(pid)}\n")
-                    sys.stdout.flush()
-        if requests in ready:
-            line = requests.readline()
-            if not line:
-                return
-            directory = line.decode().strip()
-            stages[_fork(partial(_be_stage, Path(directory)))] = directory
-
-
-def _be_stage(directory: Path) -> None:
-    Stage(directory).play()
-
-
-def _fork(work: Callable[[], object]) -> int:
-    """Run ``work`` in a child that dies with this process; return its number."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        code = int(work() or 0)  # type: ignore[call-overload]
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-# --- the job --------------------------------------------------------------------------------
-
-
-class ForkedServer:
-    """What ``subprocess.Popen`` would be of a fork server, but that it is forked."""
-
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: IO[bytes],
-        pass_fds: Sequence[int],
-        **others: Any,
-    ) -> None:
-        del others
-        self._code: int | None = None
-        self.pid = _fork(lambda: _be_server(arguments[-1], cwd, env, stdout.fileno(), pass_fds))
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-        return self._code
-
-    def wait(self) -> int:
-        if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-def _be_server(
-    number: str, cwd: Path, env: Mapping[str, str], output: int, pass_fds: Sequence[int]
-) -> NoReturn:
-    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # it buries its workers when the agent is gone
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    kept = {0, 1, 2, *pass_fds}
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # numbers, not paths
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = ["forkserver", number]
-    forkserver.main()
-
-
-def _be_job(recipe: Recipe, directory: Path) -> int:
-    with (directory / "said.txt").open("wb") as said, Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-    os.environ["XDG_STATE_HOME"] = str(directory / "state")
-    os.environ["TMPDIR"] = str(directory / "tmp")
-    tempfile.tempdir = None
-    stand_in = SimpleNamespace(Popen=ForkedServer, DEVNULL=subprocess.DEVNULL)
-    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
-    words = [script.__file__, "--recipe", directory / "recipe.txt"]
-    words += ["--out", directory, "--permits", directory / "permits"]
-    return run_job(
-        JobConfig(
-            name="job",
-            argv=tuple(map(str, words)),
-            policy=ElasticPolicy(
-                min_replicas=1,
-                max_replicas=recipe.max_replicas,
-                start_replicas=recipe.start_replicas,
-            ),
-            out=directory / "out",
-            max_restarts=10_000,
-        )
-    )
-
-
-def _be_alone(directory: Path) -> None:
-    out = directory / "alone"
-    with (out / "said.txt").open("wb") as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-    sys.argv = ["script", "--recipe", str(directory / "recipe.txt"), "--out", str(out)]
-    script.main()
-
 
 # --- the stage ------------------------------------------------------------------------------
 
@@ -252,7 +69,6 @@ class Stage:
 
     def play(self) -> None:
         """Play the case and write down what came of it."""
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         start_s = time.monotonic()
         trouble = ""
         try:
@@ -260,7 +76,7 @@ class Stage:
         except Exception:  # a process boundary: becomes the test's failure
             trouble = traceback.format_exc()
         finally:
-            self._end()
+            forking.end_children()
         took_s = time.monotonic() - start_s
         result = {"trouble": trouble, "counts": self.counts, "took_s": took_s}
         (self._directory / "result.json").write_text(json.dumps(result))
@@ -269,7 +85,7 @@ class Stage:
         for part in ("out", "tmp", "alone"):
             (self._directory / part).mkdir()
         reference = self._alone()
-        self._job = _fork(lambda: _be_job(self._recipe, self._directory))
+        self._job = self._run_job()
         for event in self._recipe.events:
             if not self._wait_for_step(event.step):
                 self.counts["event too late"] += 1
@@ -283,12 +99,38 @@ class Stage:
         self._count()
 
     def _alone(self) -> tuple[str, dict[str, str]]:
-        pid = _fork(lambda: _be_alone(self._directory))
+        out = self._directory / "alone"
+        pid = self._fork(self._script("--out", out), said=out / "said.txt")
         status = self._wait(lambda: _ended(pid), DEADLINE_S)
-        assert status == (0,), f"alone: {(self._directory / 'alone' / 'said.txt').read_text()}"
-        (line,) = Lines(self._directory / "alone" / "digests").new()
+        assert status == (0,), f"alone: {(out / 'said.txt').read_text()}"
+        (line,) = Lines(out / "digests").new()
         self._num_steps = line["committed"]
         return line["digest"], line["parts"]
+
+    def _run_job(self) -> int:
+        job = launching.arguments(
+            self._directory,
+            *self._script("--out", self._directory, "--permits", self._directory / "permits"),
+            replicas=self._recipe.max_replicas,
+            start=self._recipe.start_replicas,
+            restarts=10_000,
+            warm=True,
+        )
+        return self._fork([launching.RUN_JOB, job], said=self._directory / "said.txt")
+
+    def _script(self, *options: object) -> list[object]:
+        return [script.__file__, "--recipe", self._directory / "recipe.txt", *options]
+
+    def _fork(self, words: list[object], *, said: Path) -> int:
+        """Start a program of the case; return its process id."""
+        return forking.fork(
+            lambda: forking.run(
+                [str(word) for word in words],
+                cwd=str(Path.cwd()),
+                environment=launching.environment(self._directory),
+                out=str(said),
+            )
+        )
 
     # --- what is done to the job --------------------------------------------------------
 
@@ -387,8 +229,8 @@ class Stage:
     # --- what came out of it --------------------------------------------------------------
 
     def _check(self, digest: str, reference: dict[str, str]) -> None:
-        left = self._wait(lambda: not (_children() or self._files()), 5.0)
-        assert left, f"left behind: processes {_children()}, files {self._files()}"
+        left = self._wait(lambda: not (forking.children() or self._files()), 5.0)
+        assert left, f"left behind: processes {forking.children()}, files {self._files()}"
         job: Any = SimpleNamespace(out=self._directory / "out", said=self._story)
         outcome = Outcome(job, self._directory, self._num_steps)
         fell_through = [line for line in outcome.digests if not line["committed"]]
@@ -428,15 +270,6 @@ class Stage:
         spares = {record["replica"] for record in records if record["kind"] == "spare"}
         self.counts["join"] = max(0, len(spares) - starters)
         self.counts["generation"] = self._events.num_orders
-
-    def _end(self) -> None:
-        """Kill whatever lives, which after a failure may be everything."""
-        while children := _children():
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
 
 
 class Lines:
@@ -501,14 +334,10 @@ def _ended(pid: int) -> tuple[int] | None:
     return (os.waitstatus_to_exitcode(status),) if found else None
 
 
-def _children() -> list[int]:
-    """List living children, adopted ones included; the dead among them are buried."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii")
-    return [int(word) for word in text.split()]
+def play(control: socket.socket) -> None:
+    """Play the case of the directory that the test names."""
+    Stage(Path(os.fsdecode(control.recv(1 << 12)))).play()
 
 
 if __name__ == "__main__":
-    serve()
+    forking.serve(play)

@@ -20,6 +20,7 @@ from pliant.observe.log import Record, read
 
 HERE = Path(__file__).parent
 FAKE_WORKER = HERE / "fake_worker.py"
+RUN_JOB = HERE / "run_job.py"
 
 
 @dataclass
@@ -124,6 +125,29 @@ class RunningJob:
 def running(
     directory: Path,
     *command: object,
+    name: str = "job",
+    warm: bool = False,
+    forked: bool | None = None,
+    **options: Any,
+) -> Iterator[RunningJob]:
+    """Run a job; at the end nothing of it may live, whatever the test did.
+
+    Warm means that its fork server imports torch.  Such a job is forked, and its fork server too,
+    by a process that has done so, unless the test is of how processes start and end.
+    """
+    for part in ("out", "tmp"):
+        (directory / part).mkdir(exist_ok=True, parents=True)
+    said = directory / "said.txt"
+    said.write_text("")
+    job = arguments(directory, *command, name=name, warm=warm, **options)
+    with stage(forked=warm if forked is None else forked) as here:
+        process = here.start(RUN_JOB, job, out=said, environment=environment(directory))
+        yield RunningJob(process, name, directory, here)
+
+
+def arguments(
+    directory: Path,
+    *command: object,
     replicas: int = 2,
     start: int | None = None,
     name: str = "job",
@@ -133,34 +157,23 @@ def running(
     port: int = 0,
     least: int = 1,
     pool: dict[str, str] | None = None,
-    forked: bool | None = None,
-) -> Iterator[RunningJob]:
-    """Run a job; at the end nothing of it may live, whatever the test did.
-
-    Warm means that its fork server imports torch.  Such a job is forked, and its fork server too,
-    by a process that has done so, unless the test is of how processes start and end.
-    """
-    for part in ("out", "tmp"):
-        (directory / part).mkdir(exist_ok=True, parents=True)
-    arguments = {
-        "name": name,
-        "argv": [str(word) for word in command],
-        "out": str(directory / "out"),
-        "replicas": replicas,
-        "start": start,
-        "restarts": restarts,
-        "port": port,
-        "least": least,
-        "pool": pool,
-        "warm": warm,
-        "timeouts": settings or {},
-    }
-    said = directory / "said.txt"
-    said.write_text("")
-    with stage(forked=warm if forked is None else forked) as here:
-        words = (HERE / "run_job.py", json.dumps(arguments))
-        process = here.start(*words, out=said, environment=environment(directory))
-        yield RunningJob(process, name, directory, here)
+) -> str:
+    """Return what ``run_job.py`` is told of a job."""
+    return json.dumps(
+        {
+            "name": name,
+            "argv": [str(word) for word in command],
+            "out": str(directory / "out"),
+            "replicas": replicas,
+            "start": start,
+            "restarts": restarts,
+            "port": port,
+            "least": least,
+            "pool": pool,
+            "warm": warm,
+            "timeouts": settings or {},
+        }
+    )
 
 
 def environment(directory: Path) -> dict[str, str]:
