@@ -15,8 +15,6 @@ from pathlib import Path
 from tests.fuzz.generator import Recipe
 from tests.processes.stages import Nursery
 
-STAGE = Path(__file__).with_name("stage.py")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -72,5 +70,5 @@ def _next(going: dict[socket.socket, tuple[Recipe, Path]]) -> Result:
 @contextmanager
 def open_nursery(log: Path) -> Iterator[Cases]:
     """Start a nursery; at the end nothing of it lives."""
-    with log.open("w") as said, closing(Nursery(STAGE, said)) as nursery:
+    with log.open("w") as said, closing(Nursery("tests.fuzz.stage", said)) as nursery:
         yield Cases(nursery)  # stages, jobs and workers die with it, each of their parent

@@ -1,10 +1,8 @@
 """Lets recipes happen to real jobs, many of them one after another and several side by side.
 
 Owns the processes of a case and the events that are done to them: a nursery forks a stage per
-case, which forks the script alone and then the job (``tests/processes/forking.py``).  Kills are
+case (``tests/processes/nursery.py``), which forks the script alone and then the job.  Kills are
 SIGKILL.
-
-    python tests/fuzz/stage.py        a nursery of such stages; each is told its directory
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections import Counter
@@ -22,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import httpx
 from tests.fuzz import generator, script
@@ -337,7 +332,3 @@ def _ended(pid: int) -> tuple[int] | None:
 def play(control: socket.socket) -> None:
     """Play the case of the directory that the test names."""
     Stage(Path(os.fsdecode(control.recv(1 << 12)))).play()
-
-
-if __name__ == "__main__":
-    forking.serve(play)

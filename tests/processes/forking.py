@@ -1,13 +1,8 @@
-"""Forks programs from a process that has imported what they would take seconds to import.
+"""Forks a program from a process that has imported what the program would take seconds to import.
 
-Owns that process, the *nursery*, and what forking must put right: a program finds the signals,
-paths, environment, files and streams that ``python PROGRAM`` would give it.  Its fork server is
-forked as well.  From there on nothing is special: workers are forked as ever.
-
-    test ==socket== nursery --> stage --> program --> fork server --> workers
-
-A *stage* is what one test has: it adopts whatever its programs leave behind, so that it can tell.
-Knows nothing of what a stage does.
+Owns what forking must put right: a program finds the signals, paths, environment, files and
+streams that ``python PROGRAM`` would give it, and ends as it would.  Its fork server is forked as
+well.  From there on nothing is special: workers are forked as ever.
 """
 
 from __future__ import annotations
@@ -15,72 +10,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
-import importlib
 import os
 import runpy
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
-from pliant.agent import launcher
 from pliant.engine import bootstrap, forkserver
 
-_LAZY = (
-    *forkserver.WARM_MODULES,
-    "pliant.cli.apart",
-    "pliant.cli.main",
-    "pliant.cli.run",
-    "pliant.cli.start",
-    "pliant.coordinator.app",
-    "pliant.coordinator.driver",
-    "pliant.coordinator.server",
-    "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-    "websockets.asyncio.client",
-)
-"""What a job or a worker would import by and by."""
-
 _PATH = sys.path[1:]
-"""Where a fresh interpreter looks besides the directory of its program."""
+"""Where a fresh interpreter looks, besides the directory of what it was started with."""
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def serve(play: Callable[[socket.socket], object]) -> None:
-    """Fork ``play`` for every socket that comes over stdin, until that is closed."""
-    for name in _LAZY:
-        importlib.import_module(name)
-    stand_in = SimpleNamespace(Popen=ForkedServer, DEVNULL=subprocess.DEVNULL)
-    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
-    gc.collect()
-    gc.freeze()  # pages stay shared
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stage has ended
-    with socket.socket(fileno=os.dup(0)) as tests:
-        while True:
-            data, fds, _, _ = socket.recv_fds(tests, 1, 1)
-            if not data:
-                return
-            with socket.socket(fileno=fds[0]) as control:
-                fork(lambda control=control: _be_stage(play, control))  # type: ignore[misc]
-
-
-def _be_stage(play: Callable[[socket.socket], object], control: socket.socket) -> None:
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    play(control)
 
 
 def fork(work: Callable[[], object]) -> int:

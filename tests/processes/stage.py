@@ -1,7 +1,5 @@
 """The stage of one test: forks programs, says how they ended, and takes them along when it ends.
 
-    python tests/processes/stage.py        a nursery of such stages (``forking.py``)
-
 Records of JSON over the socket that the test holds the other end of:
 
     -> {"number": 1, "words": [...], "cwd": PATH, "environment": {...}, "out": PATH}
@@ -19,11 +17,7 @@ import os
 import select
 import signal
 import socket
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.processes import forking
 
@@ -75,5 +69,6 @@ class Stage:
             self._control.send(json.dumps(record).encode())
 
 
-if __name__ == "__main__":
-    forking.serve(lambda control: Stage(control).play())
+def play(control: socket.socket) -> None:
+    """Serve the test at the other end."""
+    Stage(control).play()

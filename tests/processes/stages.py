@@ -1,7 +1,7 @@
 """Where a test starts programs, each ``python WORDS``, and finds every process that came of them.
 
     fresh     a new interpreter for each program, as a user starts it
-    forked    forked by a nursery that has everything imported: seconds faster (``forking.py``)
+    forked    forked from a process that has imported everything: seconds faster (``nursery.py``)
 
 At its end nothing on a stage lives, whatever the test did.
 """
@@ -27,6 +27,7 @@ import psutil
 
 from pliant.agent.launcher import DEFAULT_ENVIRONMENT, FIXED_ENVIRONMENT
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
 MAX_RECORD_BYTES = 1 << 17
 MARK = "PLIANT_TEST_MARK"
@@ -211,13 +212,14 @@ class ForkedStage:
 
 
 class Nursery:
-    """One process that has everything imported, and forks stages."""
+    """The test's end of a nursery (``nursery.py``)."""
 
-    def __init__(self, script: Path, log: IO[str] | None = None) -> None:
+    def __init__(self, plays: str, log: IO[str] | None = None) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, str(script)],
+                [sys.executable, "-m", "tests.processes.nursery", plays],
+                cwd=ROOT,
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
@@ -241,7 +243,7 @@ class Nursery:
 @functools.cache
 def nursery() -> Nursery:
     """Return the nursery of this test process; it starts when it is first needed."""
-    return Nursery(Path(__file__).with_name("stage.py"))
+    return Nursery("tests.processes.stage")
 
 
 def end_nursery() -> None:

@@ -1,0 +1,77 @@
+"""A process that has imported what a job imports by and by, and forks stages.
+
+    test ==socket== nursery --> stage --> program --> fork server --> workers
+
+A *stage* belongs to one test.  It adopts whatever its programs leave behind, so that it can tell.
+Knows nothing of what a stage does: that is the ``play`` of the module it is started with.
+
+    python -m tests.processes.nursery MODULE        a socket comes over stdin for every stage
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+from tests.processes import forking
+
+from pliant.agent import launcher
+from pliant.engine import forkserver
+
+_LAZY = (
+    *forkserver.WARM_MODULES,
+    "pliant.cli.apart",
+    "pliant.cli.main",
+    "pliant.cli.run",
+    "pliant.cli.start",
+    "pliant.coordinator.app",
+    "pliant.coordinator.driver",
+    "pliant.coordinator.server",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+    "websockets.asyncio.client",
+)
+"""What a job or a worker would import by and by."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None)
+
+
+def serve(play: Callable[[socket.socket], object]) -> None:
+    """Fork ``play`` for every socket that comes over stdin, until that is closed."""
+    for name in _LAZY:
+        importlib.import_module(name)
+    stand_in = SimpleNamespace(Popen=forking.ForkedServer, DEVNULL=subprocess.DEVNULL)
+    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
+    gc.collect()
+    gc.freeze()  # pages stay shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stage has ended
+    with socket.socket(fileno=os.dup(0)) as tests:
+        while True:
+            data, fds, _, _ = socket.recv_fds(tests, 1, 1)
+            if not data:
+                return
+            with socket.socket(fileno=fds[0]) as control:
+                forking.fork(lambda control=control: _be_stage(play, control))  # type: ignore[misc]
+
+
+def _be_stage(play: Callable[[socket.socket], object], control: socket.socket) -> None:
+    """Become the parent of everything below that loses its own, and play."""
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    play(control)
+
+
+if __name__ == "__main__":
+    serve(importlib.import_module(sys.argv[1]).play)
