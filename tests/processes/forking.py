@@ -71,8 +71,11 @@ def _code_of(work: Callable[[], object]) -> int:
             return stop.code or 0
         sys.stderr.write(f"{stop.code}\n")
         return 1
-    except BaseException:  # a process boundary
+    except BaseException as error:  # a process boundary
         traceback.print_exc()
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         return 1
     return 0
 

@@ -58,7 +58,13 @@ class Program(Protocol):
 class Stage(Protocol):
     """Where a test starts programs."""
 
-    def start(self, *words: object, out: Path, environment: Mapping[str, str]) -> Program:
+    def start(
+        self,
+        *words: object,
+        out: Path,
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
+    ) -> Program:
         """Start ``python *words`` in a session of its own; what it says is added to ``out``."""
 
     def processes(self) -> list[psutil.Process]:
@@ -88,13 +94,20 @@ class FreshStage:
         self._mark = uuid.uuid4().hex
         self._programs: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *words: object, out: Path, environment: Mapping[str, str]) -> Program:
+    def start(
+        self,
+        *words: object,
+        out: Path,
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
+    ) -> Program:
         with out.open("ab") as said:
             program = subprocess.Popen(
                 [sys.executable, *map(str, words)],
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
+                cwd=cwd,
                 env={**environment, MARK: self._mark},
                 start_new_session=True,
             )
@@ -158,13 +171,19 @@ class ForkedStage:
         self._programs: list[Forked] = [Forked(self)]
         self._await(self._programs[0])
 
-    def start(self, *words: object, out: Path, environment: Mapping[str, str]) -> Program:
+    def start(
+        self,
+        *words: object,
+        out: Path,
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
+    ) -> Program:
         program = Forked(self)
         self._programs.append(program)
         asked = {
             "number": len(self._programs) - 1,
             "words": [str(word) for word in words],
-            "cwd": str(Path.cwd()),
+            "cwd": str(cwd or Path.cwd()),
             "environment": dict(environment),
             "out": str(out),
         }
@@ -182,10 +201,10 @@ class ForkedStage:
     def end(self) -> None:
         self._control.shutdown(socket.SHUT_WR)
         until_s = time.monotonic() + DEADLINE_S
-        with contextlib.suppress(EOFError):
-            while self.hear(until_s - time.monotonic()):
+        with self._control, contextlib.suppress(EOFError):
+            while self.hear(max(0.0, until_s - time.monotonic())):
                 pass
-        self._control.close()
+            raise TimeoutError("the stage does not end")
 
     def hear(self, timeout_s: float) -> bool:
         """Take in one piece of news; False if none comes."""

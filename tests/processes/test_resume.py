@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.checkpoint import plain_torch
+from tests.processes.stages import stage
 from tests.processes.test_cli import ROOT, WAIT_S, environment, pliant, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -202,16 +203,13 @@ def test_a_sharded_checkpoint_of_plain_torch_starts_one_two_and_three_replicas(
         timeout=WAIT_S,
         check=True,
     )
+    said = tmp_path / "said.txt"
+    around = environment(tmp_path) | HERE
     for replicas in (1, 2, 3):
-        words = ["--init", str(sharded), "--max", str(replicas), "start.py", f"got-{replicas}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pliant", "run", *words],
-            cwd=tmp_path,
-            env=environment(tmp_path) | HERE,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        words = ["--init", sharded, "--max", replicas, "start.py", f"got-{replicas}"]
+        with stage(forked=True) as here:
+            run = here.start(
+                "-m", "pliant", "run", *words, out=said, environment=around, cwd=tmp_path
+            )
+            assert run.wait(WAIT_S) == 0, said.read_text()
         assert (tmp_path / f"got-{replicas}").read_text() == (tmp_path / "expected").read_text()

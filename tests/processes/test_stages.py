@@ -83,6 +83,7 @@ def test_it_is_said_how_a_program_ended(tmp_path: Path, here: Stage) -> None:
         "raise SystemExit(3)": 3,
         "raise SystemExit('sorry')": 1,
         "1 / 0": 1,
+        "raise KeyboardInterrupt": -signal.SIGINT,
         "import os; os.kill(os.getpid(), 15)": -signal.SIGTERM,
         "import atexit, os; atexit.register(os._exit, 4)": 4,
         "import threading as t; t.Timer(0.1, print, ['late']).start()": 0,
