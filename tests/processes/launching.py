@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 import psutil
-from tests.processes.stages import DEADLINE_S as DEADLINE_S
-from tests.processes.stages import Program, Stage, stage
+from tests.processes.stages import DEADLINE_S, Program, Stage, stage
 
 from pliant.observe.log import Record, read
 

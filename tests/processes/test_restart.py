@@ -16,7 +16,7 @@ import pytest
 from tests.processes import elastic
 from tests.processes.apart import ApartJob, apart
 from tests.processes.elastic import Outcome, kill, members, scale, wait_for_members, wait_for_switch
-from tests.processes.launching import DEADLINE_S
+from tests.processes.stages import DEADLINE_S
 
 from pliant.core.rollcall import UNWANTED
 from pliant.observe.audit import audit_run

@@ -170,12 +170,14 @@ async def _serve(
 ) -> None:
     """Serve the pool until it is stopped."""
     from pliant.coordinator.bearer import Bearer
+    from pliant.coordinator.mistakes import say_mistakes
     from pliant.coordinator.server import Server, url_of
     from pliant.pool.app import create_app
 
     files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
     app = create_app(driver, events_path=log.path)
     app.add_middleware(Bearer, token=token, whose="the pool")
+    say_mistakes(app)
     server = Server(app, sock)
     log.write(
         "pool_started",

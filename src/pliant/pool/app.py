@@ -22,7 +22,6 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pliant.coordinator.mistakes import say_mistakes
 from pliant.observe.log import follow
 from pliant.observe.prose import kept_by
 from pliant.pool.board import board_of
@@ -75,7 +74,6 @@ class Events(BaseModel):
 def create_app(driver: Driver, *, events_path: FilePath) -> FastAPI:
     """Return the app of one pool."""
     app = FastAPI(title="pliant pool", version="1", description=__doc__ or "")
-    say_mistakes(app)
     router = APIRouter(prefix="/v1")
     _add_claims(router, driver)
     _add_views(router, driver, events_path)
