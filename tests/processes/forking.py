@@ -59,7 +59,8 @@ def _reset_signals() -> None:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a job of a shell's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _code_of(work: Callable[[], object]) -> int:
