@@ -1,16 +1,21 @@
-"""Groups whose backend has lost an operation, as gloo does when a peer dies at the wrong moment."""
+"""Groups that fail: what is left of them, and who is told."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
-from pliant.engine.groups import Group, GroupBroken
+from pliant.engine.groups import Group, GroupBroken, StoreServer
+from pliant.engine.layout import Layout
 from pliant.engine.undertaker import UNDERTAKER
 
 SOON_S = 10.0
@@ -19,7 +24,8 @@ SOON_S = 10.0
 class LostSend:
     """A backend between whose ends the connection is closed, with an operation that never ends.
 
-    The processes of ``tests/processes/test_groups.py`` come upon the real one, by chance.
+    Gloo loses one if its peer dies at the wrong moment; the processes of
+    ``tests/processes/test_groups.py`` come upon that by chance.
     """
 
     def __init__(self, *, is_silent: bool) -> None:
@@ -94,3 +100,41 @@ def test_a_group_that_may_still_write_is_not_buried_and_holds_up_no_other(
     assert not loud.buried.is_set()
     backends[0].may_end.set()
     assert loud.buried.wait(SOON_S)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let nothing that refers to itself be found: a long run may not look for hours."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_a_build_that_fails_keeps_no_connection() -> None:
+    server, process = StoreServer(), psutil.Process()
+
+    def build_with_nobody(generation: int) -> None:
+        with pytest.raises(GroupBroken, match=r"not built within 0\.3 s"):
+            Group.build(
+                generation=generation,
+                seats=[("r0", server.endpoint), ("r1", "127.0.0.1:1")],
+                replica="r0",
+                host="r0",
+                server=server,
+                layout=Layout.of([]),
+                deadline_s=0.3,
+            )
+
+    build_with_nobody(1)  # what is opened once, and kept
+    gc.collect()
+    before = process.num_fds()
+    with no_collection():
+        for generation in (2, 3, 4):
+            build_with_nobody(generation)
+        until_s = time.monotonic() + SOON_S
+        while process.num_fds() > before and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert process.num_fds() <= before
+    server.close()

@@ -27,7 +27,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from pliant.engine import gloo
-from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch
+from pliant.engine.groups import Abort, Group, GroupBroken, LayoutMismatch, let_go
 from pliant.engine.layout import Layout, first_difference
 from pliant.engine.undertaker import UNDERTAKER
 from pliant.engine.windows import Address, Room, Shelf, View, Window, WindowError, Windows
@@ -112,6 +112,7 @@ class Attempt:
         try:
             outcome = self._connect()
         except (GroupBroken, LayoutMismatch) as refused:
+            let_go(refused)
             outcome = refused
         except Exception as error:  # thread boundary: becomes the caller's error
             outcome = self._failed(gloo.first_line(error))

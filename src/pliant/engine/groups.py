@@ -447,7 +447,7 @@ class Group:
         except Exception as raised:  # thread boundary: becomes the ticket's error
             error = raised
         if error is not None:
-            _let_go(error)
+            let_go(error)
         with self._lock:
             ticket._resolve(value, error)  # noqa: SLF001
             self._open.discard(ticket)
@@ -601,7 +601,7 @@ class _Remains:
         return True
 
 
-def _let_go(error: BaseException) -> None:
+def let_go(error: BaseException) -> None:
     """Drop what the frames of an error hold: an operation would keep its connections open."""
     link: BaseException | None = error
     while link is not None:
