@@ -26,10 +26,15 @@ from pliant.pool.driver import RefusedError
 from pliant.wire.devices import DeviceLock
 from pliant.wire.pool import Offer, Report, Wanted
 
+pytestmark = pytest.mark.timeout(90)
+
 DEVICES = 4
 PRIORITIES = ("low", "normal", "high")
-ROUNDS = 40
-"""Of undisturbed talk, after which nothing changes any more."""
+ROUNDS = 60
+"""Of undisturbed talk, after which nothing may change any more."""
+
+QUIET = 4
+"""Rounds without a change, after which none is expected: one that recovers says nothing for one."""
 
 
 @dataclass
@@ -146,6 +151,7 @@ class Play:
             case "the pool looks":
                 await self.world.tick()
             case "the pool begins anew":
+                self.old.clear()  # what was under way to its process ended with it
                 await self.world.reborn()
             case _:
                 await self.go_wrong(what, job, number)
@@ -201,12 +207,19 @@ class Play:
                     job.take(offer)
 
     async def settle(self) -> None:
+        """Let them talk undisturbed until nothing changes any more."""
+        quiet = 0
         for _ in range(ROUNDS):
+            before = [job.tenancy for job in self.jobs]
             for job in self.jobs:
                 await self.talk(job, job.report())
                 job.end_one()
                 job.start_one(self.world)
             await self.world.tick()
+            quiet = quiet + 1 if [job.tenancy for job in self.jobs] == before else 0
+            if quiet == QUIET:
+                return
+        raise AssertionError(f"they still talk after {ROUNDS} rounds")
 
 
 EVENTS = (
@@ -237,7 +250,7 @@ SCENES = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, derandomize=True)
 @given(events=SCENES)
 def test_everybody_ends_with_what_the_pool_says(events: list[tuple[str, int, int]]) -> None:
     perform(events)
