@@ -257,6 +257,7 @@ def test_everybody_ends_with_what_the_pool_says(events: list[tuple[str, int, int
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @settings(max_examples=2000)
 @given(events=SCENES)
 def test_everybody_ends_with_what_the_pool_says_in_many_scenes(
