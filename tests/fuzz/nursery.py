@@ -15,6 +15,9 @@ from pathlib import Path
 from tests.fuzz.generator import Recipe
 from tests.processes.stages import Nursery
 
+DEADLINE_S = 600.0
+"""Longest wait for the next of the stages to end; each of their own waits takes 60 s at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -52,12 +55,14 @@ class Cases:
 
 def _next(going: dict[socket.socket, tuple[Recipe, Path]]) -> Result:
     """Wait for the first stage to end, and return its result."""
-    (stage, *_), _, _ = select.select(list(going), [], [])
+    ended, _, _ = select.select(list(going), [], [], DEADLINE_S)
+    stage = next(iter(ended or going))
     recipe, place = going.pop(stage)
     stage.close()
     path = place / "result.json"
     if not path.exists():
-        return Result(recipe=recipe, trouble="the stage crashed")
+        trouble = "the stage crashed" if ended else f"the stage did not end within {DEADLINE_S:g} s"
+        return Result(recipe=recipe, trouble=trouble)
     found = json.loads(path.read_text())
     return Result(
         recipe=recipe,

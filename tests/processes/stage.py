@@ -20,8 +20,7 @@ import socket
 from typing import Any
 
 from tests.processes import forking
-
-MAX_RECORD_BYTES = 1 << 17
+from tests.processes.stages import MAX_RECORD_BYTES
 
 
 class Stage:

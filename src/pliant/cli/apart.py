@@ -36,7 +36,6 @@ from pliant.observe.log import read
 if TYPE_CHECKING:
     from pliant.cli.view import Observer
 
-
 GIVE_UP_S = 300.0
 """How long an agent looks for its coordinator unless told otherwise, in seconds."""
 

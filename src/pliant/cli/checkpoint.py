@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pliant.checkpoint.read import Checkpoint
     from pliant.checkpoint.storage import Storage, StorageOptions
 
-
 _ENGINE_PACKAGES = ("fsspec", "numpy", "torch", "xxhash")
 
 app = typer.Typer(

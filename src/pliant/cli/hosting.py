@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pliant.coordinator.driver import Driver
     from pliant.wire.pool import Offer
 
-
 TOKEN = "token"  # noqa: S105  the file's name
 """File in the directory of a run that says who may talk to its coordinators."""
 

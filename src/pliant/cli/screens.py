@@ -129,7 +129,7 @@ def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> 
     parts = [f"step {status['step']}" + _of(status["total_steps"])]
     parts += [f"{name} {value}" for name, value in _numbers(status, metrics or {})]
     present = sum(replica["state"] == "training" for replica in status["replicas"])
-    parts.append(f"{present} replica" + ("s" if present != 1 else ""))
+    parts.append(counted(present, "replica"))
     return "  ".join(parts)
 
 

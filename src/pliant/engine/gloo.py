@@ -139,13 +139,8 @@ class GlooBackend:
         self._group: Any = _Gloo(store, rank, size, options)
         self._group.set_timeout(timedelta(seconds=collective_s))
         self._sockets = tuple(_connections(device.listens_at, set(peers) - {device.listens_at}))
-        self._knows_all = len(self._sockets) == size - 1
-        self._was_cut = False
-
-    @property
-    def is_cuttable(self) -> bool:
+        self.is_cuttable = len(self._sockets) == size - 1
         """Whether all its sockets are known, so that ``cut`` breaks every connection."""
-        return self._knows_all
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Add up ``tensor`` in place."""
@@ -189,8 +184,7 @@ class GlooBackend:
 
     def cut(self) -> None:
         """Break every connection; pending operations fail, here and at the peers.  Idempotent."""
-        was_cut, self._was_cut = self._was_cut, True
-        for descriptor, inode in () if was_cut else self._sockets:
+        for descriptor, inode in self._sockets:
             _shut_down(descriptor, inode)
 
     def is_silent(self) -> bool:
@@ -198,7 +192,7 @@ class GlooBackend:
 
         An operation that waits then can only run into its time-out.
         """
-        return self._knows_all and not any(_is_open(*each) for each in self._sockets)
+        return self.is_cuttable and not any(_is_open(*each) for each in self._sockets)
 
     def destroy(self) -> None:
         """Free the group; blocks until its operations have ended."""

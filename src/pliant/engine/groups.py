@@ -48,6 +48,7 @@ __all__ = [
     "OperationFailed",
     "StoreServer",
     "Ticket",
+    "let_go",
 ]
 
 T = TypeVar("T")
