@@ -24,7 +24,7 @@ from pliant.core.allocation import (
     Shrink,
     Suspend,
     Team,
-    Ticked,
+    TimePassed,
     Withdrawn,
     new_pool,
     next_deadline_s,
@@ -82,7 +82,7 @@ class World:
             return self.change()
         if kind == "departure" and len(self.names) > 1:
             return self.departure()
-        return self.arrival() if kind == "arrival" else Ticked()
+        return self.arrival() if kind == "arrival" else TimePassed()
 
     def apply(self, event: Event) -> tuple[float, float]:
         """Take one step; return the time of the processor and of the wall clock, in seconds."""
@@ -128,7 +128,7 @@ class World:
         """Return another wish of a job."""
         known = standing(self.pool, self.random.choice(self.names))
         if known is None or known.claim.kind == "fixed" or known.claim.sizes is not None:
-            return Ticked()
+            return TimePassed()
         claim = known.claim
         most = max(claim.min_replicas, round(self.part * 2.3))
         ask = self.random.randint(claim.min_replicas, most)
@@ -150,7 +150,7 @@ class World:
         del self.owing[name]
         known = standing(self.pool, name)
         if known is None:
-            return Ticked()
+            return TimePassed()
         excess = len(known.devices) - known.replicas
         return Released(name=name, devices=known.devices[::-1][: max(0, excess)])
 
@@ -167,7 +167,7 @@ def measure(devices: int, jobs: int, *, events: int, seed: int) -> dict[str, lis
         if number >= events:
             found[kind].append(took_cpu * 1e3)
             found[WALL].append(took * 1e3)
-    world.apply(Ticked())
+    world.apply(TimePassed())
     if next_deadline_s(world.pool) <= world.now_s:
         raise RuntimeError("a time-out that is over was not handled")
     return found

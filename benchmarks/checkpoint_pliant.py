@@ -17,8 +17,8 @@ from benchmarks.checkpoint_dcp import options
 from benchmarks.model import Tokens, build, loss_of
 from benchmarks.turns import Player
 from pliant.checkpoint.snapshot import Copier
-from pliant.core.member import Member
-from pliant.engine.saving import Saver
+from pliant.core.membership.member import Member
+from pliant.engine.state.saving import Saver
 
 
 class Watched:

@@ -18,13 +18,13 @@ import torch
 from torch import distributed as dist
 
 from benchmarks.processes import interleave, report, run_processes
-from pliant.core import batching
-from pliant.engine import shared
-from pliant.engine.exchange import Reduction
-from pliant.engine.folding import Plan
-from pliant.engine.groups import Group, StoreServer
-from pliant.engine.layout import Layout
-from pliant.engine.windows import Shelf
+from pliant.core.step import batching
+from pliant.engine.groups.group import Group, StoreServer
+from pliant.engine.reduce import shared_memory
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.exchange import Reduction
+from pliant.engine.reduce.plan import ReductionPlan
+from pliant.engine.reduce.windows import Shelf
 
 
 class Model(torch.nn.Module):
@@ -47,9 +47,9 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     model = Model()
     layout = Layout.of(model.named_parameters(), extras=64)
     owned = batching.ownership(arguments.slots, size)
-    plan = Plan.of(arguments.slots, owned)
+    plan = ReductionPlan.of(arguments.slots, owned)
 
-    def build(generation: int, plan: Plan) -> Group:
+    def build(generation: int, plan: ReductionPlan) -> Group:
         return Group.build(
             generation=generation,
             seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
@@ -58,7 +58,7 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
             server=server,
             layout=layout,
             shelf=None if arguments.sockets else Shelf(),
-            room=shared.room(layout, plan, rank),
+            room=shared_memory.room(layout, plan, rank),
         )
 
     group = build(1, plan)

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import pliant
 from benchmarks.model import Tokens, build, loss_of
-from pliant.core import batching
+from pliant.core.step import batching
 
 WATCHED_STEP = 4
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pliant.engine.groups import Group, StoreServer
+from pliant.engine.groups.group import Group, StoreServer
 
 
 @dataclass

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks.processes import interleave, report, run_processes
-from pliant.engine.groups import Comm, Group, StoreServer
-from pliant.engine.layout import Layout
-from pliant.engine.transfer import Stamp, TensorSpec, receive_state, send_state
+from pliant.engine.groups.group import Comm, Group, StoreServer
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.state.transfer import Stamp, TensorSpec, receive_state, send_state
 
 
 def a_state() -> dict[str, Any]:

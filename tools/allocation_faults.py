@@ -5,13 +5,13 @@ from __future__ import annotations
 from tools.faults import Fault
 
 ALLOCATION_SUITE = [
-    *("tests/core/test_allocation.py", "tests/core/test_allocation_page.py"),
-    "tests/core/test_allocation_machine.py",
+    *("tests/core/allocation/test_decide.py", "tests/core/allocation/test_page.py"),
+    "tests/core/allocation/test_machine.py",
 ]
 """What notices most comes first."""
 
 _TAKING, _SETTLING = "allocation/taking.py", "allocation/settling.py"
-_EVENTS, _STATE, _DEMAND = "allocation/allocation.py", "allocation/state.py", "allocation/demand.py"
+_EVENTS, _STATE, _DEMAND = "allocation/decide.py", "allocation/state.py", "allocation/demand.py"
 
 ALLOCATION_FAULTS = [
     Fault(

@@ -36,7 +36,7 @@ from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 CORE = Path("src") / "pliant" / "core"
 SUITE = [
     *(f"tests/core/test_{name}.py" for name in ("member", "recovery", "scenarios", "explorer")),
-    *("tests/core/test_controller.py", "tests/core"),
+    *("tests/core/job/test_controller.py", "tests/core"),
 ]
 """What notices most comes first: each fault costs only what it takes to notice it."""
 

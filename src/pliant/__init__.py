@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
-    from pliant.engine.randomness import seed
+    from pliant.engine.data.randomness import seed
     from pliant.engine.session import Session
 
 _ENGINE_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     "Session": "pliant.engine.session",
-    "seed": "pliant.engine.randomness",
+    "seed": "pliant.engine.data.randomness",
 }
 
 __all__ = ["Checkpoint", "Session", "seed"]

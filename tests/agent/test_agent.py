@@ -17,26 +17,15 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from pliant.agent import devices, launcher
+from pliant.agent import launcher, placement
 from pliant.agent.agent import Agent, AgentConfig
+from pliant.core.commands import EndJob, EndReplica, Release, StartReplica
 from pliant.core.errors import PermanentError
-from pliant.core.vocabulary import (
-    Busy,
-    EndJob,
-    EndReplica,
-    Exited,
-    ExitKind,
-    Incarnation,
-    NodeId,
-    NodeJoined,
-    Progressed,
-    Release,
-    ReplicaId,
-    StartReplica,
-)
-from pliant.wire import devices as locks
+from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.machine import device_locks as locks
 from pliant.wire.codec import Envelope, Message, decode, encode
-from pliant.wire.notes import AgentFailed, Alive, Heard, Started, Work
+from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Work
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -51,7 +40,7 @@ threading.Event().wait()
 """
 
 FINDS_ITS_DEVICE_IN_USE = """
-from pliant.engine.bootstrap import DeviceTakenError
+from pliant.engine.worker.bootstrap import DeviceTakenError
 raise DeviceTakenError("process 4711 has device 0")
 """
 
@@ -226,7 +215,7 @@ def test_a_replica_that_has_no_device_yet_waits_for_one(play: Play) -> None:
 
 
 def test_a_device_that_others_use_is_tried_again_after_a_rest(play: Play) -> None:
-    rest_s = devices.REST_S
+    rest_s = placement.REST_S
     taken = [
         Exited(replica=ReplicaId(name), kind=ExitKind.TAKEN, detail="process 4711 has device 0")
         for name in ("r1", "r2")
@@ -271,7 +260,7 @@ def test_a_name_that_is_no_file_name_is_not_started(play: Play, name: str) -> No
 def test_a_worker_cannot_speak_for_another(play: Play) -> None:
     script = """
 from pliant.core.vocabulary import Busy, ReplicaId
-from pliant.engine.bootstrap import worker_context
+from pliant.engine.worker.bootstrap import worker_context
 link = worker_context().link
 link.send(Busy(replica=ReplicaId("r2"), max_s=1.0))
 link.send(Busy(replica=link.replica, max_s=2.0))
@@ -411,7 +400,7 @@ def test_an_engine_that_cannot_be_imported_is_reported(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (
-        "from pliant.engine import forkserver;"
+        "from pliant.engine.worker import fork_server;"
         "forkserver.WARM_MODULES = ('nothing.of.this.name',); forkserver.main()"
     )
     monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", ["-c", program])
@@ -426,7 +415,7 @@ def test_an_engine_that_cannot_be_imported_is_reported(
 def test_a_command_for_a_worker_reaches_only_that_worker(play: Play) -> None:
     script = """
 import threading
-from pliant.engine.bootstrap import worker_context
+from pliant.engine.worker.bootstrap import worker_context
 done = threading.Event()
 worker_context().link.attach(lambda command, incarnation: (print(command, flush=True), done.set()))
 done.wait()

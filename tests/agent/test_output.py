@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pliant.agent.output import MAX_LINE_BYTES, Output, RotatingFile
-from pliant.core.vocabulary import ReplicaId
+from pliant.core.values import ReplicaId
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from pliant.checkpoint import catalogue, layout
-from pliant.checkpoint.errors import StorageError
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.shares import Contents, publish, write_share
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.shares import Contents, publish, write_share
+from pliant.checkpoint.failures import StorageError
+from pliant.checkpoint.store.local import LocalStorage
 
 
 def save(storage: LocalStorage, committed: int, *, kilobytes: int) -> str:

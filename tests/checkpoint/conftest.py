@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from pliant.checkpoint.storage import Storage, StorageOptions, open_storage
+from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
 
 BUCKET = "checkpoints"
 

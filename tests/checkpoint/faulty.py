@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pliant.checkpoint.errors import StorageError, Trouble
-from pliant.checkpoint.storage import Data, Entry, Sink, Storage
+from pliant.checkpoint.failures import StorageError, Trouble
+from pliant.checkpoint.store.base import Data, Sink, Storage, StorageEntry
 
 
 class CrashError(BaseException):
@@ -48,7 +48,7 @@ class FaultyStorage:
     def read_range(self, path: str, offset: int, length: int) -> Data:
         return self._inner.read_range(path, offset, length)
 
-    def entries(self, path: str = "") -> list[Entry]:
+    def entries(self, path: str = "") -> list[StorageEntry]:
         return self._inner.entries(path)
 
     def write(self, path: str, data: bytes) -> None:

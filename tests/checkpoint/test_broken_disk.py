@@ -13,8 +13,8 @@ from tests.checkpoint import broken_disk
 from tests.checkpoint.states import contents, save
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.errors import StorageError, Trouble
-from pliant.checkpoint.local import LocalStorage
+from pliant.checkpoint.failures import StorageError, Trouble
+from pliant.checkpoint.store.local import LocalStorage
 
 
 def may_mount() -> bool:

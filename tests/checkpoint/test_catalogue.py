@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoint.states import contents, differing, plain_save, save
 
-from pliant.checkpoint import catalogue, layout
-from pliant.checkpoint.errors import DamagedError, MissingError
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.manifest import Manifest
-from pliant.checkpoint.read import load, open_checkpoint
-from pliant.checkpoint.shares import Contents, write_share
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.manifest import Manifest
+from pliant.checkpoint.dcp.read import load, open_checkpoint
+from pliant.checkpoint.dcp.shares import Contents, write_share
+from pliant.checkpoint.failures import DamagedError, MissingError
+from pliant.checkpoint.store.local import LocalStorage
 from pliant.core.errors import ConfigError
 
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from pliant.checkpoint.bench import bench
 from pliant.checkpoint.compare import diff
-from pliant.checkpoint.errors import DamagedError
+from pliant.checkpoint.dcp.read import open_checkpoint
+from pliant.checkpoint.dcp.shares import Contents
 from pliant.checkpoint.export import export
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.read import open_checkpoint
-from pliant.checkpoint.shares import Contents
+from pliant.checkpoint.failures import DamagedError
+from pliant.checkpoint.store.local import LocalStorage
 from pliant.core.errors import ConfigError
 
 

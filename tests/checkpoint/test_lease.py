@@ -17,23 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoint.faulty import FaultyStorage, Fuse, full
 
-from pliant.checkpoint.errors import LeaseHeldError, StorageError, Trouble
-from pliant.checkpoint.layout import LEASE
-from pliant.checkpoint.lease import (
-    Lease,
-    Surroundings,
-    acquire,
-    machine_id,
-    read_lease,
-)
-from pliant.checkpoint.lease_rules import Record, Verdict, judge
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.storage import Storage
-from pliant.wire.processes import process_lives, process_started
+from pliant.checkpoint.dcp.layout import LEASE
+from pliant.checkpoint.failures import LeaseHeldError, StorageError, Trouble
+from pliant.checkpoint.lease import Lease, Surroundings, acquire, machine_id, read_lease
+from pliant.checkpoint.lease_rules import LeaseRecord, LeaseVerdict, judge
+from pliant.checkpoint.store.base import Storage
+from pliant.checkpoint.store.local import LocalStorage
+from pliant.machine.processes import process_lives, process_started
 
 JOBS = st.sampled_from(["a", "b"])
 RECORDS = st.builds(
-    Record,
+    LeaseRecord,
     job=JOBS,
     holder=st.sampled_from(["x", "y"]),
     node=st.just("n1"),
@@ -77,18 +71,22 @@ def root(tmp_path: Path) -> LocalStorage:
     st.booleans(),
 )
 def test_a_living_holder_of_another_job_is_never_displaced(
-    found: Record | None, me: Record, is_alive: bool | None, still_for_s: float, has_beaten: bool
+    found: LeaseRecord | None,
+    me: LeaseRecord,
+    is_alive: bool | None,
+    still_for_s: float,
+    has_beaten: bool,
 ) -> None:
     judged = judge(
         found, me, is_alive=is_alive, still_for_s=still_for_s, has_beaten=has_beaten
     ).verdict
 
     if found is None or found.job == me.job or is_alive is False:
-        assert judged is Verdict.TAKE
+        assert judged is LeaseVerdict.TAKE
     elif is_alive or has_beaten:
-        assert judged is Verdict.REFUSED
+        assert judged is LeaseVerdict.REFUSED
     else:
-        assert judged is (Verdict.TAKE if still_for_s >= found.ttl_s else Verdict.WATCH)
+        assert judged is (LeaseVerdict.TAKE if still_for_s >= found.ttl_s else LeaseVerdict.WATCH)
 
 
 def test_a_free_root_is_taken_and_given_back(root: LocalStorage) -> None:
@@ -130,7 +128,7 @@ def test_the_same_job_takes_over_at_once_and_the_old_holder_notices(root: LocalS
 def test_the_lease_of_a_process_that_was_killed_is_taken_over_at_once(root: LocalStorage) -> None:
     code = (
         "import sys; from pliant.checkpoint.lease import acquire;"
-        "from pliant.checkpoint.local import LocalStorage;"
+        "from pliant.checkpoint.store.local import LocalStorage;"
         "acquire(LocalStorage(sys.argv[1]), 'gpt'); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

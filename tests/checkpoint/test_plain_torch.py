@@ -14,10 +14,10 @@ from tests.checkpoint import plain_torch
 from tests.checkpoint.states import plain_save, same, save
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.errors import UntrustedError
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.read import load, nested, open_checkpoint
-from pliant.checkpoint.shares import Contents
+from pliant.checkpoint.dcp.read import load, nested, open_checkpoint
+from pliant.checkpoint.dcp.shares import Contents
+from pliant.checkpoint.failures import UntrustedError
+from pliant.checkpoint.store.local import LocalStorage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

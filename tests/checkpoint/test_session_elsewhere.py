@@ -12,7 +12,7 @@ from tests.engine import models
 
 import pliant
 from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.storage import StorageOptions, open_storage
+from pliant.checkpoint.store.base import StorageOptions, open_storage
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.local import LocalStorage
-from pliant.checkpoint.tenure import Tenure
-from pliant.checkpoint.writer import Identity, Rules, Writer
+from pliant.checkpoint.job_lease import Tenure
+from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.writer import Identity, Writer, WriterRules
 from pliant.core.durability import parse_interval
-from pliant.core.vocabulary import Generation, Lineage
-from pliant.engine.durable import Snapshot
+from pliant.core.values import Generation, Lineage
+from pliant.engine.state.durable import Snapshot
 
 LIMIT_S = 20.0
 
@@ -63,7 +63,7 @@ def writer(path: Path, office: Told, tenure: type[Tenure] = Tenure) -> Iterator[
     storage = LocalStorage(str(path))
     made = Writer(
         storage,
-        rules=Rules(
+        rules=WriterRules(
             interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
         ),
         identity=Identity(job="gpt", values={}),

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from pliant.cli.policy import changes_of, words_of
-from pliant.cli.pools import PoolPlace
+from pliant.cli.policy_commands import changes_of, words_of
 from pliant.cli.settings import (
     SETTINGS,
-    fields_without_flags,
     job_name,
     output_directory,
     policy_of,
@@ -23,8 +21,10 @@ from pliant.cli.settings import (
     shown_replica,
 )
 from pliant.core.errors import ConfigError
-from pliant.core.policy import Backoff, ElasticPolicy
+from pliant.core.policy.decide import Policy, PolicyBackoff
+from pliant.machine.pools import PoolPlace
 from pliant.spec.load import load
+from pliant.spec.policy import fields_beside_bounds
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
@@ -52,7 +52,7 @@ def test_fields_of_the_policy_come_each_from_the_first_that_gives_it() -> None:
 
     assert (found.min_replicas, found.max_replicas) == (2, 6)
     assert (found.spares, found.scaling_timeout_s) == (2, 5)
-    assert found.backoff == Backoff(factor=3, max_s=60)
+    assert found.backoff == PolicyBackoff(factor=3, max_s=60)
 
 
 def test_a_list_of_sizes_brings_its_own_minimum() -> None:
@@ -79,14 +79,14 @@ def test_a_field_that_cannot_be_set_is_refused(fields: dict[str, Any], sentence:
 @pytest.mark.parametrize(
     "given",
     [
-        ElasticPolicy(),
-        ElasticPolicy(min_replicas=2, max_replicas=6, start_replicas=4, replica_increment_step=2),
-        ElasticPolicy(min_replicas=2, replica_discrete_values=(2, 4), backoff=Backoff(factor=3)),
-        ElasticPolicy(scaling_timeout_s=0.5, amortization=False, min_marginal_efficiency=0.1),
+        Policy(),
+        Policy(min_replicas=2, max_replicas=6, start_replicas=4, replica_increment_step=2),
+        Policy(min_replicas=2, replica_discrete_values=(2, 4), backoff=PolicyBackoff(factor=3)),
+        Policy(scaling_timeout_s=0.5, amortization=False, min_marginal_efficiency=0.1),
     ],
 )
-def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: ElasticPolicy) -> None:
-    told = json.loads(json.dumps(fields_without_flags(given)))
+def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> None:
+    told = json.loads(json.dumps(fields_beside_bounds(given)))
     sizes = {
         f"{name}_replicas": getattr(given, f"{name}_replicas") for name in ("min", "max", "start")
     }

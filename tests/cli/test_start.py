@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pliant.cli import start
-from pliant.cli.hosting import JobConfig, _holder, locked
-from pliant.cli.jobs import record_suspended, suspended_jobs
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError
-from pliant.core.policy import ElasticPolicy
+from pliant.core.policy.decide import Policy
+from pliant.machine.jobs import record_suspended, suspended_jobs
+from pliant.run.hosting import JobConfig, _holder, locked
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
 
 
 def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
-    config = JobConfig(name="train", argv=("train.py",), policy=ElasticPolicy(), out=tmp_path)
+    config = JobConfig(name="train", argv=("train.py",), policy=Policy(), out=tmp_path)
     (tmp_path / "holder").touch()  # the disk was full
 
     holder = _holder(config)

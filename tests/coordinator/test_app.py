@@ -19,18 +19,20 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from pliant.coordinator.app import create_app
-from pliant.coordinator.driver import Driver
+from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
-from pliant.coordinator.server import Server, open_socket, url_of
+from pliant.core.commands import StartReplica
 from pliant.core.errors import ConfigError
-from pliant.core.job import Settings
-from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import Incarnation, NodeId, NodeJoined, ReplicaId, Scaled, StartReplica
+from pliant.core.events import NodeJoined, Scaled
+from pliant.core.job.state import JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.http.server import Server, open_socket, url_of
+from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
-from pliant.wire.clock import Clock
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
-from pliant.wire.notes import Alive, Logged, Started, Work
-from pliant.wire.pool import Offer
+from pliant.wire.messages import Alive, Logged, Started, Work
+from pliant.wire.offers import Offer
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -46,8 +48,8 @@ class World:
     def __init__(self, directory: Path, *, is_pooled: bool) -> None:
         path = directory / "events.jsonl"
         self.log = EventLog(path, job="j")
-        self.driver = Driver(
-            settings=Settings(policy=ElasticPolicy(max_replicas=2)),
+        self.driver = JobDriver(
+            settings=JobSettings(policy=Policy(max_replicas=2)),
             register=RegisterFile(directory / "register.json"),
             log=self.log,
             metrics_path=directory / "metrics.jsonl",
@@ -386,7 +388,7 @@ def test_a_port_out_of_range_is_one_clear_sentence(port: int) -> None:
 
 def test_the_coordinator_is_small_and_does_not_import_torch() -> None:
     program = (  # VmHWM, not ru_maxrss: that one counts the parent before exec as well
-        "import sys; import pliant.coordinator.app, pliant.coordinator.server,"
+        "import sys; import pliant.coordinator.app, pliant.http.server,"
         " pliant.agent.agent; lines = open('/proc/self/status').read().splitlines();"
         " print([line.split()[1] for line in lines if line.startswith('VmHWM')][0],"
         " 'torch' in sys.modules, 'numpy' in sys.modules)"

@@ -12,36 +12,17 @@ from typing import Any
 
 import pytest
 
-from pliant.coordinator.driver import Driver
+from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
+from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
 from pliant.core.errors import ConflictError, PermanentError
-from pliant.core.job import Settings
-from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import (
-    Command,
-    EndJob,
-    Exited,
-    ExitKind,
-    Generation,
-    Incarnation,
-    Lineage,
-    NodeId,
-    NodeJoined,
-    Prepare,
-    Prepared,
-    Publish,
-    PublishAsked,
-    Register,
-    ReplicaId,
-    RollCall,
-    Scaled,
-    Spare,
-    StartReplica,
-    Switch,
-)
+from pliant.core.events import Exited, ExitKind, NodeJoined, Prepared, PublishAsked, Scaled, Spare
+from pliant.core.job.state import JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
+from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Record, read
-from pliant.wire.clock import PAUSE_S, Clock
-from pliant.wire.notes import AgentFailed, Committed, Logged, Planned, Started
+from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")
 DEADLINE_S = 5.0
@@ -73,8 +54,8 @@ class World:
         self.metrics = directory / "metrics.jsonl"
         self.register = RegisterFile(directory / "register.json")
         self.now_s = 100.0
-        self.driver = Driver(
-            settings=Settings(policy=ElasticPolicy(max_replicas=2)),
+        self.driver = JobDriver(
+            settings=JobSettings(policy=Policy(max_replicas=2)),
             register=self.register,
             log=self.log,
             metrics_path=self.metrics,

@@ -9,15 +9,7 @@ import pytest
 
 from pliant.coordinator.register import RegisterFile
 from pliant.core.errors import ConflictError, PermanentError
-from pliant.core.vocabulary import (
-    Generation,
-    Incarnation,
-    Lineage,
-    Order,
-    Register,
-    ReplicaId,
-    Seat,
-)
+from pliant.core.values import Generation, Incarnation, Lineage, Order, Register, ReplicaId, Seat
 
 FIRST = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
 SECOND = replace(

@@ -11,8 +11,9 @@ from tests.core.explorer.cases import Case, prepare, run
 from tests.core.explorer.search import explore
 from tests.core.explorer.world import Faults
 
-from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import DrainRequested, PolicySet, ReplicaId, Scaled, StopRequested
+from pliant.core.events import DrainRequested, PolicySet, Scaled, StopRequested
+from pliant.core.policy.decide import Policy
+from pliant.core.values import ReplicaId
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 DRAIN = DrainRequested(replica=R1, notice_s=1000.0)
@@ -49,7 +50,7 @@ DEFAULT = {
     ),
     "a kill below the minimum, which is lowered then": Case(
         devices=2, min_replicas=2, max_replicas=2, steps=1, faults=Faults(kills=1), is_prompt=True,
-        wishes=(PolicySet(policy=ElasticPolicy(max_replicas=2, start_replicas=2)),),
+        wishes=(PolicySet(policy=Policy(max_replicas=2, start_replicas=2)),),
     ),
     "a stop": Case(devices=2, wishes=(StopRequested(),), may_stop=True),
     "a restore of a checkpoint that may be damaged": Case(

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.buffers import BufferRules
 from pliant.engine.evaluation import Evaluation, Outcome, Solo
+from pliant.engine.state.buffers import BufferRules
 
 
 class Shared:

@@ -20,11 +20,12 @@ from torch import nn
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine import bootstrap, randomness
-from pliant.engine.layout import Layout
-from pliant.engine.ledger import Ledger
-from pliant.engine.slots import Extras
+from pliant.engine.data import randomness
+from pliant.engine.data.ledger import Ledger
+from pliant.engine.data.slots import Extras
+from pliant.engine.reduce.buckets import Layout
 from pliant.engine.update import Update
+from pliant.engine.worker import bootstrap
 
 
 def small(**changes: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 HISTORY = "tests/features/test_any_history.py"
 OWN = "tests/features/test_data.py"
-LOADER = "tests/engine/test_data.py"
+LOADER = "tests/engine/data/test_loading.py"
 
 
 def fed(

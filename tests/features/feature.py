@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, default_collate
 
 import pliant
-from pliant.engine.state import State
+from pliant.engine.state.training_state import State
 
 Batch = Any
 Collate = Callable[[list[Any]], Any]

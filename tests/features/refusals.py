@@ -22,8 +22,9 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import pliant
-from pliant.engine import bootstrap, elastic
-from pliant.engine.membership import Condition
+from pliant.engine.protocol import elastic
+from pliant.engine.protocol.alone import Condition
+from pliant.engine.worker import bootstrap
 
 Script = Callable[[], object]
 
@@ -369,8 +370,8 @@ TRAVEL = "the state of this run cannot be sent to a joining replica: state['extr
 PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
 SESSIONS = "tests/processes/test_elastic_session.py"
 KEEPING = "tests/engine/test_checkpointing.py"
-DURABLE = "tests/engine/test_durable.py"
-STATE = "tests/engine/test_state.py"
+DURABLE = "tests/engine/state/test_durable.py"
+STATE = "tests/engine/state/test_training_state.py"
 
 MADE = [
     Refusal(
@@ -1002,7 +1003,7 @@ TOGETHER = [
         sentence="cannot read the script nothing.py: No such file or directory",
         when="a replica starts after the script has gone",
         instead="keep it where it is until the run has ended",
-        proof="tests/engine/test_bootstrap.py::test_a_missing_script_is_a_wrong_input",
+        proof="tests/engine/worker/test_bootstrap.py::test_a_missing_script_is_a_wrong_input",
     ),
     Refusal(
         sentence="the session ended before its first step; train inside it with "
@@ -1113,7 +1114,7 @@ TYPED = [
         "maxReplicas to 4, or make micro_batch_size smaller",
         when="the script has fewer micro-batches in a step than `--max`",
         instead="leave out `--max`: the default is the number of slots",
-        proof="tests/core/test_policy.py::test_a_bound_above_the_slots_of_a_step_is_refused",
+        proof="tests/core/policy/test_decide.py::test_a_bound_above_the_slots_of_a_step_is_refused",
     ),
     Refusal(
         sentence="maxReplicas is set with --max, not with --policy",

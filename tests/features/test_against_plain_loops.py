@@ -15,14 +15,7 @@ import pytest
 import torch
 from tests.engine import models
 from tests.features import catalogue
-from tests.features.feature import (
-    GLOBAL_BATCH,
-    MICRO_BATCH,
-    NUM_SAMPLES,
-    Block,
-    Feature,
-    built,
-)
+from tests.features.feature import GLOBAL_BATCH, MICRO_BATCH, NUM_SAMPLES, Block, Feature, built
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 STEPS = 6

@@ -22,7 +22,7 @@ from tests.features import catalogue, data, feature
 from tests.processes.train_model import append
 
 from pliant import Session
-from pliant.engine.bootstrap import worker_context
+from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults
 
 HOLD_S = 60.0

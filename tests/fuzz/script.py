@@ -29,8 +29,8 @@ from tests.fuzz import generator, workload
 from tests.fuzz.generator import Recipe
 
 import pliant
-from pliant.engine import shared
-from pliant.engine.codec import encode
+from pliant.engine.reduce import shared_memory
+from pliant.engine.state.tagged_codec import encode
 from pliant.testing import faults
 
 DEADLINE_S = 60.0
@@ -45,7 +45,7 @@ def main() -> None:
         else generator.parse(options.recipe.read_text())
     )
     if recipe.seed % 3:  # these models are small: the others use their sockets
-        shared.SMALL_BYTES = 0
+        shared_memory.SMALL_BYTES = 0
     permits = None if options.permits is None else Permits(options.permits)
     out: Path | None = options.out
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core import order
-from pliant.observe.audit import Audit, Plan, audit_of, audit_run, plan_of
+from pliant.core.step import order
+from pliant.observe.audit import Audit, AuditPlan, audit_of, audit_run, plan_of
 
 Line = dict[str, Any]
 
-PLAN = Plan(seed=1, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+PLAN = AuditPlan(seed=1, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
 
 
-def spare(replica: str = "r1", plan: Plan = PLAN) -> Line:
+def spare(replica: str = "r1", plan: AuditPlan = PLAN) -> Line:
     identity = {
         "seed": plan.seed,
         "num_slots": plan.num_slots,
@@ -33,7 +33,7 @@ def spare(replica: str = "r1", plan: Plan = PLAN) -> Line:
     return {"v": 1, "kind": "spare", "replica": replica, "identity": pairs}
 
 
-def ids(plan: Plan, step: int, slot: int) -> list[int]:
+def ids(plan: AuditPlan, step: int, slot: int) -> list[int]:
     epoch = step // plan.steps_per_epoch
     key = order.key(plan.seed, epoch)
     positions = plan.slot_positions(step, slot)
@@ -48,7 +48,7 @@ def slot_lines(
     generation: int = 1,
     lineage: int = 1,
     slots: range | None = None,
-    plan: Plan = PLAN,
+    plan: AuditPlan = PLAN,
 ) -> list[Line]:
     return [
         {
@@ -74,7 +74,7 @@ def commit_line(
     }
 
 
-def done(step: int, *, generation: int = 1, lineage: int = 1, plan: Plan = PLAN) -> list[Line]:
+def done(step: int, *, generation: int = 1, lineage: int = 1, plan: AuditPlan = PLAN) -> list[Line]:
     return [
         *slot_lines(step, generation=generation, lineage=lineage, plan=plan),
         commit_line(step, generation=generation, lineage=lineage),
@@ -189,7 +189,7 @@ def test_the_plan_is_what_the_replicas_reported() -> None:
 
 
 def test_replicas_with_different_plans_are_a_problem() -> None:
-    other = Plan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+    other = AuditPlan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
 
     assert plan_of([spare("r1"), spare("r2", other)]) == (
         None,
@@ -198,7 +198,7 @@ def test_replicas_with_different_plans_are_a_problem() -> None:
 
 
 def test_the_plan_of_a_refused_joiner_does_not_count() -> None:
-    other = Plan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+    other = AuditPlan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
     refused = {"v": 1, "kind": "refused", "replica": "r2", "joiner": True}
 
     assert plan_of([spare("r1"), spare("r2", other), refused]) == (PLAN, "")
@@ -220,7 +220,9 @@ def test_a_long_list_of_problems_is_cut() -> None:
 
 
 def test_dropped_samples_are_not_missed_if_that_was_the_plan() -> None:
-    plan = Plan(seed=3, num_samples=37, num_slots=4, global_batch=8, micro_batch=2, drop_last=True)
+    plan = AuditPlan(
+        seed=3, num_samples=37, num_slots=4, global_batch=8, micro_batch=2, drop_last=True
+    )
 
     audit = audit_of({"r1": steps(*range(8), plan=plan)}, plan)
 
@@ -290,7 +292,7 @@ def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
     data: st.DataObject,
 ) -> None:
     batch = num_slots * micro_batch
-    plan = Plan(
+    plan = AuditPlan(
         seed=seed,
         num_samples=max(num_samples, batch),
         num_slots=num_slots,

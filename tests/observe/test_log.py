@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.vocabulary import (
-    Exited,
-    ExitKind,
-    Generation,
-    NodeId,
-    Order,
-    ReplicaId,
-    Seat,
-    StartReplica,
-    Switch,
-)
+from pliant.core.commands import StartReplica, Switch
+from pliant.core.events import Exited, ExitKind
+from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
 from pliant.observe.log import EventLog, follow, kind_of, number, parse, plain, read
 
 R1 = ReplicaId("r1")

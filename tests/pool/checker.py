@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pliant.wire.devices import holders
+from pliant.machine.device_locks import holders
 
 LOOK_S = 0.05
 FRESH_S = 0.2

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pliant.cli.client import Caller
-from pliant.cli.discovery import Served, served
+from pliant.http.client import Caller
+from pliant.machine.device_locks import holders, is_free
+from pliant.machine.discovery import Served, served
 from pliant.observe.log import Record, read
-from pliant.wire.devices import holders, is_free
 
 DEADLINE_S = 15.0
 """No wait of a test is longer, in seconds."""

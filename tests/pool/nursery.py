@@ -22,16 +22,17 @@ import uvicorn.protocols.http.h11_impl  # noqa: F401  # what the pool would impo
 
 import pliant.cli.start
 import pliant.cli.top
-import pliant.coordinator.server
+import pliant.http.server
 import pliant.pool.app
-from pliant.cli import claim, pooling
+from pliant.cli import claim
 from pliant.cli.main import code_of
 from pliant.pool.driver import PoolSettings
+from pliant.run import pool_host
 
-RUN = pooling.run_pool
+RUN = pool_host.run_pool
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
-IMPORTED = (pliant.cli.start, pliant.cli.top, pliant.coordinator.server, pliant.pool.app, claim)
+IMPORTED = (pliant.cli.start, pliant.cli.top, pliant.http.server, pliant.pool.app, claim)
 
 
 def main() -> None:
@@ -106,10 +107,10 @@ def wait_for(silent_s: float, grace_s: float) -> None:
     """Give the pool that is started other waits than those of people."""
     settings = PoolSettings(silent_s=silent_s, grace_s=grace_s)
 
-    def run(config: pooling.PoolConfig, *, listener: pooling.Listener) -> int:
+    def run(config: pool_host.PoolConfig, *, listener: pool_host.Listener) -> int:
         return RUN(replace(config, settings=settings), listener=listener)
 
-    pooling.run_pool = run
+    pool_host.run_pool = run
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from typing import Any
 from tests.pool.live import Box, Claim, Process, until
 
 from pliant.core.errors import ConfigError
+from pliant.machine.device_locks import claim_on
 from pliant.observe.log import read
-from pliant.wire.devices import claim_on
 
 HERE = Path(__file__).parent
 PRIORITIES = ("low", "normal", "normal", "high", "urgent")

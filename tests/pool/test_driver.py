@@ -15,19 +15,19 @@ from typing import Any
 import httpx
 import pytest
 
+from pliant.machine import device_locks as locks
+from pliant.machine.clock import Clock
 from pliant.observe.log import Record, read
-from pliant.pool.board import board_of
-from pliant.pool.driver import Driver, PoolSettings, RefusedError
+from pliant.pool.admin import PoolAdmin
+from pliant.pool.configuration import Orders
+from pliant.pool.devices import DeviceWatch
+from pliant.pool.driver import PoolDriver, PoolSettings, RefusedError
 from pliant.pool.journal import Journal
-from pliant.pool.orders import Orders
+from pliant.pool.overview import board_of
 from pliant.pool.push import Pusher
 from pliant.pool.state import SavedPool, StateFile
-from pliant.pool.watch import Watch
-from pliant.pool.wishes import Wishes
 from pliant.spec.pool import ReclaimEntry, TeamEntry
-from pliant.wire import devices as locks
-from pliant.wire.clock import Clock
-from pliant.wire.pool import Offer, Report, Wanted
+from pliant.wire.offers import Offer, Report, Wanted
 
 
 @dataclass
@@ -69,15 +69,15 @@ class World:
         self.pushes = Pushes()
         self.driver = self.born()
 
-    def born(self) -> Driver:
+    def born(self) -> PoolDriver:
         found = self.state.read()
         size = self.devices
         found = found or SavedPool(name="default", size=size, devices=size)
-        return Driver(
+        return PoolDriver(
             found,
             orders=Orders.of(found),
             state=self.state,
-            watch=Watch(self.directory / "devices", self.log),
+            watch=DeviceWatch(self.directory / "devices", self.log),
             log=self.log,
             pusher=self.pushes,
             clock=Clock(self.time),
@@ -274,7 +274,7 @@ def test_a_drained_device_is_left_out_of_the_offer_and_free_once_it_is_left(play
     async def scene(world: World) -> None:
         two = {"ask_replicas": 2}
         first = await world.report("gpt", wanted=two)
-        await Wishes(world.driver).drain(0)
+        await PoolAdmin(world.driver).drain(0)
 
         second = await world.report("gpt", wanted=two, holds=(0, 1), follows=first)
         assert (second.devices, second.replicas) == ((1, 2), 2)
@@ -414,7 +414,7 @@ def test_a_process_that_does_not_live_here_has_no_claim(play: Play) -> None:
 
 def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> None:
     async def scene(world: World) -> None:
-        wishes = Wishes(world.driver)
+        wishes = PoolAdmin(world.driver)
         assert await wishes.set_team(TeamEntry(name="a", quota=3)) == "team a has a quota of 3"
         await world.report("gpt", wanted=some(3, team="a"))
 
@@ -440,7 +440,7 @@ def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> No
 
 def test_of_two_wishes_at_once_that_promise_too_much_together_one_is_refused(play: Play) -> None:
     async def scene(world: World) -> None:
-        wishes = Wishes(world.driver)
+        wishes = PoolAdmin(world.driver)
         async with world.driver.changing():
             both = [
                 asyncio.create_task(wishes.set_team(TeamEntry(name=name, quota=3))) for name in "ab"
@@ -456,7 +456,7 @@ def test_of_two_wishes_at_once_that_promise_too_much_together_one_is_refused(pla
 
 def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
     async def scene(world: World) -> None:
-        wishes = Wishes(world.driver)
+        wishes = PoolAdmin(world.driver)
         await wishes.set_team(TeamEntry(name="a", quota=3))
         await wishes.set_class("nightly", -500)
         await wishes.cordon(0)
@@ -477,7 +477,7 @@ def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
 
 def test_a_device_that_is_out_of_use_stays_known_when_there_are_fewer(play: Play) -> None:
     async def scene(world: World) -> None:
-        wishes = Wishes(world.driver)
+        wishes = PoolAdmin(world.driver)
         await wishes.set_devices(6)
         await wishes.cordon(5)
         await wishes.set_devices(4)
@@ -511,7 +511,7 @@ def test_a_new_life_waits_for_who_had_devices_and_gives_nothing_before(play: Pla
 
 def test_a_claim_that_the_rules_of_a_new_life_refuse_keeps_what_it_uses(play: Play) -> None:
     async def scene(world: World) -> None:
-        await Wishes(world.driver).set_class("nightly", -500)
+        await PoolAdmin(world.driver).set_class("nightly", -500)
         wanted = some(1, priority="nightly")
         offer = await world.report("gpt", wanted=wanted)
         lock = world.take(0, "gpt")
@@ -693,10 +693,10 @@ def test_a_report_that_was_overtaken_by_a_later_one_gives_nothing_back(play: Pla
     async def scene(world: World) -> None:
         two = {"ask_replicas": 2}
         first = await world.report("gpt", wanted=two)
-        await Wishes(world.driver).set_devices(1)
+        await PoolAdmin(world.driver).set_devices(1)
         fewer = await world.report("gpt", wanted=two, holds=(0, 1), follows=first)
         assert fewer.replicas == 1
-        await Wishes(world.driver).set_devices(4)
+        await PoolAdmin(world.driver).set_devices(4)
         again = await world.report("gpt", wanted=two, holds=(0, 1), follows=fewer)
         assert again.replicas == 2
         await world.report("gpt", wanted=two, holds=(0, 1), follows=again)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.pool.live import Box, Nursery, box, until
 
-from pliant.wire.devices import take
-from pliant.wire.processes import process_started
+from pliant.machine.device_locks import take
+from pliant.machine.processes import process_started
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

@@ -20,10 +20,10 @@ from tests.pool.test_driver import World
 from pliant.core import allocation, tenancy
 from pliant.core.allocation import Cordoned, DevicesSet, Drained, Uncordoned
 from pliant.core.tenancy import Admission, Tenancy
+from pliant.machine.device_locks import DeviceLock
 from pliant.pool import driver
 from pliant.pool.driver import RefusedError
-from pliant.wire.devices import DeviceLock
-from pliant.wire.pool import Offer, Report, Wanted
+from pliant.wire.offers import Offer, Report, Wanted
 
 pytestmark = pytest.mark.timeout(90)
 

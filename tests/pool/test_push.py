@@ -10,7 +10,7 @@ import pytest
 
 from pliant.pool import push
 from pliant.pool.push import Pusher
-from pliant.wire.pool import Offer
+from pliant.wire.offers import Offer
 
 Scene = Callable[[Pusher, list[httpx.Request]], Awaitable[None]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pliant.pool.recovery import Recovery
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.wire.pool import Report, Wanted
+from pliant.wire.offers import Report, Wanted
 
 WANTED = Wanted(min_replicas=1, ask_replicas=4)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pliant.engine import forkserver
+from pliant.engine.worker import fork_server
 
 if __name__ == "__main__":
-    forkserver.WARM_MODULES = ()
-    forkserver.main()
+    fork_server.WARM_MODULES = ()
+    fork_server.main()

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from pliant.engine.folding import Plan
-from pliant.engine.groups import Abort, Group, StoreServer
-from pliant.engine.layout import Layout
-from pliant.engine.shared import room
-from pliant.engine.windows import Shelf
+from pliant.engine.groups.group import Abort, Group, StoreServer
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.plan import ReductionPlan
+from pliant.engine.reduce.shared_memory import room
+from pliant.engine.reduce.windows import Shelf
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
@@ -52,7 +52,7 @@ class Member:
         ranks: list[int] | None = None,
         *,
         layout: Layout | None = None,
-        plan: Plan | None = None,
+        plan: ReductionPlan | None = None,
         host: int | None = None,
         deadline_s: float = 10.0,
         collective_s: float = 30.0,

@@ -1,4 +1,4 @@
-"""A pool that offers what it is told to: the other side of ``wire.pool``, in a process of its own.
+"""A pool that offers what it is told to: the other side of ``wire.offers``, in a process of its own.
 
     python tests/processes/fake_pool.py NAME
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from pliant.cli.discovery import RuntimeFiles
-from pliant.wire.pool import Offer, Report
+from pliant.machine.discovery import RuntimeFiles
+from pliant.wire.offers import Offer, Report
 
 TOKEN = "of the pool"
 LIFE = uuid.uuid4().hex

@@ -11,27 +11,20 @@ import sys
 import threading
 import time
 
-from pliant.core.vocabulary import (
+from pliant.core.commands import (
     Command,
     Dismiss,
-    ExitKind,
     FallThrough,
-    Finished,
-    Generation,
-    Incarnation,
-    Order,
     Prepare,
-    Prepared,
-    Progressed,
     Reform,
     Release,
-    Spare,
     Stop,
     Switch,
-    Switched,
 )
-from pliant.engine.bootstrap import worker_context
-from pliant.wire.notes import Committed
+from pliant.core.events import ExitKind, Finished, Prepared, Progressed, Spare, Switched
+from pliant.core.values import Generation, Incarnation, Order
+from pliant.engine.worker.bootstrap import worker_context
+from pliant.wire.messages import Committed
 
 
 class Member:

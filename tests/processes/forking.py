@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from pliant.engine import bootstrap, forkserver
+from pliant.engine.worker import bootstrap, fork_server
 
 _PATH = sys.path[1:]
 """Where a fresh interpreter looks, besides the directory of what it was started with."""
@@ -43,7 +43,7 @@ def fork(work: Callable[[], object]) -> int:
     code = 1
     try:
         os.setsid()
-        forkserver.die_with_parent(parent)
+        fork_server.die_with_parent(parent)
         _reset_signals()
         code = _code_of(work)
         threading._shutdown()  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def _be_server(
     _close_all_but({0, 1, 2, *pass_fds})
     _settle(cwd, env)
     sys.argv[:], sys.path[:] = ["forkserver", number], ["", *_PATH]
-    forkserver.main()
+    fork_server.main()
 
 
 def _settle(cwd: Path | str, environment: Mapping[str, str]) -> None:

@@ -25,17 +25,17 @@ from types import SimpleNamespace
 from tests.processes import forking
 
 from pliant.agent import launcher
-from pliant.engine import forkserver
+from pliant.engine.worker import fork_server
 
 _LAZY = (
-    *forkserver.WARM_MODULES,
-    "pliant.cli.apart",
+    *fork_server.WARM_MODULES,
+    "pliant.run.separate",
     "pliant.cli.main",
-    "pliant.cli.run",
+    "pliant.run.local",
     "pliant.cli.start",
     "pliant.coordinator.app",
     "pliant.coordinator.driver",
-    "pliant.coordinator.server",
+    "pliant.http.server",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
-from pliant.cli.pools import find_pool
 from pliant.core.errors import ConfigError
-from pliant.wire import devices as locks
-from pliant.wire.pool import Report
+from pliant.machine import device_locks as locks
+from pliant.machine.pools import find_pool
+from pliant.wire.offers import Report
 
 DEADLINE_S = 60.0
 NAME = "default"

@@ -6,26 +6,26 @@ import json
 import sys
 from pathlib import Path
 
-from pliant.cli.apart import run_coordinator
-from pliant.cli.hosting import JobConfig
 from pliant.core.errors import ConflictError
-from pliant.core.job import Settings
-from pliant.core.membership import Timeouts
-from pliant.core.policy import ElasticPolicy
+from pliant.core.job.state import JobSettings
+from pliant.core.membership.state import Timeouts
+from pliant.core.policy.decide import Policy
+from pliant.run.hosting import JobConfig
+from pliant.run.separate import run_coordinator
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     config = JobConfig(
         name="job",
         argv=tuple(given["argv"]),
-        policy=ElasticPolicy(
+        policy=Policy(
             min_replicas=given["least"],
             max_replicas=given["replicas"],
             start_replicas=given["start"],
         ),
         out=Path(given["out"]),
         port=given["port"],
-        settings=Settings(timeouts=Timeouts(**given["timeouts"])),
+        settings=JobSettings(timeouts=Timeouts(**given["timeouts"])),
     )
     try:
         sys.exit(run_coordinator(config))

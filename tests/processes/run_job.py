@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from pliant.agent import launcher
-from pliant.cli.hosting import JobConfig
-from pliant.cli.pools import PoolPlace
-from pliant.cli.run import run_job
 from pliant.core.errors import ConfigError
-from pliant.core.job import Settings
-from pliant.core.membership import Timeouts
-from pliant.core.policy import ElasticPolicy
+from pliant.core.job.state import JobSettings
+from pliant.core.membership.state import Timeouts
+from pliant.core.policy.decide import Policy
+from pliant.machine.pools import PoolPlace
+from pliant.run.hosting import JobConfig
+from pliant.run.local import run_job
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),
-        policy=ElasticPolicy(
+        policy=Policy(
             min_replicas=given["least"],
             max_replicas=given["replicas"],
             start_replicas=given["start"],
@@ -31,7 +31,7 @@ if __name__ == "__main__":
         port=given["port"],
         max_restarts=given["restarts"],
         pool=None if given["pool"] is None else PoolPlace(**given["pool"]),
-        settings=Settings(timeouts=Timeouts(**given["timeouts"])),
+        settings=JobSettings(timeouts=Timeouts(**given["timeouts"])),
     )
     try:
         sys.exit(run_job(config))

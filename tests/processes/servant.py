@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pliant.core.vocabulary import Incarnation, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId
 from pliant.wire.codec import WORKER_EVENTS, WORKER_NOTES, Envelope, Message, decode
 from pliant.wire.framing import Unframer
 from pliant.wire.launch import (

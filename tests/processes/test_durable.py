@@ -19,7 +19,7 @@ from tests.processes import elastic
 from tests.processes.elastic import DEADLINE_S, Outcome
 from tests.processes.launching import RunningJob, running
 
-from pliant.cli.jobs import running_jobs
+from pliant.machine.jobs import running_jobs
 from pliant.observe.audit import audit_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.processes.crew import Member, crew
 
-from pliant.core import batching
-from pliant.engine.exchange import Reduction
-from pliant.engine.folding import Plan, fold
-from pliant.engine.groups import Group
-from pliant.engine.layout import Layout
+from pliant.core.step import batching
+from pliant.engine.groups.group import Group
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.exchange import Reduction
+from pliant.engine.reduce.plan import ReductionPlan, fold
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -83,7 +83,7 @@ def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]
     previous = None
     for num_slots in counts:
         owned = batching.ownership(num_slots, len(member.endpoints))
-        plan = Plan.of(num_slots, owned)
+        plan = ReductionPlan.of(num_slots, owned)
         nodes = batching.subtrees(num_slots, owned[member.rank])
         for way in WAYS:
             generation = len(outcome) + 1
@@ -134,7 +134,7 @@ def test_every_ownership_gives_the_bits_of_one_process(num_replicas: int) -> Non
 def reduce_fast(member: Member, way: str) -> bool:
     layout = a_layout()
     size = len(member.endpoints)
-    plan = Plan.of(2 * size, batching.ownership(2 * size, size)).one_each()
+    plan = ReductionPlan.of(2 * size, batching.ownership(2 * size, size)).one_each()
     group = member.build(
         WAYS.index(way) + 1, layout=layout, plan=plan if way == "windows" else None
     )
@@ -164,7 +164,7 @@ def test_fast_reduction_adds_up_and_leaves_the_partials_alone(num_replicas: int)
 def abandon_and_go_on(member: Member, way: str) -> str:
     """Complete a step, break the next one off, go on over a new group with the old buffers."""
     layout = Layout.of([("weight", torch.empty(1_000_000))])
-    plan = Plan.of(2, batching.ownership(2, 2))
+    plan = ReductionPlan.of(2, batching.ownership(2, 2))
     offered = plan if way == "windows" else None
     first = member.build(1, layout=layout, plan=offered)
     reduction = Reduction(first, layout, plan)
@@ -199,6 +199,6 @@ def test_the_fold_of_one_process_equals_the_tree() -> None:
             nodes = [n for part in batching.partials(num_slots, owned) for n in part]
             leaves = [node_sum(layout, node, 0)[0] for node in nodes]
 
-            root = fold(Plan.of(num_slots, owned), leaves)
+            root = fold(ReductionPlan.of(num_slots, owned), leaves)
 
             assert same_bits(root, node_sum(layout, batching.root(num_slots), 0)[0])

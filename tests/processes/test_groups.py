@@ -17,13 +17,13 @@ import pytest
 import torch
 from tests.processes.crew import Crew, Member, crew, on_nudge
 
-from pliant.core import batching
-from pliant.engine.exchange import Reduction
-from pliant.engine.folding import Plan
-from pliant.engine.groups import Abort, Comm, Group, GroupBroken, LayoutMismatch
-from pliant.engine.layout import Layout
-from pliant.engine.undertaker import UNDERTAKER
-from pliant.engine.windows import Room, Window
+from pliant.core.step import batching
+from pliant.engine.groups.group import Abort, Comm, Group, GroupBroken, LayoutMismatch
+from pliant.engine.groups.reaper import UNDERTAKER
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.exchange import Reduction
+from pliant.engine.reduce.plan import ReductionPlan
+from pliant.engine.reduce.windows import Room, Window
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
@@ -149,7 +149,7 @@ def reduce_for_ever(member: Member, way: str) -> tuple[str, float, bool]:
     """Reduce large buckets until the group breaks."""
     layout = Layout.of([("weight", torch.empty(2_500_000))])
     size = len(member.endpoints)
-    plan = Plan.of(size, [range(rank, rank + 1) for rank in range(size)])
+    plan = ReductionPlan.of(size, [range(rank, rank + 1) for rank in range(size)])
     group = member.build(1, layout=layout, plan=plan if way == "windows" else None)
     reduction = Reduction(group, layout, plan)
     on_nudge(member, lambda: group.abandon("told to"))
@@ -220,7 +220,7 @@ def train(
     """
     layout = Layout.of([("weight", torch.empty(NUMEL))])
     owned = batching.ownership(12, len(ranks))
-    plan = Plan.of(12, owned)
+    plan = ReductionPlan.of(12, owned)
     group = member.build(generation, ranks, layout=layout, plan=plan)
     assert group.windows is not None
     reduction = Reduction(group, layout, plan, previous=member.kept.get("reduction"))
@@ -302,7 +302,7 @@ def test_a_stopped_member_that_wakes_late_takes_no_wrong_result_and_disturbs_nob
 def reduce_where_one_is_blind(member: Member, blind: int) -> tuple[bool, float]:
     """Reduce where one member offers no window."""
     layout = Layout.of([("weight", torch.empty(100_000))])
-    plan = Plan.of(3, [range(rank, rank + 1) for rank in range(3)])
+    plan = ReductionPlan.of(3, [range(rank, rank + 1) for rank in range(3)])
     group = member.build(1, layout=layout, plan=None if member.rank == blind else plan)
     reduction = Reduction(group, layout, plan)
     reduction.launch(0, [torch.full((100_000,), float(member.rank + 1))])
@@ -368,8 +368,8 @@ def churn(member: Member, first: int, last: int) -> None:
     Every fifth has no windows, and every seventh needs larger ones.
     """
     layout = Layout.of([("weight", torch.empty(200_000))])
-    plan = Plan.of(3, [range(rank, rank + 1) for rank in range(3)])
-    large = Plan.of(24, [range(7), range(7, 17), range(17, 24)])
+    plan = ReductionPlan.of(3, [range(rank, rank + 1) for rank in range(3)])
+    large = ReductionPlan.of(24, [range(7), range(7, 17), range(17, 24)])
     groups: list[Group] = []
     reduction = None
     for generation in range(first, last):

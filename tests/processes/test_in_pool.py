@@ -15,8 +15,8 @@ from tests.processes.elastic import DEADLINE_S, Outcome, wait_for_members
 from tests.processes.launching import FAKE_WORKER, RunningJob, running
 from tests.processes.pooling import FakePool, fake_pool
 
+from pliant.machine import device_locks as locks
 from pliant.observe.audit import audit_run
-from pliant.wire import devices as locks
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -21,7 +21,7 @@ from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record, read
-from pliant.observe.pool import moves_of
+from pliant.observe.pool_history import moves_of
 from pliant.observe.timeline import timeline_of
 
 pytestmark = [pytest.mark.processes]

@@ -18,7 +18,7 @@ from tests.processes.apart import ApartJob, apart
 from tests.processes.elastic import Outcome, kill, members, scale, wait_for_members, wait_for_switch
 from tests.processes.stages import DEADLINE_S
 
-from pliant.core.rollcall import UNWANTED
+from pliant.core.job.registration import UNWANTED
 from pliant.observe.audit import audit_run
 from pliant.observe.status import board_of
 

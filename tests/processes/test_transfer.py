@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.processes.crew import Member, background, crew, on_nudge
 
-from pliant.engine.groups import GroupBroken
-from pliant.engine.transfer import (
+from pliant.engine.groups.group import GroupBroken
+from pliant.engine.state.transfer import (
     Stamp,
     TensorSpec,
     TransferRefused,

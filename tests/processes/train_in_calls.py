@@ -23,7 +23,7 @@ from tests.engine import models
 from torch import nn
 
 import pliant
-from pliant.engine.bootstrap import worker_context
+from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults
 
 FIRST_CALL, SECOND_CALL = 4, 12

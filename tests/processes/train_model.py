@@ -24,8 +24,9 @@ from tests.engine import models
 
 import pliant
 from pliant import Session
-from pliant.engine import elastic, shared
-from pliant.engine.bootstrap import worker_context
+from pliant.engine.protocol import elastic
+from pliant.engine.reduce import shared_memory
+from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults
 
 
@@ -37,7 +38,7 @@ def main() -> None:
     if me == options.misfit:
         case = models.build("gpt", width=48)
     elastic.LEFT_EARLY_S = 1.0
-    shared.SMALL_BYTES = options.windows_above
+    shared_memory.SMALL_BYTES = options.windows_above
 
     who: list[Session] = []
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core import policy as core
 from pliant.core.errors import ConfigError
+from pliant.core.policy import decide as core
 from pliant.spec.job import json_schema
 from pliant.spec.load import load, parse_policy
 from pliant.spec.policy import (
@@ -63,15 +63,15 @@ def refusal(fields: dict[str, Any]) -> str:
 
 
 def test_every_field_of_the_core_can_be_written_but_the_start_size() -> None:
-    outside = set(document_of(core.ElasticPolicy()))
+    outside = set(document_of(core.Policy()))
 
-    assert len(outside) == len(fields(core.ElasticPolicy)) - 1
-    assert len(Backoff.model_fields) == len(fields(core.Backoff))
+    assert len(outside) == len(fields(core.Policy)) - 1
+    assert len(Backoff.model_fields) == len(fields(core.PolicyBackoff))
 
 
 def test_without_any_field_it_is_the_cores_default() -> None:
-    assert core_policy(ElasticPolicy()) == core.ElasticPolicy()
-    assert document_of(core.ElasticPolicy(), is_whole=False) == {}
+    assert core_policy(ElasticPolicy()) == core.Policy()
+    assert document_of(core.Policy(), is_whole=False) == {}
 
 
 @given(values)
@@ -81,7 +81,7 @@ def test_what_is_accepted_comes_back_as_it_was_and_the_rest_is_refused_in_one_li
     try:
         policy, said = core_policy(parse_policy(given)), ""
     except ConfigError as error:
-        policy, said = core.ElasticPolicy(), str(error)
+        policy, said = core.Policy(), str(error)
     assert "\n" not in said
     assert not said or said.startswith("the policy: ")
     for is_whole in (True, False):
@@ -148,7 +148,7 @@ def test_a_change_leaves_the_other_fields_as_they_are() -> None:
 
 
 def test_new_sizes_bring_their_own_minimum() -> None:
-    now = document_of(core.ElasticPolicy(min_replicas=2, replica_discrete_values=(2, 4)))
+    now = document_of(core.Policy(min_replicas=2, replica_discrete_values=(2, 4)))
 
     after = core_policy(parse_policy(merged(now, {"replicaDiscreteValues": [4, 8]})))
 
@@ -178,7 +178,7 @@ def test_the_schema_describes_every_field_and_its_default() -> None:
 
 def test_the_page_has_a_row_for_every_field_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE))
-    documented = document_of(core.ElasticPolicy(backoff=core.Backoff()))
+    documented = document_of(core.Policy(backoff=core.PolicyBackoff()))
     expected = {f"backoff.{name}": value for name, value in documented.pop("backoff").items()}
 
     for name, value in (documented | expected).items():

@@ -11,40 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core.policy import Backoff, ElasticPolicy
-from pliant.core.vocabulary import (
-    Incarnation,
-    NodeId,
-    Order,
-    Prepare,
-    Progressed,
-    ReplicaId,
-    Seat,
-    StartReplica,
-)
-from pliant.wire.codec import (
-    COMMANDS,
-    MAX_MESSAGE_BYTES,
-    TYPES,
-    Envelope,
-    Refusal,
-    decode,
-    encode,
-)
-from pliant.wire.notes import Committed, Traceback
+from pliant.core.commands import Prepare, StartReplica
+from pliant.core.events import Progressed
+from pliant.core.policy.decide import Policy, PolicyBackoff
+from pliant.core.values import Incarnation, NodeId, Order, ReplicaId, Seat
+from pliant.wire.codec import COMMANDS, MAX_MESSAGE_BYTES, TYPES, Envelope, Refusal, decode, encode
+from pliant.wire.messages import Committed, Traceback
 
 START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
 
 st.register_type_strategy(
-    ElasticPolicy,
+    Policy,
     st.builds(
-        ElasticPolicy,
+        Policy,
         min_replicas=st.just(1),
         max_replicas=st.none() | st.integers(8, 100),
         start_replicas=st.sampled_from([None, 1]),
         replica_increment_step=st.none(),
         replica_discrete_values=st.sampled_from([None, (1, 4, 8)]),
-        backoff=st.sampled_from([None, Backoff()]),
+        backoff=st.sampled_from([None, PolicyBackoff()]),
         scaling_timeout_s=st.floats(0, 1e6),
     ),
 )

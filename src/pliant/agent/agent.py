@@ -27,24 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
-from pliant.agent.devices import Devices
 from pliant.agent.launcher import Launcher
+from pliant.agent.placement import Devices
 from pliant.agent.uplink import RECONNECT_S, Uplink
 from pliant.agent.worker import Worker
+from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
-from pliant.core.vocabulary import (
-    Command,
-    EndJob,
-    EndReplica,
-    Exited,
-    ExitKind,
-    Incarnation,
-    NodeId,
-    NodeJoined,
-    Progressed,
-    ReplicaId,
-    StartReplica,
-)
+from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
+from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.wire.codec import Message
 from pliant.wire.launch import (
     Assignment,
@@ -57,8 +47,8 @@ from pliant.wire.launch import (
     WorkerExited,
     WorkerStarted,
 )
-from pliant.wire.notes import AgentFailed, Alive, Started, Work
-from pliant.wire.seams import OutputListener
+from pliant.wire.messages import AgentFailed, Alive, Started, Work
+from pliant.wire.ports import OutputListener
 
 ALIVE_S = 1.0
 """Between two signs of life of an agent, in seconds."""

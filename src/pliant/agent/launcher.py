@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pliant.wire.launch import MAX_RECORD_BYTES, Report, Request, read_report, write_request
 
-SERVER_ARGUMENTS = ["-m", "pliant.engine.forkserver"]
+SERVER_ARGUMENTS = ["-m", "pliant.engine.worker.fork_server"]
 """What the interpreter is started with; tests put a fork server without torch here."""
 
 FIXED_ENVIRONMENT = {

@@ -12,8 +12,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from pliant.core.vocabulary import ReplicaId
-from pliant.wire.seams import OutputListener
+from pliant.core.values import ReplicaId
+from pliant.wire.ports import OutputListener
 
 MAX_FILE_BYTES = 16 << 20
 """Size at which a file is rotated, in bytes."""

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from pliant.core.commands import Command
 from pliant.core.errors import PermanentError
-from pliant.core.vocabulary import Command, Incarnation
+from pliant.core.values import Incarnation
 from pliant.wire.codec import (
     COMMANDS,
     COORDINATOR_NOTES,
@@ -28,7 +29,7 @@ from pliant.wire.codec import (
     decode,
     encode,
 )
-from pliant.wire.notes import Heard, Work
+from pliant.wire.messages import Heard, Work
 
 RECONNECT_S = 10.0
 """How long a lost coordinator is looked for unless told otherwise, in seconds."""

@@ -15,15 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pliant.agent.output import Output, RotatingFile
-from pliant.core.vocabulary import (
-    Command,
-    Exited,
-    ExitKind,
-    Finished,
-    Incarnation,
-    Refused,
-    ReplicaId,
-)
+from pliant.core.commands import Command
+from pliant.core.events import Exited, ExitKind, Finished, Refused
+from pliant.core.values import Incarnation, ReplicaId
 from pliant.wire.codec import (
     WORKER_EVENTS,
     WORKER_NOTES,
@@ -34,8 +28,8 @@ from pliant.wire.codec import (
     encode,
 )
 from pliant.wire.framing import FrameError, Unframer, frame
-from pliant.wire.notes import Ended
-from pliant.wire.seams import OutputListener
+from pliant.wire.messages import Ended
+from pliant.wire.ports import OutputListener
 
 LAST_WORDS_S = 0.5
 """Longest wait for what a dead worker has told its agent, in seconds."""

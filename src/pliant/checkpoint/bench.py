@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-from pliant.checkpoint import layout
-from pliant.checkpoint.read import load, open_checkpoint
-from pliant.checkpoint.shares import Contents, publish, write_share
-from pliant.checkpoint.storage import Storage, StorageOptions, open_storage
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.read import load, open_checkpoint
+from pliant.checkpoint.dcp.shares import Contents, publish, write_share
+from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
 from pliant.core.errors import ConfigError
 
 _TENSOR_BYTES = 8 << 20

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pliant.checkpoint import layout
-from pliant.checkpoint.errors import DamagedError, MissingError, stop_if
-from pliant.checkpoint.layout import CheckpointName
-from pliant.checkpoint.manifest import Hasher, Manifest, digest_of, load_manifest
-from pliant.checkpoint.read import Checkpoint, check, decode, open_checkpoint, stream
-from pliant.checkpoint.shares import discard
-from pliant.checkpoint.storage import Data, Storage
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.layout import CheckpointName
+from pliant.checkpoint.dcp.manifest import Hasher, Manifest, digest_of, load_manifest
+from pliant.checkpoint.dcp.read import StoredCheckpoint, check, decode, open_checkpoint, stream
+from pliant.checkpoint.dcp.shares import discard
+from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
+from pliant.checkpoint.store.base import Data, Storage
 from pliant.core.errors import ConfigError
 
 Milestones = int | Sequence[int] | None
@@ -42,7 +42,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CheckpointVerdict:
     """What a full reading of a checkpoint found."""
 
     name: str
@@ -94,7 +94,7 @@ def newest(storage: Storage, *, deep: bool = True) -> Newest:
     return Newest(found=None, skipped=tuple(skipped))
 
 
-def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
+def verify(storage: Storage, name: str = "", *, trust: bool = False) -> CheckpointVerdict:
     """Read every byte of a checkpoint and say what is damaged, item by item.
 
     A foreign checkpoint has no digests: every entry must load and fit the index.
@@ -106,7 +106,9 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
     try:
         checkpoint = open_checkpoint(storage, name, trust=trust)
     except DamagedError as error:
-        return Verdict(name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),))
+        return CheckpointVerdict(
+            name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),)
+        )
     damage = [*_file_damage(checkpoint)]
     gone = {line.file for line in damage if line.is_gone}
     sentences = [line.sentence for line in damage]
@@ -126,7 +128,7 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verdict:
                 check(checkpoint, item, chunk, data)
         except DamagedError as error:
             sentences.append(str(error))
-    return Verdict(
+    return CheckpointVerdict(
         name=name,
         num_bytes=sum(read.values()),
         num_items=len(checkpoint.items),
@@ -221,7 +223,7 @@ def copy_to(
             return manifest
     except MissingError:
         pass
-    checkpoint = Checkpoint(
+    checkpoint = StoredCheckpoint(
         storage=source,
         name=name,
         manifest=manifest,
@@ -240,7 +242,7 @@ class _FileDamage:
     is_gone: bool = False
 
 
-def _file_damage(checkpoint: Checkpoint) -> Iterable[_FileDamage]:
+def _file_damage(checkpoint: StoredCheckpoint) -> Iterable[_FileDamage]:
     """Yield what a listing shows, and digests of files that are no share's."""
     there = {e.name: e.num_bytes for e in checkpoint.storage.entries(checkpoint.name)}
     needed: dict[str, list[str]] = {}
@@ -332,7 +334,7 @@ def _is_leftover(name: str) -> bool:
 
 
 def _copy_file(
-    checkpoint: Checkpoint,
+    checkpoint: StoredCheckpoint,
     file: str,
     num_bytes: int,
     target: Storage,
@@ -358,7 +360,7 @@ def _copy_file(
 
 
 def _checked_bytes(
-    checkpoint: Checkpoint, file: str, ranges: Iterable[tuple[int, int, str | None]]
+    checkpoint: StoredCheckpoint, file: str, ranges: Iterable[tuple[int, int, str | None]]
 ) -> Iterator[Data]:
     path = checkpoint.path(file)
     for offset, length, digest in ranges:

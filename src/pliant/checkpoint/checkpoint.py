@@ -1,7 +1,7 @@
 """Checkpoint: what a script says about durable state, and a session's way to it.
 
 Owns the public object, its refusals, and putting the parts of this room together for one session:
-place, lease, writer, reader (``engine.durable.Durability``).  Must not know how any of them works.
+place, lease, writer, reader (``engine.state.durable.Durability``).  Must not know how any of them works.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.errors import DamagedError, MissingError
-from pliant.checkpoint.read import load, open_checkpoint
-from pliant.checkpoint.storage import Storage, StorageOptions, open_storage
-from pliant.checkpoint.tenure import Tenure
-from pliant.checkpoint.writer import DOCUMENT, Identity, Rules, Writer
+from pliant.checkpoint.dcp.read import load, open_checkpoint
+from pliant.checkpoint.failures import DamagedError, MissingError
+from pliant.checkpoint.job_lease import Tenure
+from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
+from pliant.checkpoint.writer import DOCUMENT, Identity, Writer, WriterRules
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
-from pliant.core.vocabulary import Found, Lineage
-from pliant.engine.durable import CheckpointDamaged, Facts, Office, Snapshot
+from pliant.core.values import Found, Lineage
+from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""
@@ -83,7 +83,7 @@ class Checkpoint:
             encryption_key=encryption_key,
             timeout_s=timeout_s,
         )
-        self._rules = Rules(
+        self._rules = WriterRules(
             interval=parse_interval(every),
             keep=keep,
             milestones=milestones,
@@ -102,7 +102,7 @@ class Checkpoint:
 
     # --- engine.durable.Durability ------------------------------------------------------
 
-    def open(self, facts: Facts, office: Office) -> tuple[Found, ...]:
+    def open(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
         """Take the place; return what is there to go on from, newest first.
 
         Raises:
@@ -162,7 +162,7 @@ class Checkpoint:
             raise AssertionError("used before a session had opened it")
         return self._writer
 
-    def _look(self, facts: Facts, office: Office) -> tuple[Found, ...]:
+    def _look(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
         """Return the published checkpoints that look whole; say which do not.
 
         Only their manifests are read: each byte is proved when one is loaded.  If all are damaged
@@ -194,7 +194,7 @@ class Checkpoint:
         return tuple(found or damaged[:MAX_FOUND])
 
     def _check_identity(
-        self, name: str, theirs: Mapping[str, Any], facts: Facts, office: Office
+        self, name: str, theirs: Mapping[str, Any], facts: Facts, office: CheckpointChannel
     ) -> None:
         """Make sure that going on gives what the run would have given.
 
@@ -215,7 +215,7 @@ class Checkpoint:
 
 
 class Reader:
-    """One checkpoint, opened when something of it is wanted (``engine.durable.Reader``)."""
+    """One checkpoint, opened when something of it is wanted (``engine.state.durable.Reader``)."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage = storage

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pliant.checkpoint.manifest import Item
-from pliant.checkpoint.read import Checkpoint, load
+from pliant.checkpoint.dcp.manifest import Item
+from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-def diff(a: Checkpoint, b: Checkpoint, *, trust: bool = False) -> Comparison:
+def diff(a: StoredCheckpoint, b: StoredCheckpoint, *, trust: bool = False) -> Comparison:
     """Compare all tensors and objects of two checkpoints.
 
     One item is read at a time.  ``pliant.document`` is left out: it lists the others.
@@ -55,7 +55,7 @@ def diff(a: Checkpoint, b: Checkpoint, *, trust: bool = False) -> Comparison:
 
 
 def _differences(
-    a: Checkpoint, b: Checkpoint, names: list[str], *, trust: bool
+    a: StoredCheckpoint, b: StoredCheckpoint, names: list[str], *, trust: bool
 ) -> Iterator[Difference]:
     for name in names:
         one, other = a.items.get(name), b.items.get(name)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from pliant.checkpoint.errors import storage_error
-from pliant.checkpoint.manifest import Item
-from pliant.checkpoint.read import Checkpoint, load
+from pliant.checkpoint.dcp.manifest import Item
+from pliant.checkpoint.dcp.read import StoredCheckpoint, load
+from pliant.checkpoint.failures import storage_error
 from pliant.core.errors import ConfigError
 
 _DTYPES = {
@@ -54,7 +54,7 @@ class Exported:
 
 
 def export(
-    checkpoint: Checkpoint, path: Path, *, under: str = "model", repeat_tied: bool = False
+    checkpoint: StoredCheckpoint, path: Path, *, under: str = "model", repeat_tied: bool = False
 ) -> Exported:
     """Write the tensors below ``under`` to a file that appears when it is whole.
 
@@ -91,7 +91,7 @@ def export(
     )
 
 
-def _weights(checkpoint: Checkpoint, under: str) -> dict[str, Item]:
+def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
     """Return items by their name in the file, widest elements first: all lie aligned."""
     found = {
         ".".join(map(str, item.path[1:])): item
@@ -125,7 +125,7 @@ def _untied(weights: dict[str, Item]) -> tuple[dict[str, Item], dict[str, str]]:
     return {name: item for name, item in weights.items() if name in kept}, tied
 
 
-def _header(checkpoint: Checkpoint, weights: dict[str, Item], tied: dict[str, str]) -> bytes:
+def _header(checkpoint: StoredCheckpoint, weights: dict[str, Item], tied: dict[str, str]) -> bytes:
     about = {"format": "pt", **tied}
     if checkpoint.manifest is not None:
         about["pliant_checkpoint"] = checkpoint.manifest.name
@@ -144,7 +144,7 @@ def _header(checkpoint: Checkpoint, weights: dict[str, Item], tied: dict[str, st
     return len(text).to_bytes(8, "little") + text
 
 
-def _tensors(checkpoint: Checkpoint, items: Iterable[Item]) -> Iterator[memoryview]:
+def _tensors(checkpoint: StoredCheckpoint, items: Iterable[Item]) -> Iterator[memoryview]:
     for item in items:
         (tensor,) = load(checkpoint, [item.name]).values()
         if tensor.numel():

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.read import Checkpoint, load, open_checkpoint
-from pliant.checkpoint.storage import open_storage
+from pliant.checkpoint.dcp.read import StoredCheckpoint, load, open_checkpoint
+from pliant.checkpoint.store.base import open_storage
 from pliant.core.errors import ConfigError, PliantError
 
 MARK = "pliant_initial"
@@ -60,7 +60,7 @@ def write_initial(source: str, target: Path, *, trust: bool = False) -> None:
     )
 
 
-def _open(source: str, *, trust: bool) -> Checkpoint:
+def _open(source: str, *, trust: bool) -> StoredCheckpoint:
     storage = open_storage(source)
     there = catalogue.listed(storage)
     whole = next((one.name for one in there if one.damage is None), None)

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.checkpoint.errors import LeaseHeldError, MissingError, StorageError
-from pliant.checkpoint.layout import LEASE
-from pliant.checkpoint.lease_rules import BEATS_PER_TTL, Judgement, Record, Verdict, judge
-from pliant.checkpoint.storage import Storage
-from pliant.wire.processes import process_lives, process_started
+from pliant.checkpoint.dcp.layout import LEASE
+from pliant.checkpoint.failures import LeaseHeldError, MissingError, StorageError
+from pliant.checkpoint.lease_rules import BEATS_PER_TTL, Judgement, LeaseRecord, LeaseVerdict, judge
+from pliant.checkpoint.store.base import Storage
+from pliant.machine.processes import process_lives, process_started
 
 DEFAULT_TTL_S = 60.0
 """Silence after which a holder on another machine is taken for dead."""
@@ -36,7 +36,7 @@ DEFAULT_TTL_S = 60.0
 SETTLE_S = 1.0
 """Pause before looking again on a store that may let two win."""
 
-_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+_RECORD: TypeAdapter[LeaseRecord] = TypeAdapter(LeaseRecord)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Surroundings:
 class Lease:
     """A root that this process holds.  Safe to use from several threads."""
 
-    def __init__(self, storage: Storage, record: Record, taken: str) -> None:
+    def __init__(self, storage: Storage, record: LeaseRecord, taken: str) -> None:
         self._storage = storage
         self._record = record
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Lease:
         """Why it could be taken, for the log."""
 
     @property
-    def record(self) -> Record:
+    def record(self) -> LeaseRecord:
         """What was last written."""
         return self._record
 
@@ -148,7 +148,7 @@ def acquire(
     """
     around = surroundings or Surroundings()
     me = _me(job, ttl_s, os.getpid() if pid is None else pid, around)
-    seen: Record | None = None
+    seen: LeaseRecord | None = None
     first_seen_s = around.now_s()
     has_beaten = False
     while True:
@@ -163,7 +163,7 @@ def acquire(
             still_for_s=around.now_s() - first_seen_s,
             has_beaten=has_beaten,
         )
-        if judgement.verdict is Verdict.TAKE:
+        if judgement.verdict is LeaseVerdict.TAKE:
             if _take(storage, me, data, around):
                 return Lease(storage, me, judgement.reason)
             seen, has_beaten = None, False  # another was faster: look who
@@ -171,17 +171,17 @@ def acquire(
             data, found = _read(storage)
             if found is not None and found.job != me.job:
                 why = f"job {found.job} on {found.node} has just taken it"
-                raise _refusal(storage, Judgement(Verdict.REFUSED, why))
+                raise _refusal(storage, Judgement(LeaseVerdict.REFUSED, why))
             if found is not None:  # replicas that start together would take it from each other
                 return Lease(storage, me, "another process of this job has just taken it")
             continue
-        if judgement.verdict is Verdict.REFUSED or (stop is not None and stop()):
+        if judgement.verdict is LeaseVerdict.REFUSED or (stop is not None and stop()):
             raise _refusal(storage, judgement)
         assert found is not None  # noqa: S101 - nobody is not watched
         around.wait(min(1.0, found.ttl_s / (2 * BEATS_PER_TTL)))
 
 
-def read_lease(storage: Storage) -> Record | None:
+def read_lease(storage: Storage) -> LeaseRecord | None:
     """Return who holds a root; ``None`` if nobody does, or nothing legible says so."""
     return _read(storage)[1]
 
@@ -196,8 +196,8 @@ def machine_id() -> str:
     return " ".join(parts) or socket.gethostname()
 
 
-def _me(job: str, ttl_s: float, pid: int, around: Surroundings) -> Record:
-    return Record(
+def _me(job: str, ttl_s: float, pid: int, around: Surroundings) -> LeaseRecord:
+    return LeaseRecord(
         job=job,
         holder=uuid.uuid4().hex,
         node=socket.gethostname(),
@@ -208,13 +208,13 @@ def _me(job: str, ttl_s: float, pid: int, around: Surroundings) -> Record:
     )
 
 
-def _is_alive(found: Record | None, me: Record, around: Surroundings) -> bool | None:
+def _is_alive(found: LeaseRecord | None, me: LeaseRecord, around: Surroundings) -> bool | None:
     if found is None or found.machine != me.machine:
         return None
     return around.lives(found.pid, found.process_started)
 
 
-def _read(storage: Storage) -> tuple[bytes | None, Record | None]:
+def _read(storage: Storage) -> tuple[bytes | None, LeaseRecord | None]:
     try:
         data = storage.read(LEASE)
     except MissingError:
@@ -225,7 +225,7 @@ def _read(storage: Storage) -> tuple[bytes | None, Record | None]:
         return data, None  # whoever wrote that does not beat
 
 
-def _take(storage: Storage, me: Record, seen: bytes | None, around: Surroundings) -> bool:
+def _take(storage: Storage, me: LeaseRecord, seen: bytes | None, around: Surroundings) -> bool:
     document = _dump(me)
     try:
         won = (
@@ -252,5 +252,5 @@ def _refusal(storage: Storage, judgement: Judgement) -> LeaseHeldError:
     )
 
 
-def _dump(record: Record) -> bytes:
+def _dump(record: LeaseRecord) -> bytes:
     return json.dumps(asdict(record)).encode()

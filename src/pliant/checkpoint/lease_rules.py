@@ -18,7 +18,7 @@ BEATS_PER_TTL = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LeaseRecord:
     """Who holds a root."""
 
     job: str
@@ -35,7 +35,7 @@ class Record:
     ttl_s: float = 60.0
 
 
-class Verdict(Enum):
+class LeaseVerdict(Enum):
     """What a candidate does."""
 
     TAKE = "take"
@@ -47,12 +47,17 @@ class Verdict(Enum):
 class Judgement:
     """The verdict and why."""
 
-    verdict: Verdict
+    verdict: LeaseVerdict
     reason: str
 
 
 def judge(
-    found: Record | None, me: Record, *, is_alive: bool | None, still_for_s: float, has_beaten: bool
+    found: LeaseRecord | None,
+    me: LeaseRecord,
+    *,
+    is_alive: bool | None,
+    still_for_s: float,
+    has_beaten: bool,
 ) -> Judgement:
     """Say whether a root may be taken.
 
@@ -64,14 +69,14 @@ def judge(
         has_beaten: whether the candidate has seen the record change.
     """
     if found is None:
-        return Judgement(Verdict.TAKE, "nobody holds it")
+        return Judgement(LeaseVerdict.TAKE, "nobody holds it")
     if found.job == me.job:
-        return Judgement(Verdict.TAKE, "this job held it before")
+        return Judgement(LeaseVerdict.TAKE, "this job held it before")
     who = f"job {found.job} (process {found.pid} on {found.node})"
     if is_alive is False:
-        return Judgement(Verdict.TAKE, f"{who} has ended")
+        return Judgement(LeaseVerdict.TAKE, f"{who} has ended")
     if is_alive or has_beaten:
-        return Judgement(Verdict.REFUSED, f"{who} writes to it")
+        return Judgement(LeaseVerdict.REFUSED, f"{who} writes to it")
     if still_for_s >= found.ttl_s:
-        return Judgement(Verdict.TAKE, f"{who} was silent for {found.ttl_s:g} s")
-    return Judgement(Verdict.WATCH, f"waiting whether {who} lives")
+        return Judgement(LeaseVerdict.TAKE, f"{who} was silent for {found.ttl_s:g} s")
+    return Judgement(LeaseVerdict.WATCH, f"waiting whether {who} lives")

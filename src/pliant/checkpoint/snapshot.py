@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from pliant.checkpoint import layout
-from pliant.checkpoint.layout import Piece, Spec
-from pliant.checkpoint.shares import Contents
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.layout import Piece, Spec
+from pliant.checkpoint.dcp.shares import Contents
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from pliant.checkpoint import catalogue, layout, shares
+from pliant.checkpoint import catalogue
 from pliant.checkpoint.catalogue import Milestones
-from pliant.checkpoint.errors import DamagedError, LeaseHeldError, StoppedError, StorageError
-from pliant.checkpoint.shares import Contents, NotAllowedError
+from pliant.checkpoint.dcp import layout, shares
+from pliant.checkpoint.dcp.shares import Contents, NotAllowedError
+from pliant.checkpoint.failures import DamagedError, LeaseHeldError, StoppedError, StorageError
+from pliant.checkpoint.job_lease import Tenure
 from pliant.checkpoint.snapshot import Copier
-from pliant.checkpoint.storage import Storage
-from pliant.checkpoint.tenure import Tenure
+from pliant.checkpoint.store.base import Storage
 from pliant.core import durability
 from pliant.core.durability import Interval, Progress
 from pliant.core.errors import PliantError
 from pliant.engine import probe
-from pliant.engine.durable import Office, Snapshot
+from pliant.engine.state.durable import CheckpointChannel, Snapshot
 
 DOCUMENT = "pliant.document"
 
@@ -59,7 +60,7 @@ STEPS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class WriterRules:
     """What the user asked for."""
 
     interval: Interval
@@ -123,9 +124,9 @@ class Writer:
         self,
         storage: Storage,
         *,
-        rules: Rules,
+        rules: WriterRules,
         identity: Identity,
-        office: Office,
+        office: CheckpointChannel,
         tenure: Tenure,
         second: Storage | None = None,
     ) -> None:

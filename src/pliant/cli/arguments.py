@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from pliant.cli.pools import DEFAULT
+from pliant.machine.pools import DEFAULT
 from pliant.spec.model import NAME
 
 POOL = "--pool"

@@ -30,14 +30,14 @@ from typing import Any
 
 import httpx
 
-from pliant.cli.client import UnheardError, offer_in
-from pliant.cli.pools import DEVICES, find_pool, pool_directory
 from pliant.cli.printing import say
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
-from pliant.wire import devices as locks
-from pliant.wire.devices import DeviceLock
-from pliant.wire.pool import Offer, Report, Wanted
+from pliant.http.client import UnheardError, offer_in
+from pliant.machine import device_locks as locks
+from pliant.machine.device_locks import DeviceLock
+from pliant.machine.pools import DEVICES, find_pool, pool_directory
+from pliant.wire.offers import Offer, Report, Wanted
 
 REPORT_S = 0.5
 """Between two reports, in seconds: a person waits for the first answer, and the pool for the last

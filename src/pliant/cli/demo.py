@@ -34,7 +34,7 @@ from pliant.core.errors import ConfigError, PermanentError
 from pliant.observe import log
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import goodput_of
-from pliant.observe.status import Board, ReplicaState, board_of, event_json
+from pliant.observe.status import Board, ReplicaActivity, board_of, event_json
 from pliant.observe.timeline import ResizeKind
 
 POLL_S = 0.05
@@ -79,7 +79,7 @@ class Act:
 
 
 @dataclass(slots=True)
-class Watch:
+class BoardWatch:
     """The board of a job, brought up to date from its event log."""
 
     path: Path
@@ -174,7 +174,7 @@ _ACTS = (
 
 def is_at_peace(board: Board, act: Act, spacing: int) -> bool:
     """Whether exactly the act's replicas train, nothing is under way, and did so for a while."""
-    trains = [replica.state is ReplicaState.TRAINING for replica in board.replicas.values()]
+    trains = [replica.state is ReplicaActivity.TRAINING for replica in board.replicas.values()]
     if len(trains) != act.num_replicas or not all(trains) or not act.needs(board):
         return False
     resizes = board.resizes()
@@ -199,7 +199,7 @@ def _run(
         [sys.executable, "-m", "pliant", *command],
         stdout=subprocess.DEVNULL if quiet else None,
     )
-    watch = Watch(out / "events.jsonl")
+    watch = BoardWatch(out / "events.jsonl")
     try:
         for act in acts:
             _wait_for(partial(_is_time, watch, act, size.spacing), process, act)
@@ -216,7 +216,7 @@ def _run(
     return watch.look().committed
 
 
-def _is_time(watch: Watch, act: Act, spacing: int) -> bool:
+def _is_time(watch: BoardWatch, act: Act, spacing: int) -> bool:
     return is_at_peace(watch.look(), act, spacing)
 
 

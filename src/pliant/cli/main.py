@@ -28,18 +28,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pliant.cli import checkpoint, jobs, policy, pool, pools, screens, settings
+from pliant.cli import checkpoint_commands, policy_commands, pool_commands, screens, settings
 from pliant.cli.arguments import ExplainCommand, RunCommand
-from pliant.cli.client import Client
 from pliant.cli.options import JobWords, job_options, takes
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pliant.http.client import Client
+from pliant.machine import jobs, pools
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of, pool_of
 from pliant.observe.goodput import goodput_of
-from pliant.observe.pool import moves_of
+from pliant.observe.pool_history import moves_of
 from pliant.observe.status import board_of
 from pliant.spec.model import NAME, NAME_RULE
 
@@ -51,9 +52,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # markup would swallow "[default: 1]"
 )
 
-app.add_typer(checkpoint.app)
-app.add_typer(policy.app)
-app.add_typer(pool.app)
+app.add_typer(checkpoint_commands.app)
+app.add_typer(policy_commands.app)
+app.add_typer(pool_commands.app)
 
 Job = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
@@ -203,12 +204,12 @@ def agent(
     ] = "5m",
 ) -> int:
     """Run replicas on this node for a coordinator, until the job ends."""
-    from pliant.cli import apart
-    from pliant.cli.run import count_devices
+    from pliant.run import separate
+    from pliant.run.local import count_devices
 
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices {devices} must be at least 1")
-    config = apart.NodeConfig(
+    config = separate.NodeConfig(
         url=url,
         token_file=token_file,
         node=node or socket.gethostname(),
@@ -216,7 +217,7 @@ def agent(
         give_up_s=settings.seconds(give_up),
     )
     try:
-        return apart.run_agent(config, dict(os.environ))
+        return separate.run_agent(config, dict(os.environ))
     except PermanentError as error:
         print(f"pliant: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -423,9 +424,9 @@ def logs(
     as_json: Json = False,
 ) -> int:
     """Show what a replica printed."""
-    from pliant.cli import output
+    from pliant.cli.logs import show
 
-    return output.show(jobs.find_run(job, out), replica, follow=follow, as_json=as_json)
+    return show(jobs.find_run(job, out), replica, follow=follow, as_json=as_json)
 
 
 @app.command()

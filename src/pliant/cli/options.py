@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from pliant.cli import policy, settings
+from pliant.cli import policy_commands, settings
 
 Shared = TypeVar("Shared")
 
@@ -98,7 +98,7 @@ def job_options(
         "out": out,
         "init": init,
         "max_restarts": max_restarts,
-        "policy": policy.changes_of(elastic or []),
+        "policy": policy_commands.changes_of(elastic or []),
         "port": port,
     }
     return JobWords(target=target, arguments=arguments or [], given=given)

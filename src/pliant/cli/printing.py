@@ -16,7 +16,7 @@ from rich.text import Text
 from pliant.cli.screens import clock
 from pliant.observe import log
 from pliant.observe.log import Record
-from pliant.observe.pool import move_of, sentence
+from pliant.observe.pool_history import move_of, sentence
 
 
 def as_json(values: Any) -> int:

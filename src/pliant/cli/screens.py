@@ -22,7 +22,7 @@ from pliant.core.counts import counted
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
-from pliant.observe.pool import Move
+from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
 
 STATE_STYLE = {

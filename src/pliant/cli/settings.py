@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pliant.cli.policy import changes_of
-from pliant.cli.pools import PoolPlace
+from pliant.cli.policy_commands import changes_of
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
-from pliant.core.job import Settings
-from pliant.core.policy import ElasticPolicy
+from pliant.core.job.state import JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.machine.pools import PoolPlace
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.policy import core_policy, document_of, merged
+from pliant.spec.policy import core_policy, merged
 
 FLAGS = {"minReplicas": "--min", "maxReplicas": "--max"}
 """Fields of the policy that have flags of their own."""
 
-DEFAULT_RESTARTS = Settings().restart_budget
+DEFAULT_RESTARTS = JobSettings().restart_budget
 """Replicas replaced after a fault before a job gives up."""
 
 
@@ -185,13 +185,7 @@ def _fields_of(job: ElasticJob) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in FLAGS}
 
 
-def fields_without_flags(policy: ElasticPolicy) -> dict[str, Any]:
-    """Return what ``--policy`` would have to say for this policy, sizes with flags aside."""
-    fields = document_of(policy, is_whole=False)
-    return {name: value for name, value in fields.items() if name not in FLAGS}
-
-
-def policy_of(settings: Mapping[str, Resolved]) -> ElasticPolicy:
+def policy_of(settings: Mapping[str, Resolved]) -> Policy:
     """Return the core's policy; contradicting bounds are named by the flags that people typed.
 
     Raises:

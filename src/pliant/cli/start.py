@@ -1,7 +1,7 @@
 """``pliant run`` and ``pliant coordinator``: from resolved settings to a running job.
 
 Owns what happens around a job: its directory, the view on it, and what is left when it was
-refused.  Knows nothing of how a job runs (``cli.run``, ``cli.apart``).
+refused.  Knows nothing of how a job runs (``run.local``, ``run.separate``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pliant.cli import background
-from pliant.cli.apart import run_coordinator
-from pliant.cli.hosting import JobConfig, locked, refuse_second
-from pliant.cli.jobs import (
-    forget_suspended,
-    record_suspended,
-    running_jobs,
-    suspended_jobs,
-)
-from pliant.cli.policy import words_of
-from pliant.cli.pools import find_pool
+from pliant.cli.policy_commands import words_of
 from pliant.cli.printing import lasting
-from pliant.cli.run import run_job
 from pliant.cli.settings import (
     Resolved,
     job_name,
@@ -39,7 +28,7 @@ from pliant.cli.settings import (
     resolve,
     shown_replica,
 )
-from pliant.cli.view import View, view_for
+from pliant.cli.view import JobView, view_for
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.exits import (
@@ -50,10 +39,16 @@ from pliant.core.exits import (
     EXIT_TAKEN_OVER,
     EXIT_USAGE,
 )
-from pliant.core.policy import ElasticPolicy
+from pliant.core.policy.decide import Policy
+from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
+from pliant.machine.pools import find_pool
 from pliant.observe import log
 from pliant.observe.log import Record
 from pliant.observe.status import Board, board_of
+from pliant.run import background
+from pliant.run.hosting import JobConfig, locked, refuse_second
+from pliant.run.local import run_job
+from pliant.run.separate import run_coordinator
 
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
@@ -61,7 +56,7 @@ INITIAL_S = 3600.0
 NOT_STARTED = "stopped before the job had started"
 
 
-class JsonView(View):
+class JsonView(JobView):
     """Every record of the event log on standard output, as it is."""
 
     def record(self, record: Record) -> None:
@@ -229,7 +224,7 @@ def _is_start(record: Record) -> bool:
     )
 
 
-def _say_how_to_go_on(name: str, out: Path, view: View, code: int, *, quiet: bool) -> None:
+def _say_how_to_go_on(name: str, out: Path, view: JobView, code: int, *, quiet: bool) -> None:
     """Tell, and remember for ``pliant status``, that an ended run can be resumed; or that not."""
     board, kept = view.board, view.board.checkpoint
     if code in (EXIT_OK, EXIT_USAGE) or not out.exists():
@@ -284,7 +279,7 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
 
 def _checked(
     command: list[str], settings: Mapping[str, Resolved], *, is_apart: bool = False
-) -> tuple[str, ElasticPolicy]:
+) -> tuple[str, Policy]:
     """Check everything that can be checked before anything is written."""
     policy = policy_of(settings)
     name = job_name(settings, command[0])

@@ -12,7 +12,7 @@ import termios
 import threading
 from collections import deque
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -35,17 +35,7 @@ STAYING = ("stop_requested",)
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
 
-class Observer(Protocol):
-    """Someone who follows a job; called on its event loop."""
-
-    def record(self, record: Record) -> None:
-        """Take one record of the event log."""
-
-    def output(self, replica: str, text: str) -> None:
-        """Take one line that a replica printed, without its newline."""
-
-
-class View:
+class JobView:
     """What the live and the plain view share: the board, the news, whose output is shown."""
 
     def __init__(self, console: Console, *, show: str | None) -> None:
@@ -125,7 +115,7 @@ class View:
         return told
 
 
-class PlainView(View):
+class PlainView(JobView):
     """One line per event and every few steps; for files, pipes and CI."""
 
     def record(self, record: Record) -> None:
@@ -151,7 +141,7 @@ class PlainView(View):
         self.console.print(Text(f"{clock(at)}  {sentence}"), soft_wrap=True)
 
 
-class LiveView(View):
+class LiveView(JobView):
     """A panel that stays at the bottom of the terminal, output scrolling above it."""
 
     def __init__(self, console: Console, *, show: str | None) -> None:

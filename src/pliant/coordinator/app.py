@@ -23,28 +23,28 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 
-from pliant.coordinator.bearer import Bearer, is_token
 from pliant.coordinator.channel import serve_agent
-from pliant.coordinator.driver import Driver
+from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
-from pliant.coordinator.mistakes import say_mistakes
 from pliant.core.errors import ConfigError
-from pliant.core.vocabulary import (
+from pliant.core.events import (
     DrainRequested,
     Event,
     KillRequested,
     PolicySet,
-    ReplicaId,
     Scaled,
     StopRequested,
     SuspendRequested,
 )
+from pliant.core.values import ReplicaId
+from pliant.http.authentication import Bearer, is_token
+from pliant.http.mistakes import say_mistakes
 from pliant.observe.explain import decisions_of
 from pliant.observe.log import follow, read
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import document_of, merged, start_that_fits, told
-from pliant.wire.notes import Work
-from pliant.wire.pool import Offer
+from pliant.wire.messages import Work
+from pliant.wire.offers import Offer
 
 DEFAULT_NOTICE_S = 30.0
 """Notice of a drain for which nobody named one, in seconds."""
@@ -92,7 +92,7 @@ class Explanation(BaseModel):
     """When it looks again though nothing happens, in seconds since 1970."""
 
 
-class Events(BaseModel):
+class JobEvents(BaseModel):
     """Records of the event log."""
 
     records: list[dict[str, Any]]
@@ -112,7 +112,7 @@ OnOffer = Callable[[Offer], int]
 
 
 def create_app(
-    driver: Driver,
+    driver: JobDriver,
     *,
     work: Work,
     token: str,
@@ -160,7 +160,7 @@ def create_app(
     return app
 
 
-def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
+def _add_views(people: APIRouter, driver: JobDriver, events_path: Path) -> None:
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
@@ -178,7 +178,7 @@ def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
         return document_of(driver.policy)
 
     @people.get("/events")
-    async def events(after: Annotated[int, Query(ge=0)] = 0) -> Events:
+    async def events(after: Annotated[int, Query(ge=0)] = 0) -> JobEvents:
         """Return records of the event log after a position."""
         records: list[dict[str, Any]] = []
         position = after
@@ -186,10 +186,10 @@ def _add_views(people: APIRouter, driver: Driver, events_path: Path) -> None:
             records.append(record)
             if len(records) == MAX_EVENTS:
                 break
-        return Events(records=records, next=position)
+        return JobEvents(records=records, next=position)
 
 
-def _add_wishes(people: APIRouter, driver: Driver) -> None:
+def _add_wishes(people: APIRouter, driver: JobDriver) -> None:
     @people.post("/scale", status_code=202)
     async def scale(body: ScaleBody) -> Accepted:
         """Wish for a number of replicas."""
@@ -236,7 +236,7 @@ def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
         return Followed(revision=on_offer(body))
 
 
-async def _wish(driver: Driver, event: Event) -> Accepted:
+async def _wish(driver: JobDriver, event: Event) -> Accepted:
     """Hand a wish to the core; 409 with its reason if it declines, or if the job is over."""
     ready = await driver.ask(event)
     if ready is None:

@@ -12,10 +12,12 @@ import contextlib
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from pliant.coordinator.driver import Driver
-from pliant.core.vocabulary import Command, Exited, Incarnation, NodeJoined
+from pliant.coordinator.driver import JobDriver
+from pliant.core.commands import Command
+from pliant.core.events import Exited, NodeJoined
+from pliant.core.values import Incarnation
 from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
-from pliant.wire.notes import Alive, CoordinatorNote, Heard, Work
+from pliant.wire.messages import Alive, CoordinatorNote, Heard, Work
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
@@ -50,7 +52,7 @@ class AgentChannel:
         await self._socket.close(_TRY_AGAIN_LATER)
 
 
-async def serve_agent(socket: WebSocket, driver: Driver, work: Work) -> None:
+async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
     """Serve one agent whose token was checked, until its connection ends.
 
     It is told what the job runs before anything else.
@@ -74,7 +76,7 @@ async def serve_agent(socket: WebSocket, driver: Driver, work: Work) -> None:
 
 
 async def _listen(
-    socket: WebSocket, joined: NodeJoined, channel: AgentChannel, driver: Driver
+    socket: WebSocket, joined: NodeJoined, channel: AgentChannel, driver: JobDriver
 ) -> None:
     """Hand on what one agent says, and tell it how much of it was read."""
     count = 0
@@ -91,7 +93,7 @@ async def _listen(
             channel.send(Heard(count=count), driver.incarnation)
 
 
-async def _hello(socket: WebSocket, driver: Driver) -> NodeJoined | None:
+async def _hello(socket: WebSocket, driver: JobDriver) -> NodeJoined | None:
     """Return the first message if it says who speaks."""
     data = None
     with contextlib.suppress(TimeoutError):

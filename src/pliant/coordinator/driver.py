@@ -23,35 +23,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.coordinator.register import RegisterFile
-from pliant.core import controller
+from pliant.core.commands import Command, EndJob, EndReplica, Publish, StartReplica
 from pliant.core.errors import PermanentError
-from pliant.core.job import Demand, Job, Ready, Settings
-from pliant.core.policy import ElasticPolicy
-from pliant.core.vocabulary import (
-    NO_GENERATION,
-    Command,
-    EndJob,
-    EndReplica,
-    Event,
-    Exited,
-    Generation,
-    Incarnation,
-    NodeId,
-    NodeJoined,
-    NodeLost,
-    Progressed,
-    Publish,
-    Register,
-    ReplicaId,
-    StartReplica,
-    Ticked,
-)
+from pliant.core.events import Event, Exited, NodeJoined, NodeLost, Progressed, Ticked
+from pliant.core.job import controller
+from pliant.core.job.state import Demand, Job, JobSettings, Ready
+from pliant.core.policy.decide import Policy
+from pliant.core.values import NO_GENERATION, Generation, Incarnation, NodeId, Register, ReplicaId
+from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.log import EventLog, Record, fields_of, plain, read
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
-from pliant.wire.clock import TICK_S, Clock
 from pliant.wire.codec import EVENTS, Message
-from pliant.wire.notes import (
+from pliant.wire.messages import (
     AgentFailed,
     Alive,
     Committed,
@@ -64,7 +48,7 @@ from pliant.wire.notes import (
     Traceback,
     Usage,
 )
-from pliant.wire.seams import NodeChannel
+from pliant.wire.ports import NodeChannel
 
 KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
@@ -118,13 +102,13 @@ class Tally:
     """Messages that could not be read or were not the sender's to say, by sender."""
 
 
-class Driver:
+class JobDriver:
     """Runs one job's core until it ends the job."""
 
     def __init__(
         self,
         *,
-        settings: Settings,
+        settings: JobSettings,
         register: RegisterFile,
         log: EventLog,
         metrics_path: Path,
@@ -156,7 +140,7 @@ class Driver:
         return self._state.membership.incarnation
 
     @property
-    def policy(self) -> ElasticPolicy:
+    def policy(self) -> Policy:
         """What counts now: what someone has set, or what the job was started with."""
         return self._state.policy or self._settings.policy
 

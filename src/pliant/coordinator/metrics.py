@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pliant.observe.status import Board, ReplicaState
+from pliant.observe.status import Board, ReplicaActivity
 
 
 class BoardCollector:
@@ -85,7 +85,7 @@ class BoardCollector:
     def _by_state(self) -> Iterator[Metric]:
         states = Counter(replica.state for replica in self._board.replicas.values())
         family = GaugeMetricFamily("pliant_replicas", "Living replicas by state.", labels=["state"])
-        for state in ReplicaState:
+        for state in ReplicaActivity:
             family.add_metric([state.value], states[state])
         yield family
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.errors import ConflictError, PermanentError
-from pliant.core.vocabulary import Register
-from pliant.wire.files import replace_durably
+from pliant.core.values import Register
+from pliant.machine.files import replace_durably
 
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 

@@ -25,11 +25,12 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import default_collate
 
-from pliant.core import seeds
 from pliant.core.errors import UsageError
-from pliant.engine import probe, randomness
-from pliant.engine.buffers import BufferRules
-from pliant.engine.data import Samples
+from pliant.core.step import seeds
+from pliant.engine import probe
+from pliant.engine.data import randomness
+from pliant.engine.data.loading import Samples
+from pliant.engine.state.buffers import BufferRules
 
 Values = dict[str, float]
 Outcome = float | Values
@@ -39,7 +40,7 @@ _ONLY = ""
 """Name of the value of a function that returns one number."""
 
 
-class Team(Protocol):
+class EvaluationTeam(Protocol):
     """Those who do this tail together."""
 
     @property
@@ -106,7 +107,7 @@ class Evaluation:
         self._micro_batch_size = micro_batch_size
         self._coordinates = coordinates
 
-    def run(self, model: torch.nn.Module, buffers: BufferRules, team: Team) -> Outcome:
+    def run(self, model: torch.nn.Module, buffers: BufferRules, team: EvaluationTeam) -> Outcome:
         """Return the weighted mean over the dataset: a number, or one by name."""
         count = -(-self._size // self._micro_batch_size)
         with _undisturbed(model, buffers):
@@ -114,7 +115,7 @@ class Evaluation:
             rows |= {n: self._row(n, buffers) for n in range(count) if n not in rows}
         return _total([rows[number] for number in range(count)])
 
-    def _share(self, count: int, buffers: BufferRules, team: Team) -> dict[int, Row]:
+    def _share(self, count: int, buffers: BufferRules, team: EvaluationTeam) -> dict[int, Row]:
         """Return the rows of everybody, or of this replica alone if they are apart."""
         rank, size = team.place
         rows: dict[int, Row] = {}

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from pliant.engine.data import Schedule
-from pliant.engine.layout import Layout
+from pliant.engine.data.loading import Schedule
+from pliant.engine.reduce.buckets import Layout
 
 TREE = "mirrored-midpoint-1"
-"""Name of the addition tree; changes when ``core.batching`` gives other sums."""
+"""Name of the addition tree; changes when ``core.step.batching`` gives other sums."""
 
 MAX_LAYOUT_CHARACTERS = 100_000
 """Longest description of a layout that a registration carries; a message has at most 1 MB."""

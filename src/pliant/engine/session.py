@@ -19,28 +19,30 @@ from typing import Any, Literal, Self
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from pliant.core import batching
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine import data, identity, randomness, settings, state
-from pliant.engine.accumulate import GradientSums
-from pliant.engine.bootstrap import WorkerContext, torchrun_world_size, worker_context
-from pliant.engine.buffers import BufferRules
-from pliant.engine.data import Samples
-from pliant.engine.durable import Durability, Facts
-from pliant.engine.elastic import Elastic
+from pliant.core.step import batching
+from pliant.engine import identity, session_settings
+from pliant.engine.data import loading, randomness
+from pliant.engine.data.ledger import Ledger
+from pliant.engine.data.loading import Samples
+from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.evaluation import Evaluation
-from pliant.engine.layout import Layout
-from pliant.engine.ledger import Ledger
-from pliant.engine.membership import Alone, Membership, Shape
-from pliant.engine.office import LoneOffice
-from pliant.engine.reporter import Printer, Reporter, WireReporter
-from pliant.engine.saving import Saver
-from pliant.engine.settings import Settings
-from pliant.engine.slots import Slots, extras_width
+from pliant.engine.protocol.alone import Alone, Shape, WorkerMembership
+from pliant.engine.protocol.checkpoint_channel import LoneOffice
+from pliant.engine.protocol.elastic import Elastic
+from pliant.engine.reduce.accumulate import GradientSums
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.session_settings import SessionSettings
+from pliant.engine.state import training_state
+from pliant.engine.state.buffers import BufferRules
+from pliant.engine.state.durable import Durability, Facts
+from pliant.engine.state.saving import Saver
 from pliant.engine.steps import Steps
 from pliant.engine.training import Training
 from pliant.engine.update import Scheduler, Update
-from pliant.wire.notes import Planned
+from pliant.engine.worker.bootstrap import WorkerContext, torchrun_world_size, worker_context
+from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
+from pliant.wire.messages import Planned
 
 MAX_REASON_CHARACTERS = 300
 """Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
@@ -58,7 +60,7 @@ class _Parts:
     schedulers: list[Scheduler]
     plateau: dict[str, ReduceLROnPlateau]
     scaler: torch.amp.GradScaler | None
-    extra: dict[str, state.Stateful]
+    extra: dict[str, training_state.Stateful]
 
 
 class Session:
@@ -110,7 +112,7 @@ class Session:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         scaler: torch.amp.GradScaler | None = None,
-        extra_state: state.Stateful | Mapping[str, state.Stateful] | None = None,
+        extra_state: training_state.Stateful | Mapping[str, training_state.Stateful] | None = None,
         threads: int = 1,
         drop_last: bool = False,
         shuffle: bool = True,
@@ -130,8 +132,8 @@ class Session:
                 "this is the script's second session, and a job trains one; train everything in "
                 "one session, with a call of steps() for each phase"
             )
-        settings.check_checkpoint(checkpoint)
-        self._settings = Settings(
+        session_settings.check_checkpoint(checkpoint)
+        self._settings = SessionSettings(
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             seed=randomness.chosen_seed() if seed is None else seed,
@@ -142,17 +144,19 @@ class Session:
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        checked = settings.check_model(model)
+        checked = session_settings.check_model(model)
         self._parts = _Parts(
             model=checked,
-            optimizers=settings.check_optimizers(settings.as_list(optimizer), checked),
-            schedulers=settings.check_schedulers(settings.as_list(scheduler)),
-            plateau=settings.check_plateau(plateau or {}),
-            scaler=settings.check_scaler(scaler, checked),
-            extra=state.extra_parts(extra_state),
+            optimizers=session_settings.check_optimizers(
+                session_settings.as_list(optimizer), checked
+            ),
+            schedulers=session_settings.check_schedulers(session_settings.as_list(scheduler)),
+            plateau=session_settings.check_plateau(plateau or {}),
+            scaler=session_settings.check_scaler(scaler, checked),
+            extra=training_state.extra_parts(extra_state),
         )
-        self._schedule = data.Schedule(
-            size=data.check_dataset(dataset),
+        self._schedule = loading.Schedule(
+            size=loading.check_dataset(dataset),
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             seed=self._settings.seed,
@@ -160,7 +164,7 @@ class Session:
             drop_last=drop_last,
         )
         if self._context is None:
-            settings.check_torchrun(torchrun_world_size())
+            session_settings.check_torchrun(torchrun_world_size())
         self._collate_fn = collate_fn
         self._warmup = warmup
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
@@ -186,7 +190,7 @@ class Session:
         self._shape = Shape(
             num_slots=chosen.num_slots, layout=layout, is_exact=chosen.reduction == "exact"
         )
-        self._state = state.State(
+        self._state = training_state.State(
             model=parts.model,
             local_buffers=buffers.local,
             optimizers=parts.optimizers,
@@ -196,10 +200,10 @@ class Session:
         )
         self._state.check()
         if not chosen.num_workers:  # else the first loader process does it
-            data.warn_if_random(dataset, chosen.seed)
+            loading.warn_if_random(dataset, chosen.seed)
         self._load_initial_weights()
         self._sums = GradientSums(parameters, layout)
-        self._loader = data.SlotLoader(
+        self._loader = loading.SlotLoader(
             dataset,
             self._schedule,
             num_slots=chosen.num_slots,
@@ -241,7 +245,7 @@ class Session:
             reporter=self._reporter,
             saver=self._saver,
         )
-        self._membership: Membership | None = None
+        self._membership: WorkerMembership | None = None
         self._steps: Steps | None = None
         self._unwritten: dict[Path, int] = {}
         self._is_finished = False
@@ -360,7 +364,7 @@ class Session:
                 "session.evaluate belongs in the tail of a step, after its inner loop; for a last "
                 "evaluation ask there for step.is_last"
             )
-        size = data.check_dataset(dataset)
+        size = loading.check_dataset(dataset)
         micro_batch = (
             self._settings.micro_batch_size if micro_batch_size is None else micro_batch_size
         )
@@ -449,7 +453,7 @@ class Session:
                 if count == self.committed:
                     self._write_weights(target)
 
-    def _join(self) -> Membership:
+    def _join(self) -> WorkerMembership:
         owned = range(self._settings.num_slots)
         if self._context is not None:
             self._note_memory(owned)

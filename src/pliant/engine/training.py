@@ -23,17 +23,25 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.engine import probe, randomness
-from pliant.engine.data import Schedule
-from pliant.engine.groups import GroupBroken
-from pliant.engine.ledger import Ledger
-from pliant.engine.membership import Condition, Membership, Shape, Verdict, Wishes, nodes
-from pliant.engine.reporter import Reporter
-from pliant.engine.saving import Saver
-from pliant.engine.slots import Attempt, Extras, Slots
-from pliant.engine.state import Specified, State
+from pliant.engine import probe
+from pliant.engine.data import randomness
+from pliant.engine.data.ledger import Ledger
+from pliant.engine.data.loading import Schedule
+from pliant.engine.data.slots import Attempt, Extras, Slots
+from pliant.engine.groups.group import GroupBroken
+from pliant.engine.protocol.alone import (
+    Condition,
+    Shape,
+    StepVerdict,
+    VoteRequests,
+    WorkerMembership,
+    nodes,
+)
+from pliant.engine.state.saving import Saver
+from pliant.engine.state.training_state import Specified, State
 from pliant.engine.update import Update
-from pliant.wire.notes import Committed
+from pliant.engine.worker.reporter import Reporter
+from pliant.wire.messages import Committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class Done:
     """A committed step, for its tail."""
 
     loss: float
-    verdict: Verdict
+    verdict: StepVerdict
 
 
 class Training:
@@ -78,7 +86,7 @@ class Training:
         self._ledger = ledger
         self._reporter = reporter
         self._saver = saver
-        self._membership: Membership | None = None
+        self._membership: WorkerMembership | None = None
         self._attempted: int | None = None
         self._result: Result | None = None
         self._wants_stop = False
@@ -89,7 +97,7 @@ class Training:
         """The step whose tail is running."""
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> WorkerMembership:
         """Who trains together with this replica."""
         if self._membership is None:
             raise UsageError("the session is used outside of its `with` block")
@@ -100,7 +108,7 @@ class Training:
         """Number of committed steps."""
         return self.membership.member.committed
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: WorkerMembership) -> None:
         """Train together with these from now on."""
         self._membership = membership
         self._committed_at_s = time.monotonic()
@@ -168,7 +176,7 @@ class Training:
 
     # --- what the members of a generation ask for (membership.Trainee) ----------------
 
-    def commit_voted(self, verdict: Verdict) -> None:
+    def commit_voted(self, verdict: StepVerdict) -> None:
         """Commit from this replica's own reduced gradient."""
         self._commit(verdict)
 
@@ -252,13 +260,13 @@ class Training:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)
 
-    def _is_to_be_kept(self, verdict: Verdict) -> bool:
+    def _is_to_be_kept(self, verdict: StepVerdict) -> bool:
         """Whether those who agreed to keep this boundary are still together."""
         return verdict.is_saved and verdict.generation == self.membership.member.current
 
-    def _wishes(self) -> Wishes:
+    def _wishes(self) -> VoteRequests:
         is_due = self.membership.leads and self._saver.is_due(self.membership.member)
-        return Wishes(stop=self._wants_stop, save=is_due)
+        return VoteRequests(stop=self._wants_stop, save=is_due)
 
     def _condition(self, step: int) -> Condition:
         return Condition(
@@ -267,7 +275,7 @@ class Training:
             names=self._update.weights_names(step),
         )
 
-    def _commit(self, verdict: Verdict) -> None:
+    def _commit(self, verdict: StepVerdict) -> None:
         """Do what a commit does; the protocol's value counts it already."""
         result, self._result = self._result, None
         if result is None:
@@ -293,7 +301,7 @@ class Training:
         self.done = Done(loss=result.extras.loss, verdict=verdict)
         self._report(result, verdict)
 
-    def _report(self, result: Result, verdict: Verdict) -> None:
+    def _report(self, result: Result, verdict: StepVerdict) -> None:
         now_s = time.monotonic()
         self._reporter.committed(
             Committed(

@@ -18,8 +18,8 @@ import xxhash
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import UsageError
-from pliant.engine.layout import Layout
-from pliant.engine.slots import Extras
+from pliant.engine.data.slots import Extras
+from pliant.engine.reduce.buckets import Layout
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pliant.core import order
+from pliant.core.step import order
 from pliant.observe.log import Reading, Record, parse, read
 
 MAX_PROBLEMS = 20
@@ -30,7 +30,7 @@ MAX_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AuditPlan:
     """What fixes which sample belongs where."""
 
     seed: int
@@ -101,7 +101,7 @@ class Audit:
 class _Ledger:
     """All replicas' lines, keyed by where they belong."""
 
-    plan: Plan | None
+    plan: AuditPlan | None
     slots: dict[tuple[int, int, int], dict[int, list[int]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -149,14 +149,14 @@ def _reading(data: bytes, size: int) -> Reading:
     return Reading(records=then.records + slots, torn=since.torn, skipped=skipped)
 
 
-def plan_of(records: Iterable[Record]) -> tuple[Plan | None, str]:
+def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
     """Return what the replicas of a run agreed on, and a sentence if they did not.
 
     A replica that was refused never computed anything that counts: its identity is left out.
     """
     records = list(records)
     refused = {r.get("replica") for r in records if r.get("kind") == "refused" and r.get("joiner")}
-    plans: dict[Plan, str] = {}
+    plans: dict[AuditPlan, str] = {}
     for record in records:
         if record.get("kind") == "spare" and record.get("replica") not in refused:
             plan = _plan(record.get("identity"))
@@ -178,7 +178,7 @@ def first_step_of(records: Iterable[Record]) -> int:
 
 
 def audit_of(
-    ledgers: Mapping[str, Iterable[Record]], plan: Plan | None, *, first_step: int = 0
+    ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, *, first_step: int = 0
 ) -> Audit:
     """Audit the lines of all replicas; the result does not depend on their order."""
     audit = Audit(first_step=first_step)
@@ -208,7 +208,9 @@ def audit_of(
     return audit
 
 
-def _gather(ledgers: Mapping[str, Iterable[Record]], plan: Plan | None, audit: Audit) -> _Ledger:
+def _gather(
+    ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, audit: Audit
+) -> _Ledger:
     ledger = _Ledger(plan)
     for replica, lines in ledgers.items():
         for line in lines:
@@ -241,11 +243,11 @@ def _take(ledger: _Ledger, line: Record, audit: Audit) -> None:
         )
 
 
-def _plan(identity: object) -> Plan | None:
+def _plan(identity: object) -> AuditPlan | None:
     """Read a plan from the (name, value) pairs of an identity; None if it is not all there."""
     try:
         named = {str(name): str(value) for name, value in identity}  # type: ignore[attr-defined]
-        return Plan(
+        return AuditPlan(
             seed=int(named["seed"]),
             num_samples=int(named["dataset_samples"]),
             num_slots=int(named["num_slots"]),
@@ -302,7 +304,9 @@ def _check_step(ledger: _Ledger, key: tuple[int, int, int], audit: Audit) -> Non
         audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
 
 
-def _check_epochs(ledger: _Ledger, plan: Plan, history: Mapping[int, int], audit: Audit) -> None:
+def _check_epochs(
+    ledger: _Ledger, plan: AuditPlan, history: Mapping[int, int], audit: Audit
+) -> None:
     """Check every epoch against a full permutation that is computed on its own."""
     used: dict[int, list[int]] = defaultdict(list)
     for step, lineage in history.items():
@@ -325,16 +329,16 @@ def _check_epochs(ledger: _Ledger, plan: Plan, history: Mapping[int, int], audit
             audit.complain(f"epoch {epoch} used {len(ids)} of {whole - elsewhere} samples")
 
 
-def _permutation(plan: Plan, epoch: int) -> Iterator[int]:
+def _permutation(plan: AuditPlan, epoch: int) -> Iterator[int]:
     for position in range(plan.num_samples):
         yield _at(plan, epoch, position)
 
 
-def _sample(plan: Plan, step: int, position: int) -> int:
+def _sample(plan: AuditPlan, step: int, position: int) -> int:
     return _at(plan, step // plan.steps_per_epoch, position)
 
 
-def _at(plan: Plan, epoch: int, position: int) -> int:
+def _at(plan: AuditPlan, epoch: int, position: int) -> int:
     if not plan.shuffle:
         return position
     return order.permute(position, size=plan.num_samples, key=order.key(plan.seed, epoch))

@@ -71,7 +71,7 @@ POOL_FIELDS = (
 """What a job says of itself in its pool."""
 
 
-class ReplicaState(StrEnum):
+class ReplicaActivity(StrEnum):
     """What a living replica is doing."""
 
     STARTING = "starting"
@@ -88,7 +88,7 @@ class ReplicaStatus:
     """One living replica."""
 
     name: str
-    state: ReplicaState
+    state: ReplicaActivity
     pids: list[int] = field(default_factory=list)
     node: str = ""
     device: int | None = None
@@ -270,7 +270,7 @@ class Board:
         node = str(record.get("node") or "")
         for name in map(str, record.get("replicas") or ()):
             if name not in self.replicas:
-                unknown = ReplicaStatus(name=name, state=ReplicaState.STARTING, node=node)
+                unknown = ReplicaStatus(name=name, state=ReplicaActivity.STARTING, node=node)
                 self.replicas[name] = self._former.pop(name, unknown)
 
     def _on_registered(self, record: Record, name: str) -> None:
@@ -279,13 +279,13 @@ class Board:
         if replica is None:
             return
         if record.get("finished"):
-            replica.state = ReplicaState.FINISHED
+            replica.state = ReplicaActivity.FINISHED
         elif record.get("leaving"):
-            replica.state = ReplicaState.LEAVING
+            replica.state = ReplicaActivity.LEAVING
         elif record.get("has_state"):
-            replica.state = ReplicaState.WAITING if self._holding else ReplicaState.TRAINING
+            replica.state = ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
         elif record.get("spare"):
-            replica.state = ReplicaState.SPARE
+            replica.state = ReplicaActivity.SPARE
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
@@ -326,7 +326,7 @@ class Board:
     def _on_order(self, record: Record) -> None:
         if record["kind"] == "dismiss":
             for name in record.get("to") or ():
-                self._set(str(name), ReplicaState.LEAVING)
+                self._set(str(name), ReplicaActivity.LEAVING)
             return
         order = record.get("order")
         if not isinstance(order, dict):
@@ -334,22 +334,22 @@ class Board:
         members = {str(seat["replica"]) for seat in order.get("members") or ()}
         if record["kind"] == "prepare":
             for name in members:
-                if name in self.replicas and self.replicas[name].state is ReplicaState.SPARE:
-                    self._set(name, ReplicaState.JOINING)
+                if name in self.replicas and self.replicas[name].state is ReplicaActivity.SPARE:
+                    self._set(name, ReplicaActivity.JOINING)
             return
         if isinstance(order.get("restore"), dict):
             self._on_restore(order["restore"])
         self._holding = bool(order.get("hold"))
         for name, replica in self.replicas.items():
-            if replica.state is ReplicaState.TRAINING and name not in members:
-                self._set(name, ReplicaState.LEAVING)
+            if replica.state is ReplicaActivity.TRAINING and name not in members:
+                self._set(name, ReplicaActivity.LEAVING)
 
     def _replica_record(self, record: Record, name: str) -> None:
         match record.get("kind"):
             case "start_replica":
                 node = str(record.get("node") or "")
                 self.replicas[name] = ReplicaStatus(
-                    name=name, state=ReplicaState.STARTING, node=node
+                    name=name, state=ReplicaActivity.STARTING, node=node
                 )
             case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
                 if record["pid"] not in self.replicas[name].pids:  # told again: not known if heard
@@ -358,20 +358,20 @@ class Board:
             case "registered":
                 self._on_registered(record, name)
             case "spare":
-                self._set(name, ReplicaState.SPARE)
+                self._set(name, ReplicaActivity.SPARE)
             case "switched":
-                waiting = ReplicaState.WAITING if self._holding else ReplicaState.TRAINING
+                waiting = ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
                 self._set(name, waiting)
             case "drain_requested":
-                self._set(name, ReplicaState.LEAVING)
+                self._set(name, ReplicaActivity.LEAVING)
             case "finished":
-                self._set(name, ReplicaState.FINISHED)
+                self._set(name, ReplicaActivity.FINISHED)
             case "exited":
                 self.replicas.pop(name, None)
             case _:
                 pass  # answers and heartbeats change no state here
 
-    def _set(self, name: str, state: ReplicaState) -> None:
+    def _set(self, name: str, state: ReplicaActivity) -> None:
         if name in self.replicas:
             self.replicas[name].state = state
 

@@ -104,7 +104,7 @@ class Life:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Open:
+class _OpenResize:
     """A resize whose first commit is still awaited."""
 
     resize: Resize
@@ -132,7 +132,7 @@ class Timeline:
     lives: dict[str, Life] = field(default_factory=dict)
     num_commits: int = 0
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
-    _resizes: list[_Open] = field(default_factory=list)
+    _resizes: list[_OpenResize] = field(default_factory=list)
     _first_prepare: float | None = None
     _first_loss: float | None = None
     _losses: dict[str, str] = field(default_factory=dict)
@@ -303,7 +303,7 @@ class Timeline:
                     cause_mono=_mono(record) if cause is None else cause,
                     ready_s=self._ready_s(names) if kind is ResizeKind.JOIN else None,
                 )
-                self._resizes.append(_Open(resize=resize))
+                self._resizes.append(_OpenResize(resize=resize))
 
     def _restored(self, record: Record, generation: int) -> None:
         """A new history: nobody is there that was before."""
@@ -320,7 +320,7 @@ class Timeline:
             cause_mono=_mono(record) if last is None else last.mono,
             ready_s=self._ready_s(now),
         )
-        self._resizes.append(_Open(resize=resize))
+        self._resizes.append(_OpenResize(resize=resize))
         self._first_loss = None
 
     def _ready_s(self, names: tuple[str, ...]) -> float | None:
@@ -361,7 +361,7 @@ class Timeline:
                 break
             self._close(opened, last, commit)
 
-    def _close(self, opened: _Open, last: Commit, commit: Commit) -> None:
+    def _close(self, opened: _OpenResize, last: Commit, commit: Commit) -> None:
         """The first commit after the resize: the event is over, its longest gap is known."""
         longest = commit.mono - last.mono
         later = commit
@@ -375,7 +375,7 @@ class Timeline:
         opened.resize = replace(opened.resize, steps_lost=max(last.step + 1 - commit.step, 0))
 
 
-def _priced(opened: _Open, normal_s: float | None) -> Resize:
+def _priced(opened: _OpenResize, normal_s: float | None) -> Resize:
     if opened.longest_s is None or normal_s is None:
         return opened.resize
     return replace(opened.resize, pause_s=opened.longest_s - normal_s)

@@ -2,7 +2,7 @@
 
 Owns the order of things: take an event, ask the core, write the state, only then tell anybody.
 Decides nothing about who gets what; an ``if`` about that does not belong here.  What it adds to the
-core is what can be seen from outside: a device is free only when its lock is (``pool.watch``), a
+core is what can be seen from outside: a device is free only when its lock is (``pool.devices``), a
 claimant is gone when its process is dead or silent, and what does not leave in time is ended.
 
     reports, people, time --> core.allocation.step --> state file (fsync) --> offers: pushed, and
@@ -34,21 +34,21 @@ from pliant.core.allocation import (
     Recovered,
     Refuse,
     Released,
-    Ticked,
+    TimePassed,
     Uncordoned,
     Withdrawn,
 )
 from pliant.core.errors import ConfigError
+from pliant.machine.clock import TICK_S, Clock
+from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
-from pliant.pool.claimants import Claimant, offer_of
-from pliant.pool.orders import Orders
+from pliant.pool.claims import Claimant, offer_of
+from pliant.pool.configuration import Orders
+from pliant.pool.devices import DeviceWatch
 from pliant.pool.push import Pusher
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedClaim, SavedPool, StateFile
-from pliant.pool.watch import Watch
-from pliant.wire.clock import TICK_S, Clock
-from pliant.wire.pool import SILENT_S, Offer, Report
-from pliant.wire.processes import process_lives, process_started
+from pliant.wire.offers import SILENT_S, Offer, Report
 
 LOOK_S = 1.0
 """Between two looks at the locks of all devices, in seconds."""
@@ -78,7 +78,7 @@ class RefusedError(Exception):
         """Whether the same may be granted a moment later."""
 
 
-class Driver:
+class PoolDriver:
     """Runs one pool.  ``begin`` once, then ``run``; everything else at any time between."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Driver:
         *,
         orders: Orders,
         state: StateFile,
-        watch: Watch,
+        watch: DeviceWatch,
         log: EventLog,
         pusher: Pusher,
         clock: Clock,
@@ -334,7 +334,7 @@ class Driver:
             self._look_at_s = now_s + LOOK_S
             self._look()
         if now_s >= allocation.next_deadline_s(self.core):
-            self._apply(Ticked())
+            self._apply(TimePassed())
 
     def _check(self, claimant: Claimant, now_s: float) -> None:
         """See whether a claimant is still there."""
@@ -486,7 +486,7 @@ class Driver:
         if isinstance(event, Asked) and self._is_refused_again(event.claim.name, actions):
             return actions
         self._has_changed = True
-        if not isinstance(event, Ticked):
+        if not isinstance(event, TimePassed):
             self._log.write_value(event)
         for action in actions:
             self._log.write_value(action)

@@ -11,7 +11,7 @@ import logging
 
 import httpx
 
-from pliant.wire.pool import Offer
+from pliant.wire.offers import Offer
 
 TIMEOUT_S = 2.0
 """Longest wait for an answer, in seconds."""

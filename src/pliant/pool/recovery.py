@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.wire.pool import Offer, Report, Wanted
+from pliant.wire.offers import Offer, Report, Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

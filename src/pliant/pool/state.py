@@ -13,9 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pliant.core.errors import PermanentError
+from pliant.machine.files import replace_durably
 from pliant.spec.pool import TeamEntry
-from pliant.wire.files import replace_durably
-from pliant.wire.pool import Wanted
+from pliant.wire.offers import Wanted
 
 
 class _Saved(BaseModel):

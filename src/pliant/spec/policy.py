@@ -18,15 +18,19 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from pliant.core import policy as core
 from pliant.core.errors import ConfigError
+from pliant.core.policy import decide as core
 from pliant.spec.model import Model, impossible
 
-_BACKOFF = core.Backoff()
-_POLICY = core.ElasticPolicy()
+_BACKOFF = core.PolicyBackoff()
+_POLICY = core.Policy()
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
+
+
+BOUNDS = ("minReplicas", "maxReplicas")
+"""Fields that have options of their own, beside ``--policy``."""
 
 
 class Backoff(Model):
@@ -112,7 +116,7 @@ class ElasticPolicy(Model):
         return self
 
 
-def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> core.ElasticPolicy:
+def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> core.Policy:
     """Return the same policy as the core has it.
 
     Raises:
@@ -122,13 +126,13 @@ def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> cor
     if policy.replica_discrete_values is not None:
         values["replica_discrete_values"] = tuple(policy.replica_discrete_values)
     if (given := policy.backoff) is not None:
-        values["backoff"] = core.Backoff(
+        values["backoff"] = core.PolicyBackoff(
             **{_core_name(name): getattr(given, name) for name in Backoff.model_fields}
         )
-    return core.ElasticPolicy(**values, start_replicas=start_replicas)
+    return core.Policy(**values, start_replicas=start_replicas)
 
 
-def document_of(policy: core.ElasticPolicy, *, is_whole: bool = True) -> dict[str, Any]:
+def document_of(policy: core.Policy, *, is_whole: bool = True) -> dict[str, Any]:
     """Return the fields of ``elasticPolicy`` as a job file has them.
 
     Args:
@@ -142,13 +146,19 @@ def document_of(policy: core.ElasticPolicy, *, is_whole: bool = True) -> dict[st
             continue
         if isinstance(value, tuple):
             value = list(value)
-        elif isinstance(value, core.Backoff):
+        elif isinstance(value, core.PolicyBackoff):
             value = {
                 str(inner.alias): getattr(value, _core_name(key))
                 for key, inner in Backoff.model_fields.items()
             }
         document[str(field.alias)] = value
     return document
+
+
+def fields_beside_bounds(policy: core.Policy) -> dict[str, Any]:
+    """Return what ``--policy`` would have to say: all but the bounds, which have own options."""
+    fields = document_of(policy, is_whole=False)
+    return {name: value for name, value in fields.items() if name not in BOUNDS}
 
 
 def merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +188,7 @@ def told(changes: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def start_that_fits(policy: ElasticPolicy, start_replicas: int | None) -> core.ElasticPolicy:
+def start_that_fits(policy: ElasticPolicy, start_replicas: int | None) -> core.Policy:
     """Return the core's policy; a start size that it does not allow any more has had its time."""
     try:
         return core_policy(policy, start_replicas)

@@ -32,60 +32,64 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pliant.core.controller import begin, step
-from pliant.core.errors import ConfigError
-from pliant.core.job import Job, Ready, Settings, record
-from pliant.core.membership import Timeouts
-from pliant.core.policy import Backoff, ElasticPolicy
-from pliant.core.vocabulary import (
-    NO_GENERATION,
-    Broken,
-    Busy,
+from pliant.core.commands import (
     Command,
     Dismiss,
-    DrainRequested,
     EndJob,
     EndReplica,
+    FallThrough,
+    Prepare,
+    Publish,
+    Reform,
+    Release,
+    RollCall,
+    StartReplica,
+    Stop,
+    Switch,
+)
+from pliant.core.errors import ConfigError
+from pliant.core.events import (
+    Broken,
+    Busy,
+    DrainRequested,
     Event,
     Exited,
     ExitKind,
-    FallThrough,
     Finished,
-    Found,
-    Generation,
-    Incarnation,
     KillRequested,
-    Lineage,
-    NodeId,
     NodeJoined,
     NodeLost,
     Offered,
-    Order,
     PolicySet,
-    Prepare,
     Prepared,
     Progressed,
-    Publish,
     PublishAsked,
     Reclaimed,
-    Reform,
     Refused,
-    Register,
     Registered,
-    Release,
-    ReplicaId,
-    RollCall,
     Saved,
     Scaled,
     Spare,
-    StartReplica,
-    Stop,
     StopRequested,
     SuspendRequested,
-    Switch,
     Switched,
     Ticked,
     Unrestorable,
+)
+from pliant.core.job.controller import begin, step
+from pliant.core.job.state import Job, JobSettings, Ready, record
+from pliant.core.membership.state import Timeouts
+from pliant.core.policy.decide import Policy, PolicyBackoff
+from pliant.core.values import (
+    NO_GENERATION,
+    Found,
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    Order,
+    Register,
+    ReplicaId,
 )
 
 
@@ -131,7 +135,7 @@ class _Coordinator:
 
 @dataclass(slots=True)
 class _Player:
-    settings: Settings = field(default_factory=Settings)
+    settings: JobSettings = field(default_factory=JobSettings)
     now_s: float = 0.0
     register: Register | None = None
     coordinators: list[_Coordinator] = field(default_factory=list)
@@ -359,7 +363,7 @@ def _options(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _policy(options: dict[str, str]) -> ElasticPolicy:
+def _policy(options: dict[str, str]) -> Policy:
     """Read ``min=2 sizes=2,4 scaling_timeout_s=30 backoff=10,2,60,600``."""
     short = {name: f"{name}_replicas" for name in ("min", "max", "start")}
     short |= {"step": "replica_increment_step", "sizes": "replica_discrete_values"}
@@ -370,7 +374,7 @@ def _policy(options: dict[str, str]) -> ElasticPolicy:
             values[name] = tuple(map(int, text.split(",")))
         elif name == "backoff":
             initial_s, factor, max_s, reset_s = map(float, text.split(","))
-            values[name] = Backoff(
+            values[name] = PolicyBackoff(
                 initial_s=initial_s, factor=factor, max_s=max_s, reset_after_s=reset_s
             )
         elif name == "amortization":
@@ -378,7 +382,7 @@ def _policy(options: dict[str, str]) -> ElasticPolicy:
         else:
             is_real = name.endswith("_s") or name == "min_marginal_efficiency"
             values[name] = float(text) if is_real else int(text)
-    return ElasticPolicy(**values)
+    return Policy(**values)
 
 
 # --- answers ------------------------------------------------------------------------------

@@ -20,8 +20,10 @@ from typing import Any, get_args
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.core.vocabulary import Command, Event, Incarnation, WorkerEvent
-from pliant.wire.notes import AgentNote, CoordinatorNote, Note, WorkerNote
+from pliant.core.commands import Command
+from pliant.core.events import Event, WorkerEvent
+from pliant.core.values import Incarnation
+from pliant.wire.messages import AgentNote, CoordinatorNote, Note, WorkerNote
 
 VERSION = 1
 """Raised when the meaning of a message changes; both sides must agree exactly."""

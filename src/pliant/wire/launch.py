@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from pliant.core.vocabulary import Incarnation, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId
 
 MAX_RECORD_BYTES = 128 * 1024
 """Largest record, in bytes; below the default send buffer of a Unix socket (208 KiB)."""

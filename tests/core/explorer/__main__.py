@@ -8,7 +8,8 @@ import sys
 from tests.core.explorer.cases import Case, run
 from tests.core.explorer.world import Faults
 
-from pliant.core.vocabulary import DrainRequested, Event, ReplicaId, Scaled
+from pliant.core.events import DrainRequested, Event, Scaled
+from pliant.core.values import ReplicaId
 
 
 def main() -> int:

@@ -7,20 +7,13 @@ from dataclasses import dataclass, replace
 from tests.core.explorer.search import Report, explore, settle
 from tests.core.explorer.world import NO_FAULTS, Faults, Universe, World
 
-from pliant.core import controller
-from pliant.core.job import Job, Settings
-from pliant.core.membership import Timeouts
-from pliant.core.policy import NOTHING_DONE, NOTHING_KNOWN, ElasticPolicy
-from pliant.core.vocabulary import (
-    Command,
-    Event,
-    Found,
-    Lineage,
-    NodeId,
-    NodeJoined,
-    PolicySet,
-    Register,
-)
+from pliant.core.commands import Command
+from pliant.core.events import Event, NodeJoined, PolicySet
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings
+from pliant.core.membership.state import Timeouts
+from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Policy
+from pliant.core.values import Found, Lineage, NodeId, Register
 
 NODE = NodeId("n1")
 
@@ -60,8 +53,8 @@ def run(case: Case, *, max_states: int = 10**9) -> Report:
 
 def prepare(case: Case) -> tuple[Universe, World]:
     """Return the world in which the members of a case have just begun to train."""
-    settings = Settings(
-        policy=ElasticPolicy(
+    settings = JobSettings(
+        policy=Policy(
             min_replicas=case.min_replicas,
             max_replicas=case.max_replicas,
             start_replicas=max(case.members, 1),

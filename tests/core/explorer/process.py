@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from pliant.core.vocabulary import ExitKind, ReplicaId
+from pliant.core.events import ExitKind
+from pliant.core.values import ReplicaId
 
 T = TypeVar("T", bound=Hashable)
 

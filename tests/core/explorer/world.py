@@ -21,51 +21,55 @@ from typing import Any, NamedTuple, assert_never
 
 from tests.core.explorer.process import Pool, Post, Process
 
-from pliant.core import member as protocol
-from pliant.core.errors import NoStateError
-from pliant.core.member import Abandon, Build, Member
-from pliant.core.recovery import Resolution, resolve
-from pliant.core.vocabulary import (
-    NO_CHECKPOINT,
-    NO_GENERATION,
-    Broken,
+from pliant.core.commands import (
     Command,
     Dismiss,
-    DrainRequested,
     EndJob,
     EndReplica,
+    FallThrough,
+    Prepare,
+    Publish,
+    Reform,
+    Release,
+    RollCall,
+    StartReplica,
+    Stop,
+    Switch,
+)
+from pliant.core.errors import NoStateError
+from pliant.core.events import (
+    Broken,
+    DrainRequested,
     Event,
     Exited,
     ExitKind,
-    FallThrough,
     Finished,
+    NodeJoined,
+    Prepared,
+    Progressed,
+    PublishAsked,
+    Refused,
+    Registered,
+    Saved,
+    Spare,
+    Switched,
+    Ticked,
+    Unrestorable,
+)
+from pliant.core.membership import member as protocol
+from pliant.core.membership.member import Abandon, Build, Member
+from pliant.core.membership.resolve import Resolution, resolve
+from pliant.core.values import (
+    NO_CHECKPOINT,
+    NO_GENERATION,
     Found,
     Generation,
     Incarnation,
     Lineage,
     NodeId,
-    NodeJoined,
     Order,
-    Prepare,
-    Prepared,
-    Progressed,
-    Publish,
-    PublishAsked,
-    Reform,
-    Refused,
     Register,
-    Registered,
-    Release,
     ReplicaId,
-    RollCall,
-    Saved,
-    Spare,
-    StartReplica,
-    Stop,
-    Switch,
-    Switched,
-    Ticked,
-    Unrestorable,
 )
 
 Action = tuple[tuple[object, ...], Callable[[], "World"]]

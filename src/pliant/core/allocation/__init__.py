@@ -10,10 +10,10 @@ Read one claim with ``standing``, why it has no more with ``why``, everything wi
 
 from __future__ import annotations
 
-from pliant.core.allocation.allocation import new_pool, next_deadline_s, step
-from pliant.core.allocation.reading import claims, standing, summary, why
+from pliant.core.allocation.decide import new_pool, next_deadline_s, step
+from pliant.core.allocation.standings import claims, standing, summary, why
 from pliant.core.allocation.state import Pool
-from pliant.core.allocation.vocabulary import (
+from pliant.core.allocation.values import (
     CLASSES,
     DEFAULT_TEAM,
     Action,
@@ -27,12 +27,12 @@ from pliant.core.allocation.vocabulary import (
     Grant,
     Opened,
     Overdue,
+    PoolRules,
     PriorityClass,
     Reclaim,
     Recovered,
     Refuse,
     Released,
-    Rules,
     Shrink,
     Standing,
     Summary,
@@ -41,7 +41,7 @@ from pliant.core.allocation.vocabulary import (
     TeamRemoved,
     TeamSet,
     TeamUse,
-    Ticked,
+    TimePassed,
     Uncordoned,
     Withdrawn,
 )
@@ -61,12 +61,12 @@ __all__ = [
     "Opened",
     "Overdue",
     "Pool",
+    "PoolRules",
     "PriorityClass",
     "Reclaim",
     "Recovered",
     "Refuse",
     "Released",
-    "Rules",
     "Shrink",
     "Standing",
     "Summary",
@@ -75,7 +75,7 @@ __all__ = [
     "TeamRemoved",
     "TeamSet",
     "TeamUse",
-    "Ticked",
+    "TimePassed",
     "Uncordoned",
     "Withdrawn",
     "claims",

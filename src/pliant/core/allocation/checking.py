@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pliant.core.allocation import demand
 from pliant.core.allocation.state import NEVER, Pool
-from pliant.core.allocation.vocabulary import Claim, PriorityClass, Team
+from pliant.core.allocation.values import Claim, PriorityClass, Team
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 

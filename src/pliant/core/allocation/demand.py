@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
-from pliant.core.allocation.vocabulary import Claim
+from pliant.core.allocation.values import Claim
 
 Sizes = tuple[int, ...] | None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pliant.core.allocation import state
 from pliant.core.allocation.ordered import NOTHING, Ordered
-from pliant.core.allocation.state import NEVER, Entry, Group, Pool
+from pliant.core.allocation.state import NEVER, ClaimEntry, Group, Pool
 from pliant.core.table import Table
 
 
@@ -37,7 +37,7 @@ class Draft:
         self.relisted: set[str] = set()
         """Lists that have changed."""
 
-        self.changed: dict[str, Entry | None] = {}
+        self.changed: dict[str, ClaimEntry | None] = {}
         self.for_: dict[str, str] = {}
         """For whom each claim was cut."""
 
@@ -55,13 +55,13 @@ class Draft:
 
     # --- reading
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> ClaimEntry | None:
         """Return the entry of this name as it stands now."""
         if name in self.changed:
             return self.changed[name]
         return self.before.entries.get(name)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ClaimEntry:
         """Return the entry of a name that is known."""
         entry = self.get(name)
         if entry is None:
@@ -73,7 +73,7 @@ class Draft:
         known = {name for name in self.before.entries if self.changed.get(name, True) is not None}
         return sorted(known | {name for name, entry in self.changed.items() if entry is not None})
 
-    def first(self, kind: str, group: Group) -> Entry:
+    def first(self, kind: str, group: Group) -> ClaimEntry:
         """Return the first entry of a list that is there."""
         return self.entry(self.lists[kind][group].first[-1])
 
@@ -108,7 +108,7 @@ class Draft:
 
     # --- changing
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: ClaimEntry) -> None:
         """Set an entry, known or new."""
         self.reach.clear()
         before = self.get(entry.name)
@@ -122,13 +122,15 @@ class Draft:
         self._relist(before, entry)
         self.changed[entry.name] = entry
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: ClaimEntry) -> None:
         """Drop an entry that holds nothing."""
         self._uncount(entry)
         self._relist(entry, None)
         self.changed[entry.name] = None
 
-    def set_share(self, entry: Entry, share: int, *, for_: str = "", reason: str) -> Entry:
+    def set_share(
+        self, entry: ClaimEntry, share: int, *, for_: str = "", reason: str
+    ) -> ClaimEntry:
         """Decide how many devices a claim is to have, and why."""
         waits = share < entry.base <= entry.top
         patient_until_s = entry.patient_until_s if waits else NEVER
@@ -169,12 +171,12 @@ class Draft:
             takeable=Table(self.takeable),
         )
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: ClaimEntry) -> None:
         self._add(entry.claim.team, entry.share)
         for group, count in state.takeable(entry):
             self.takeable[group] = self.takeable.get(group, 0) + count
 
-    def _uncount(self, entry: Entry) -> None:
+    def _uncount(self, entry: ClaimEntry) -> None:
         self._add(entry.claim.team, -entry.share)
         for group, count in state.takeable(entry):
             left = self.takeable[group] - count
@@ -191,7 +193,7 @@ class Draft:
         else:
             self.used.pop(team, None)
 
-    def _relist(self, before: Entry | None, after: Entry | None) -> None:
+    def _relist(self, before: ClaimEntry | None, after: ClaimEntry | None) -> None:
         old = set(state.listed(before)) if before is not None else set()
         new = set(state.listed(after)) if after is not None else set()
         self.relisted.update(kind for kind, _, _ in old ^ new)

@@ -26,14 +26,14 @@ from pliant.core.allocation.state import (
     IMPATIENT,
     RESTED,
     WAITING,
-    Entry,
+    ClaimEntry,
     Group,
 )
 from pliant.core.allocation.taking import (
     Bar,
     Cut,
     Rank,
-    Request,
+    TakeRequest,
     bar,
     is_owed,
     rank,
@@ -93,14 +93,14 @@ def serve(draft: Draft) -> None:
     rest(draft)
 
 
-def request_of(draft: Draft, entry: Entry) -> Request | None:
+def request_of(draft: Draft, entry: ClaimEntry) -> TakeRequest | None:
     """Return what a claim wants next; None: nothing."""
     team = entry.claim.team
     if entry.is_withdrawn:
         return None
     if entry.is_waiting:
         count = entry.base - entry.share
-        return Request(
+        return TakeRequest(
             entry=entry,
             count=count,
             is_minimum=True,
@@ -110,12 +110,12 @@ def request_of(draft: Draft, entry: Entry) -> Request | None:
     if entry.share >= entry.top:
         return None
     more, _, gain = entry.rise
-    return Request(
+    return TakeRequest(
         entry=entry, count=more, is_minimum=False, gain=gain, is_owed=is_owed(draft, team, more)
     )
 
 
-def holder(draft: Draft, request: Request) -> Request | None:
+def holder(draft: Draft, request: TakeRequest) -> TakeRequest | None:
     """Return the request that this one must let pass first, if there is one.
 
     That is the first of those who have waited for their minimum for long, if it is only other
@@ -180,7 +180,7 @@ def _rank(draft: Draft, kind: str, group: Group, key: Key) -> Rank:
     return rank(value, key, is_owed=is_owed(draft, team, count), is_minimum=kind == WAITING)
 
 
-def _served(draft: Draft, entry: Entry, next_place: Rank | None) -> bool:
+def _served(draft: Draft, entry: ClaimEntry, next_place: Rank | None) -> bool:
     """Give a claim what it asks for, if that is possible."""
     request = request_of(draft, entry)
     if request is None or holder(draft, request) is not None:
@@ -204,7 +204,7 @@ def _served(draft: Draft, entry: Entry, next_place: Rank | None) -> bool:
     return _took(draft, request)
 
 
-def _took(draft: Draft, request: Request) -> bool:
+def _took(draft: Draft, request: TakeRequest) -> bool:
     """Take what a request needs from others and give it, or leave everything as it is."""
     cuts = take(draft, request)
     if cuts is None:
@@ -215,7 +215,7 @@ def _took(draft: Draft, request: Request) -> bool:
     return True
 
 
-def _took_many(draft: Draft, request: Request, next_place: Rank | None) -> bool:
+def _took_many(draft: Draft, request: TakeRequest, next_place: Rank | None) -> bool:
     """Take several steps at once, where one after the other would come to the same.
 
     That is so as long as it stays this claim's turn and only single devices are given and taken,
@@ -241,7 +241,7 @@ def _took_many(draft: Draft, request: Request, next_place: Rank | None) -> bool:
 
 def _climb(
     draft: Draft,
-    request: Request,
+    request: TakeRequest,
     next_place: Rank | None,
     room: int,
     *,
@@ -286,11 +286,11 @@ def rebalance(draft: Draft) -> bool:
     return any(_moved(draft, draft.entry(name)) for _, _, name in sorted(found))
 
 
-def _moved(draft: Draft, entry: Entry) -> bool:
+def _moved(draft: Draft, entry: ClaimEntry) -> bool:
     """Collect one useful step for a claim from its equals, if that pays."""
     _, useful, gain = entry.rise
     team = entry.claim.team
-    request = Request(
+    request = TakeRequest(
         entry=entry,
         count=useful,
         is_minimum=False,
@@ -324,7 +324,7 @@ def _moved(draft: Draft, entry: Entry) -> bool:
     return True
 
 
-def _cheapest(draft: Draft, request: Request, *, only_own: bool) -> Entry | None:
+def _cheapest(draft: Draft, request: TakeRequest, *, only_own: bool) -> ClaimEntry | None:
     """Return the equal that loses least; the one who asks is none of them."""
     own, value = request.entry.claim.team, request.entry.value
     found = []
@@ -378,7 +378,7 @@ def deliver(draft: Draft) -> None:
 # --- words
 
 
-def _given(draft: Draft, entry: Entry, share: int, cuts: tuple[Cut, ...]) -> str:
+def _given(draft: Draft, entry: ClaimEntry, share: int, cuts: tuple[Cut, ...]) -> str:
     """Tell all that a claim gets by this event, and from whom."""
     sources = draft.sources[entry.name]
     sources.update({cut.before.name: cut.count for cut in cuts})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pliant.core.allocation import demand
 from pliant.core.allocation.ordered import Directory, Key, Ordered
-from pliant.core.allocation.vocabulary import Claim, PriorityClass, Rules, Team
+from pliant.core.allocation.values import Claim, PoolRules, PriorityClass, Team
 from pliant.core.table import Table
 
 Group = tuple[Any, ...]
@@ -54,7 +54,7 @@ LISTS = (WAITING, GROWING, CUTTABLE, DROPPABLE, RESTED, EXPECTING, IMPATIENT, AL
 NEVER = math.inf
 
 
-class Entry(NamedTuple):
+class ClaimEntry(NamedTuple):
     """One claim and all that is known of it.
 
     A tuple, because entries are replaced some dozen times in an event.
@@ -144,7 +144,7 @@ class Pool:
 
     classes: Table[str, PriorityClass]
     teams: Table[str, Team]
-    rules: Rules
+    rules: PoolRules
     is_open: bool
     held: int = 0
     """Devices held by anybody, as bits."""
@@ -153,7 +153,7 @@ class Pool:
     drained: int = 0
     """Of the cordoned ones, those that are taken back as well."""
 
-    entries: Directory[Entry] = field(default_factory=Directory)
+    entries: Directory[ClaimEntry] = field(default_factory=Directory)
     lists: Table[str, Table[Group, Ordered]] = field(
         default_factory=lambda: Table({name: Table() for name in LISTS})
     )
@@ -167,7 +167,7 @@ class Pool:
     """Devices above minimums and in minimums that could be taken, by kind, team and class."""
 
 
-def listed(entry: Entry) -> tuple[tuple[str, Group, Key], ...]:
+def listed(entry: ClaimEntry) -> tuple[tuple[str, Group, Key], ...]:
     """Return where this claim is listed, and under which key."""
     claim, name, since = entry.claim, entry.name, entry.claim.since
     level: Group = (claim.team, entry.value)
@@ -199,7 +199,7 @@ def listed(entry: Entry) -> tuple[tuple[str, Group, Key], ...]:
     return tuple(found)
 
 
-def takeable(entry: Entry) -> tuple[tuple[Group, int], ...]:
+def takeable(entry: ClaimEntry) -> tuple[tuple[Group, int], ...]:
     """Return what this claim could be made to give, by kind of list, team and class.
 
     Its minimum counts also while it has more, and is not in DROPPABLE yet.

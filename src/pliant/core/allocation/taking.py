@@ -16,16 +16,16 @@ from typing import Any, assert_never
 
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.ordered import Key
-from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, Entry
+from pliant.core.allocation.state import CUTTABLE, DROPPABLE, NEVER, ClaimEntry
 
 Rank = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class TakeRequest:
     """Something that one claim wants next."""
 
-    entry: Entry
+    entry: ClaimEntry
     count: int
     is_minimum: bool
     """Whether the claim is below its minimum without it."""
@@ -68,8 +68,8 @@ def rank(value: int, key: Key, *, is_owed: bool, is_minimum: bool) -> Rank:
 class Cut:
     """A victim before and after."""
 
-    before: Entry
-    after: Entry
+    before: ClaimEntry
+    after: ClaimEntry
 
     @property
     def count(self) -> int:
@@ -96,7 +96,7 @@ class Bar(StrEnum):
 
 def bar(
     draft: Draft,
-    request: Request,
+    request: TakeRequest,
     kind: str,
     team: str,
     value: int,
@@ -134,7 +134,7 @@ def bar(
     return Bar.CLASS
 
 
-def objection(draft: Draft, request: Request, kind: str, team: str, value: int) -> str:
+def objection(draft: Draft, request: TakeRequest, kind: str, team: str, value: int) -> str:
     """Return ``bar`` as a sentence, or nothing if the request may take."""
     claim = request.entry.claim
     match bar(draft, request, kind, team, value):
@@ -159,7 +159,7 @@ def objection(draft: Draft, request: Request, kind: str, team: str, value: int) 
             assert_never(unknown)
 
 
-def take(draft: Draft, request: Request) -> tuple[Cut, ...] | None:
+def take(draft: Draft, request: TakeRequest) -> tuple[Cut, ...] | None:
     """Cut others until the request fits, or return None and leave everything as it was.
 
     Increments go first: lowest class, then newest claim.  A minimum goes only if that is not
@@ -183,7 +183,7 @@ def take(draft: Draft, request: Request) -> tuple[Cut, ...] | None:
     return _spared(draft, cuts, short)
 
 
-def take_singly(draft: Draft, request: Request) -> tuple[Cut, ...]:
+def take_singly(draft: Draft, request: TakeRequest) -> tuple[Cut, ...]:
     """Cut others by up to what is asked for, as far as each gives neither more nor less than that.
 
     Ends before a victim that only takes certain sizes, or whose team is at a limit of its own.
@@ -204,7 +204,7 @@ def take_singly(draft: Draft, request: Request) -> tuple[Cut, ...]:
 class Shortage:
     """What is still missing for a request: in the pool, and within its team's limit."""
 
-    def __init__(self, draft: Draft, request: Request) -> None:
+    def __init__(self, draft: Draft, request: TakeRequest) -> None:
         self.draft, self.request = draft, request
         self.team = request.entry.claim.team
 
@@ -229,7 +229,7 @@ class Shortage:
         return own >= self.own and anywhere >= self.anywhere
 
 
-def reach(draft: Draft, request: Request) -> tuple[int, int]:
+def reach(draft: Draft, request: TakeRequest) -> tuple[int, int]:
     """Return how many devices a request could take at most, of its own team and in all.
 
     Costs what there are lists, once for all requests of one team, class and kind.
@@ -281,7 +281,9 @@ def shed(draft: Draft, team: str | None, reason: str) -> None:
         _give_back(draft, cut, -int(excess()))
 
 
-def _next_victim(draft: Draft, request: Request, kind: str, short: Shortage) -> Entry | None:
+def _next_victim(
+    draft: Draft, request: TakeRequest, kind: str, short: Shortage
+) -> ClaimEntry | None:
     """Return who is to give next: lowest class, newest claim."""
     only_own = short.anywhere <= 0 or short.own > 0
     found = [
@@ -293,7 +295,7 @@ def _next_victim(draft: Draft, request: Request, kind: str, short: Shortage) -> 
     return draft.entry(min(found)[-1][-1]) if found else None
 
 
-def _cut(draft: Draft, request: Request, victim: Entry, kind: str, short: Shortage) -> Cut:
+def _cut(draft: Draft, request: TakeRequest, victim: ClaimEntry, kind: str, short: Shortage) -> Cut:
     """Take what is missing from one victim, no more than its team has borrowed."""
     wanted: float = short.anywhere
     team = victim.claim.team
@@ -346,7 +348,7 @@ def _give_back(draft: Draft, cut: Cut, surplus: int) -> Cut | None:
     return Cut(before=cut.before, after=draft.set_share(cut.after, share, for_=for_, reason=why))
 
 
-def _told(draft: Draft, victim: Entry, share: int) -> str:
+def _told(draft: Draft, victim: ClaimEntry, share: int) -> str:
     before = draft.share_before(victim.name) or victim.share
     if share:
         return f"shrink from {before} to {share}"

@@ -1,0 +1,87 @@
+"""Which device of a node each of its workers is on.
+
+Owns the set of devices that workers may be put on, which can change at any time, and who is on
+which.  Knows nothing of processes, locks, pools or time: it is told when a device is free again,
+and when one that somebody else uses has rested for long enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pliant.core.values import ReplicaId
+
+REST_S = 1.0
+"""How long a device rests that a worker has found in use, in seconds; each further time in a row
+twice as long."""
+
+MAX_REST_S = 30.0
+"""No rest is longer, in seconds."""
+
+
+class Devices:
+    """The devices of one node; each has at most one worker."""
+
+    def __init__(self, usable: Iterable[int]) -> None:
+        self._usable = frozenset(usable)
+        self._idle = sorted(self._usable)
+        self._used: dict[int, ReplicaId] = {}
+        self._resting: set[int] = set()
+        self._refusals: dict[int, int] = {}
+
+    @property
+    def used(self) -> Mapping[int, ReplicaId]:
+        """Return who is on which; those included that may not be used any more."""
+        return dict(self._used)
+
+    def device_of(self, replica: ReplicaId) -> int | None:
+        """Return the device of a worker; None if it is on none."""
+        return next((device for device, name in self._used.items() if name == replica), None)
+
+    def allow(self, usable: Iterable[int]) -> None:
+        """Replace the set of devices that workers may be put on; who is on one stays there."""
+        self._usable = frozenset(usable)
+        idle = self._usable - self._used.keys() - self._resting
+        known = [device for device in self._idle if device in idle]
+        self._idle = [*known, *sorted(idle.difference(known))]
+
+    def put(self, replica: ReplicaId) -> int | None:
+        """Put a worker on the device that was idle for longest; None if none is.
+
+        Not on the lowest: one that fails whoever is put on it must not be the next to be tried.
+        """
+        if not self._idle:
+            return None
+        device = self._idle.pop(0)
+        self._used[device] = replica
+        return device
+
+    def leave(self, replica: ReplicaId) -> None:
+        """Take note that a worker's process is gone; a second call does nothing."""
+        device = self.device_of(replica)
+        if device is not None:
+            del self._used[device]
+            self._refusals.pop(device, None)
+            if device in self._usable:
+                self._idle.append(device)
+
+    def rest(self, replica: ReplicaId) -> tuple[int, float] | None:
+        """Take note that a worker is gone that has found its device in use by somebody else.
+
+        Returns:
+            The device, and after how many seconds to ``wake`` it; None if it was on none.
+        """
+        device = self.device_of(replica)
+        if device is None:
+            return None
+        del self._used[device]
+        self._resting.add(device)
+        self._refusals[device] = refusals = self._refusals.get(device, 0) + 1
+        return device, min(MAX_REST_S, REST_S * 2.0 ** min(refusals - 1, 16))
+
+    def wake(self, device: int) -> None:
+        """Let workers be put on a device again that has rested; a second call does nothing."""
+        if device in self._resting:
+            self._resting.remove(device)
+            if device in self._usable:
+                self._idle.append(device)

@@ -1,0 +1,1 @@
+"""PyTorch's distributed checkpoint format, read and written without unpickling."""

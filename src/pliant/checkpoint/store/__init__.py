@@ -1,0 +1,1 @@
+"""Places that keep bytes: directories and object stores."""

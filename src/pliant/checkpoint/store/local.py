@@ -1,0 +1,199 @@
+"""A checkpoint root that is a directory.
+
+Owns that what was written survives a power cut: files are fsynced, and so is every directory that
+gained or lost a name.  Must not know what the bytes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from pliant.checkpoint.failures import storage_error
+from pliant.checkpoint.store.base import Data, Sink, StorageEntry
+
+_BUFFER_BYTES = 1 << 20
+"""A tensor's archive is some forty small writes and a large one."""
+
+
+class LocalStorage:
+    """One directory; the calls block as long as the disk does."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).expanduser().absolute()
+
+    @property
+    def has_one_winner(self) -> bool:
+        """The file system sees to it: links and locks."""
+        return True
+
+    def place(self, path: str = "") -> str:
+        """Return the absolute path."""
+        return str(self._root / path) if path else str(self._root)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file."""
+        with self._named(path, "read"):
+            return (self._root / path).read_bytes()
+
+    def read_range(self, path: str, offset: int, length: int) -> Data:
+        """Return up to ``length`` bytes."""
+        with self._named(path, "read"), (self._root / path).open("rb", buffering=0) as file:
+            size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
+            data = memoryview(bytearray(size))
+            file.seek(offset)
+            taken = 0
+            while taken < size and (count := file.readinto(data[taken:])):
+                taken += count
+            return data[:taken]
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write beside, fsync, rename."""
+        with self._named(path, "written"):
+            self._replace(self._root / path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Link a whole file under its name: the file system lets only one do it."""
+        target = self._root / path
+        with self._named(path, "written"), self._beside(target, data) as fresh:
+            try:
+                os.link(fresh, target)
+            except FileExistsError:
+                return False
+            _sync_directory(target.parent)
+            return True
+
+    def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
+        """Compare and replace under a lock that ends with the process."""
+        target = self._root / path
+        with self._named(path, "written"), self._locked(target):
+            try:
+                found = target.read_bytes()
+            except FileNotFoundError:
+                return False
+            if found != expected:
+                return False
+            self._replace(target, data)
+            return True
+
+    def sink(self, path: str) -> Sink:
+        """Begin a large file, in place: whoever reads it has another file that says it is whole."""
+        with self._named(path, "written"):
+            _make_directory((self._root / path).parent)
+            return _FileSink(self, path, (self._root / path).open("wb", buffering=_BUFFER_BYTES))
+
+    def entries(self, path: str = "") -> list[StorageEntry]:
+        """Return what is in a directory, by name."""
+        found = []
+        with self._named(path, "listed"):
+            try:
+                scanned = list(os.scandir(self._root / path))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            for item in scanned:
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    is_directory = item.is_dir(follow_symlinks=False)
+                    num_bytes = 0 if is_directory else item.stat().st_size
+                    found.append(StorageEntry(item.name, num_bytes, is_directory))
+        return sorted(found, key=lambda entry: entry.name)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory with all in it."""
+        target = self._root / path
+        with self._named(path, "removed"):
+            try:
+                if target.is_dir() and not target.is_symlink():
+                    shutil.rmtree(target)
+                else:
+                    target.unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            _sync_directory(target.parent)
+
+    @contextlib.contextmanager
+    def _named(self, path: str, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, self.place(path), doing) from error
+
+    def _replace(self, target: Path, data: bytes) -> None:
+        with self._beside(target, data) as fresh:
+            fresh.replace(target)
+            _sync_directory(target.parent)
+
+    @contextlib.contextmanager
+    def _beside(self, target: Path, data: bytes) -> Iterator[Path]:
+        """Write a durable file of a name that nobody else uses; remove it if it is still there."""
+        _make_directory(target.parent)
+        fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
+        try:
+            with fresh.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield fresh
+        finally:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+
+    @contextlib.contextmanager
+    def _locked(self, target: Path) -> Iterator[None]:
+        """Hold the directory's own lock: nothing is left behind, and it ends with the process."""
+        _make_directory(target.parent)
+        fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+class _FileSink:
+    """One file being written."""
+
+    def __init__(self, storage: LocalStorage, path: str, file: IO[bytes]) -> None:
+        self._storage = storage
+        self._path = path
+        self._file = file
+
+    def write(self, data: Data, /) -> int:
+        """Add bytes."""
+        with self._storage._named(self._path, "written"):  # noqa: SLF001 - one module
+            return self._file.write(data)
+
+    def close(self) -> None:
+        """Make the file and its name durable."""
+        with self._storage._named(self._path, "written"):  # noqa: SLF001
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            _sync_directory(Path(self._file.name).parent)
+
+    def abandon(self) -> None:
+        """Leave what is there; its directory is rubbish."""
+        with contextlib.suppress(OSError, ValueError):
+            self._file.close()
+
+
+def _make_directory(path: Path) -> None:
+    missing = [path] if not path.exists() else []
+    while missing and not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    path.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync_directory(made.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,403 @@
+"""``pliant checkpoint ...``: look at checkpoints, prove them whole, take them elsewhere.
+
+Owns what people type and read.  Knows nothing of formats; the room ``checkpoint`` does, which needs
+torch and is imported by the command that uses it.
+
+    exit code   means
+    0           done, and what was looked at is sound, or the same
+    1           damaged, or different
+    2           the user's input, or the storage refused
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pliant.core.counts import counted
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.observe import log
+
+if TYPE_CHECKING:
+    from pliant.checkpoint.dcp.read import StoredCheckpoint
+    from pliant.checkpoint.store.base import Storage, StorageOptions
+
+_ENGINE_PACKAGES = ("fsspec", "numpy", "torch", "xxhash")
+
+app = typer.Typer(
+    name="checkpoint",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, verify, prune, export and compare checkpoints.",
+)
+
+Root = Annotated[
+    str, typer.Argument(metavar="PLACE", help="Directory or URL that holds checkpoints.")
+]
+Place = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="A checkpoint, or what holds several: the newest."),
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Passed to the storage; may be repeated."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Read what may run code of whoever wrote it."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
+    """Say in one sentence what to install, and end with 1 for what is damaged."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> int:
+        try:
+            from pliant.checkpoint.dcp.read import load  # noqa: F401 - torch is there
+            from pliant.checkpoint.failures import DamagedError, UntrustedError
+        except ModuleNotFoundError as error:
+            if error.name not in _ENGINE_PACKAGES:
+                raise
+            raise ConfigError(
+                f"pliant checkpoint needs {error.name}: pip install 'pliant[engine]'"
+            ) from error
+        try:
+            return command(*args, **kwargs)
+        except UntrustedError as error:
+            raise ConfigError(str(error).replace("with trust", "with --trust")) from error
+        except DamagedError as error:
+            print(f"pliant: {error}", file=sys.stderr)
+            return EXIT_FAILED
+
+    return run
+
+
+@app.command("ls")
+@_with_engine
+def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) -> int:
+    """List the checkpoints of a place, newest first.
+
+    Reads manifests and sizes of files; verify reads everything.
+    """
+    from pliant.checkpoint.catalogue import listed
+    from pliant.checkpoint.store.base import open_storage
+
+    found = listed(open_storage(place, _options(option)))
+    if as_json:
+        return _print_json({"checkpoints": [asdict(one) for one in found]})
+    if not found:
+        _say(f"{place} holds no checkpoint")
+        return EXIT_OK
+    table = Table("name", "steps", "lineage", "size", "made", "job", "state", box=None)
+    for one in found:
+        table.add_row(
+            one.name,
+            str(one.committed),
+            str(one.lineage),
+            _size(one.num_bytes),
+            one.created[:19],
+            one.job,
+            one.damage or "whole",
+        )
+    _console().print(table)
+    return EXIT_OK
+
+
+@app.command("show")
+@_with_engine
+def show(place: Place, option: Option = None, trust: Trust = False, as_json: Json = False) -> int:
+    """Show where a checkpoint is from and all that it holds."""
+    checkpoint = _open(place, option, trust=trust)
+    items = [
+        {"name": item.name, "kind": item.kind, "dtype": item.dtype, "shape": list(item.shape)}
+        for item in checkpoint.items.values()
+    ]
+    about = asdict(checkpoint.manifest) if checkpoint.manifest else {}
+    about.pop("items", None)
+    if as_json:
+        return _print_json({"place": checkpoint.place, "manifest": about or None, "items": items})
+    _say(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
+    for key in ("job", "committed", "lineage", "generation", "created"):
+        if about:
+            _say(f"  {key}: {about[key]}")
+    for key in ("identity", "versions", "facts"):
+        for name, value in about.get(key, {}).items():
+            _say(f"  {key}.{name}: {value}")
+    table = Table("item", "type", "shape", box=None)
+    for item in checkpoint.items.values():
+        shape = str(list(item.shape)) if item.kind == "tensor" else ""
+        table.add_row(item.name, item.dtype or "object", shape)
+    _console().print(table)
+    return EXIT_OK
+
+
+@app.command("verify")
+@_with_engine
+def verify(
+    place: Place,
+    every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the place.")] = False,
+    option: Option = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> int:
+    """Read every byte; name each tensor that is damaged.
+
+    Exits with 1 if there is one.  A foreign checkpoint has no digests: its tensors must load.
+    """
+    from pliant.checkpoint.catalogue import listed
+    from pliant.checkpoint.catalogue import verify as verified
+
+    storage, name = _resolved(place, option)
+    names = [one.name for one in listed(storage)] if every else [name]
+    verdicts = [verified(storage, one, trust=trust) for one in names]
+    if as_json:
+        _print_json({"checkpoints": [{**asdict(v), "sound": v.is_sound} for v in verdicts]})
+    for verdict in () if as_json else verdicts:
+        what = storage.place(verdict.name)
+        for sentence in verdict.damage:
+            _say(sentence)
+        told = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
+        if verdict.damage:
+            _say(f"{what} is damaged")
+        elif verdict.has_digests:
+            _say(f"{what} is sound: {told}, every digest matches")
+        else:
+            _say(f"{what} loads: {told}; it has no digests, so a changed byte may go unseen")
+    return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_FAILED
+
+
+@app.command("prune")
+@_with_engine
+def prune(
+    place: Root,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", help="Newest ones that stay.")] = 3,
+    milestones: Annotated[
+        str | None,
+        typer.Option(
+            "--milestones", metavar="N|N,N,...", help="Kept as well: every N steps, or these."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
+    ] = False,
+    option: Option = None,
+    as_json: Json = False,
+) -> int:
+    """Remove old ones, never the newest that verifies.
+
+    Leftovers of unfinished saves go too.  Refused while a job writes to the place.
+    """
+    from uuid import uuid4
+
+    from pliant.checkpoint import catalogue, lease
+    from pliant.checkpoint.store.base import open_storage
+
+    storage = open_storage(place, _options(option))
+    kept = _milestones(milestones)
+    swept: list[str] = []
+    if dry_run:
+        removed = catalogue.prune(storage, keep=keep, milestones=kept, dry_run=True)
+    else:
+        held = lease.acquire(storage, f"prune-{uuid4().hex[:8]}")
+        try:
+            removed = catalogue.prune(storage, keep=keep, milestones=kept)
+            swept = catalogue.sweep(storage)
+        finally:
+            held.release()
+    if as_json:
+        return _print_json({"removed": removed, "leftovers": swept, "dry_run": dry_run})
+    for name in removed:
+        _say(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
+    if swept:
+        _say(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
+    if not removed and not swept:
+        _say(f"nothing to remove from {place}")
+    return EXIT_OK
+
+
+@app.command("export")
+@_with_engine
+def export(
+    place: Place,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
+    under: Annotated[
+        str, typer.Option("--under", metavar="NAME", help="Which part of the checkpoint.")
+    ] = "model",
+    repeat_tied: Annotated[
+        bool,
+        typer.Option("--repeat-tied", help="Write a tied weight under each of its names."),
+    ] = False,
+    option: Option = None,
+    as_json: Json = False,
+) -> int:
+    """Write the model's weights and buffers as safetensors."""
+    from pliant.checkpoint.export import export as exported
+
+    done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
+    if as_json:
+        return _print_json(asdict(done))
+    _say(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
+    for name, holder in done.tied.items():
+        _say(f"  {name} is tied to {holder}, and is written once")
+    return EXIT_OK
+
+
+@app.command("diff")
+@_with_engine
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another; either may be foreign.")],
+    option: Option = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> int:
+    """Say in which tensors two checkpoints differ.
+
+    In how many elements, and by how much.  Exits with 1 if they differ in anything.
+    """
+    from pliant.checkpoint.compare import diff as compared
+
+    found = compared(_open(a, option, trust=trust), _open(b, option, trust=trust), trust=trust)
+    if as_json:
+        _print_json({"same": not found.differences, **asdict(found)})
+    elif not found.differences:
+        _say(f"the same: {counted(found.num_compared, 'item')}")
+    else:
+        table = Table("item", "what", "how", "largest difference", box=None)
+        for one in found.differences:
+            largest = "" if one.largest is None else f"{one.largest:.3g}"
+            table.add_row(one.name, one.what, one.detail, largest)
+        _console().print(table)
+        _say(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
+    return EXIT_FAILED if found.differences else EXIT_OK
+
+
+@app.command("bench")
+@_with_engine
+def bench(
+    place: Root,
+    writers: Annotated[
+        int, typer.Option("--writers", metavar="N", help="Members that write at once.")
+    ] = 1,
+    megabytes: Annotated[
+        int, typer.Option("--mb", metavar="N", help="Size of the state, in MB.")
+    ] = 256,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Saves to time.")] = 3,
+    option: Option = None,
+    as_json: Json = False,
+) -> int:
+    """Measure a place before you rely on it.
+
+    Saves, restores and removes a state of random numbers.
+    """
+    from pliant.checkpoint.bench import bench as measured
+
+    found = measured(
+        place,
+        _options(option),
+        num_writers=writers,
+        num_bytes=megabytes * 1_000_000,
+        num_rounds=rounds,
+    )
+    summary = found.summary()
+    if as_json:
+        return _print_json({**asdict(found), "median": summary})
+    _say(
+        f"{place}: {_size(found.num_bytes)}, {counted(writers, 'writer')}, median of"
+        f" {counted(rounds, 'round')}"
+    )
+    for what in ("save", "restore"):
+        _say(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
+    _say("  what was just written may be restored from this machine's memory")
+    return EXIT_OK
+
+
+def _options(given: list[str] | None) -> StorageOptions:
+    from pliant.checkpoint.store.base import StorageOptions
+
+    values: dict[str, Any] = {}
+    for pair in given or []:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--option {pair!r} is not KEY=VALUE")
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    own = {
+        key: values.pop(key)
+        for key in ("encryption", "encryption_key", "timeout_s")
+        if key in values
+    }
+    return StorageOptions(fsspec=values, **own)
+
+
+def _resolved(place: str, option: list[str] | None) -> tuple[Storage, str]:
+    """Return the root and the name of the checkpoint that is meant."""
+    from pliant.checkpoint import catalogue
+    from pliant.checkpoint.dcp import layout
+    from pliant.checkpoint.store.base import open_storage
+
+    options = _options(option)
+    parent, _, last = place.rstrip("/").rpartition("/")
+    if layout.parse_name(last):
+        return open_storage(parent or ("/" if place.startswith("/") else "."), options), last
+    storage = open_storage(place, options)
+    files = {entry.name for entry in storage.entries()}
+    if files & {layout.MANIFEST, layout.METADATA}:
+        return storage, ""
+    there = catalogue.listed(storage)
+    if not there:
+        raise ConfigError(f"{place} holds no checkpoint")
+    return storage, there[0].name
+
+
+def _open(place: str, option: list[str] | None, *, trust: bool = False) -> StoredCheckpoint:
+    from pliant.checkpoint.dcp.read import open_checkpoint
+
+    storage, name = _resolved(place, option)
+    return open_checkpoint(storage, name, trust=trust)
+
+
+def _milestones(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--milestones {text!r} is neither N nor N,N,...") from None
+    if min(numbers) < 1:
+        raise ConfigError(f"--milestones {text!r}: steps begin at 1")
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _size(num_bytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} B"
+
+
+def _print_json(values: Any) -> int:
+    print(json.dumps(log.plain(values), indent=2))
+    return EXIT_OK
+
+
+def _say(text: str) -> None:
+    print(text)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)

@@ -1,0 +1,418 @@
+"""The one way to change a pool: an event in, the next pool and the actions that follow out.
+
+Owns what each event means, and how a changed share is told.  Must not know sockets, files,
+processes, or the wall clock; the caller passes ``now_s`` in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from pliant.core.allocation import checking, demand, state
+from pliant.core.allocation.draft import Draft
+from pliant.core.allocation.settling import settle
+from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
+from pliant.core.allocation.values import (
+    CLASSES,
+    DEFAULT_TEAM,
+    Action,
+    Asked,
+    Claim,
+    ClassSet,
+    Cordoned,
+    DevicesSet,
+    Drained,
+    Event,
+    Grant,
+    Opened,
+    Overdue,
+    PoolRules,
+    PriorityClass,
+    Recovered,
+    Refuse,
+    Released,
+    Shrink,
+    Suspend,
+    Team,
+    TeamRemoved,
+    TeamSet,
+    TimePassed,
+    Uncordoned,
+    Withdrawn,
+)
+from pliant.core.counts import counted
+from pliant.core.table import Table
+
+Actions = tuple[Action, ...]
+
+
+def new_pool(
+    devices: int,
+    *,
+    classes: Iterable[PriorityClass] = CLASSES,
+    teams: Iterable[Team] = (),
+    rules: PoolRules | None = None,
+    is_open: bool = True,
+) -> Pool:
+    """Return a pool of idle devices ``0 .. devices-1`` without claims.
+
+    Args:
+        devices: how many there are.
+        classes: priority classes; more, and other values, by ``ClassSet``.
+        teams: beside the default team (or instead of it, if one of them has its name).
+        rules: None: the defaults.
+        is_open: False: nothing is given or taken before ``Opened``, so that what is held already
+            can be told first, by ``Recovered``.
+
+    Raises:
+        ConfigError: a number is negative, or a team names a class that is not there.
+    """
+    checking.require_count(devices)
+    known = {one.name: one for one in classes}
+    for priority in known.values():
+        checking.require_class(priority)
+    pool = Pool(
+        size=devices,
+        limit=devices,
+        classes=Table(known),
+        teams=Table({DEFAULT_TEAM: Team(name=DEFAULT_TEAM)}),
+        rules=rules or PoolRules(),
+        is_open=is_open,
+    )
+    for team in teams:
+        checking.require_team(pool, team)
+        pool = replace(pool, teams=pool.teams.put(team.name, team))
+    return pool
+
+
+def step(pool: Pool, event: Event, *, now_s: float) -> tuple[Pool, Actions]:
+    """Apply one event; return the next pool and what to tell to whom.
+
+    Pure: same arguments, same result.  Waits that are over by ``now_s`` end first, whatever the
+    event.  What a *claimant* asks for and cannot have ever is a ``Refuse``; what is merely not
+    there yet is no action, and ``why`` explains it.  Late or repeated news changes nothing.
+
+    Args:
+        pool: the value returned by the previous call.
+        event: what happened.
+        now_s: monotonic seconds; must not run backwards between calls.
+
+    Raises:
+        ConfigError: what an *operator* set is impossible (TeamSet, TeamRemoved, ClassSet,
+            DevicesSet, Cordoned, Drained, Uncordoned); the pool stays as it is.
+    """
+    if next_deadline_s(pool) > now_s and _says_nothing(pool, event):
+        return pool, ()
+    draft = Draft(pool, now_s=now_s)
+    overdue = _wake(draft)
+    refused = _apply(draft, event)
+    settle(draft)
+    told = _tell(draft)
+    return draft.pool(), (*overdue, *refused, *told)
+
+
+def next_deadline_s(pool: Pool) -> float:
+    """Return when to send ``Ticked`` if nothing happens before; inf: no need to."""
+    alarms = pool.lists[ALARMS].get(())
+    return float(alarms.first[0]) if alarms else NEVER
+
+
+# --- events
+
+
+def _says_nothing(pool: Pool, event: Event) -> bool:
+    """Whether an event repeats what is known: most reports do."""
+    match event:
+        case Asked(claim=claim):
+            known = pool.entries.get(claim.name)
+            return (
+                known is not None
+                and not known.is_withdrawn
+                and replace(claim, since=known.claim.since) == known.claim
+            )
+        case Released(name=name, devices=devices):
+            holder = pool.entries.get(name)
+            return holder is None or not holder.held & _bits(pool.size, devices)
+        case Withdrawn(name=name):
+            known = pool.entries.get(name)
+            return known is None or known.is_withdrawn
+        case TimePassed():
+            return True
+        case _:
+            return False
+
+
+def _wake(draft: Draft) -> Actions:
+    """End the waits that are over."""
+    found: list[Action] = []
+    while (alarms := draft.lists[ALARMS].get(())) and alarms.first[0] <= draft.now_s:
+        _, what, name = alarms.first
+        entry = draft.entry(name)
+        match what:
+            case "wait":
+                draft.put(entry._replace(patient_until_s=NEVER, is_impatient=True))
+            case "rest":
+                draft.put(entry._replace(rests_until_s=-NEVER))
+            case _:
+                draft.put(entry._replace(leave_by_s=NEVER))
+                found.append(_overdue(entry))
+    return tuple(found)
+
+
+def _apply(draft: Draft, event: Event) -> Actions:
+    """Take in what happened; what follows from it is ``settle``'s."""
+    match event:
+        case Asked(claim=claim):
+            return _asked(draft, claim)
+        case Recovered(claim=claim, devices=devices, is_suspended=is_suspended):
+            return _recovered(draft, claim, devices, is_suspended=is_suspended)
+        case Withdrawn(name=name):
+            _withdrawn(draft, name)
+        case Released(name=name, devices=devices):
+            _released(draft, name, devices)
+        case Opened():
+            draft.is_open = True
+        case TimePassed():
+            pass
+        case DevicesSet() | Cordoned() | Drained() | Uncordoned():
+            _devices(draft, event)
+        case TeamSet(team=team):
+            checking.require_team(draft.before, team)
+            draft.teams[team.name] = team
+        case TeamRemoved(name=name):
+            checking.require_no_claims(draft.before, name)
+            del draft.teams[name]
+        case ClassSet(priority=priority):
+            _class_set(draft, priority)
+        case _:
+            assert_never(event)
+    return ()
+
+
+def _asked(draft: Draft, claim: Claim) -> Actions:
+    known = draft.get(claim.name)
+    if known is not None and not known.is_withdrawn:
+        claim = replace(claim, since=known.claim.since)
+    refusal = checking.refusal(draft.before, claim)
+    if refusal:
+        return (Refuse(name=claim.name, reason=f"claim {claim.name} is refused: {refusal}"),)
+    value = draft.classes[claim.priority].value
+    base, top = demand.base(claim), demand.top(claim)
+    if known is None:
+        entry = ClaimEntry(claim=claim, value=value, base=base, top=top)
+    else:
+        entry = known._replace(claim=claim, value=value, base=base, top=top, is_withdrawn=False)
+    reach = min(entry.share, top)
+    runs_on = reach if top and entry.told else 0  # below a minimum that was raised
+    share = entry.fit(reach) if reach >= base else runs_on
+    reason = entry.reason
+    if share < entry.share:
+        reason = f"shrink from {entry.share} to {share}: it asks for no more than {top} now"
+    draft.set_share(entry, share, reason=reason)
+    return ()
+
+
+def _recovered(
+    draft: Draft, claim: Claim, devices: tuple[int, ...], *, is_suspended: bool
+) -> Actions:
+    if draft.is_open:
+        return (Refuse(name=claim.name, reason=f"claim {claim.name} comes after the opening"),)
+    known = draft.get(claim.name)
+    mine = _bits(draft.size, devices)
+    others = draft.held & ~(known.held if known else 0)
+    if mine & others:
+        taken = state.numbers(mine & others)[0]
+        reason = f"claim {claim.name} is refused: device {taken} is held by another claim"
+        return (Refuse(name=claim.name, reason=reason),)
+    refused = _asked(draft, claim)
+    if refused:
+        return refused
+    entry = draft.entry(claim.name)._replace(held=mine, drained=mine & draft.drained)
+    draft.put(entry)
+    count = entry.keeps
+    share = 0
+    if mine and entry.top and not is_suspended:
+        share = max(entry.base, entry.fit(min(count, entry.top)))
+    entry = draft.set_share(entry, share, reason=f"known again, with {counted(mine.bit_count())}")
+    if is_suspended:
+        entry = entry._replace(is_suspended=True)
+    draft.put(entry._replace(told=may_have(entry._replace(told=share))[0]))
+    return ()
+
+
+def _withdrawn(draft: Draft, name: str) -> None:
+    entry = draft.get(name)
+    if entry is None or entry.is_withdrawn:
+        return
+    entry = draft.set_share(entry._replace(top=0), 0, reason="it is gone")
+    if not entry.held:
+        draft.forget(entry)
+        return
+    draft.put(entry._replace(is_withdrawn=True, told=0, told_drain=0, leave_by_s=NEVER))
+
+
+def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
+    entry = draft.get(name)
+    if entry is None:
+        return
+    back = entry.held & _bits(draft.size, devices)
+    entry = entry._replace(held=entry.held & ~back, drained=entry.drained & ~back)
+    draft.put(entry)
+    if entry.is_withdrawn and not entry.held:
+        draft.forget(entry)
+    elif not entry.held and entry.share < entry.base:
+        draft.set_share(entry, 0, reason="it runs no more, and waits for its whole minimum")
+
+
+def _devices(draft: Draft, event: DevicesSet | Cordoned | Drained | Uncordoned) -> None:
+    match event:
+        case DevicesSet(count=count):
+            checking.require_count(count)
+            draft.limit = count
+            draft.size = max(draft.size, count)
+        case Cordoned(devices=devices):
+            checking.require_devices(draft.size, devices)
+            draft.cordoned |= state.bits(devices)
+        case Drained(devices=devices):
+            checking.require_devices(draft.size, devices)
+            draft.cordoned |= state.bits(devices)
+            draft.drained |= state.bits(devices)
+            _redrain(draft)
+        case Uncordoned(devices=devices):
+            checking.require_devices(draft.size, devices)
+            draft.cordoned &= ~state.bits(devices)
+            draft.drained &= ~state.bits(devices)
+            _redrain(draft)
+        case _:
+            assert_never(event)
+
+
+def _redrain(draft: Draft) -> None:
+    """Mark what is drained with its holders, who are cut first if nothing can replace it.
+
+    Looks at every claim, as only a drain needs to know who holds a device.
+    """
+    for name in draft.names():
+        entry = draft.entry(name)
+        drained = entry.held & draft.drained
+        if drained == entry.drained:
+            continue
+        new = (drained & ~entry.drained).bit_count()
+        entry = entry._replace(drained=drained)
+        draft.put(entry)
+        missing = min(new, -draft.slack)
+        if missing > 0 and entry.share > entry.base and draft.is_open:
+            share = entry.lower(missing)
+            devices = ", ".join(map(str, state.numbers(drained)))
+            reason = f"shrink from {entry.share} to {share}: of its devices, {devices} is drained"
+            draft.set_share(entry, share, reason=reason)
+
+
+def _class_set(draft: Draft, priority: PriorityClass) -> None:
+    """Set a class; looks at every claim, as each of its own changes places."""
+    checking.require_class(priority)
+    draft.classes[priority.name] = priority
+    for name in draft.names():
+        entry = draft.entry(name)
+        if entry.claim.priority == priority.name:
+            draft.put(entry._replace(value=priority.value))
+
+
+def _bits(size: int, devices: tuple[int, ...]) -> int:
+    """Return those devices that there are, as bits."""
+    return state.bits(tuple(device for device in devices if 0 <= device < size))
+
+
+# --- actions
+
+
+def may_have(entry: ClaimEntry) -> tuple[int, int]:
+    """Return how many replicas a claim may have now, and which devices must go.
+
+    A drained device stays in use until another one takes its place.  Who has nothing begins with
+    its whole minimum; who runs with less, as it has lost devices or as its minimum was raised,
+    goes on with what it has, and gets all that is missing at once.
+    """
+    keeps, held = entry.keeps, entry.held.bit_count()
+    if not entry.share or (keeps < entry.base and not entry.told):
+        return 0, entry.drained
+    if keeps >= min(entry.base, entry.share):
+        return entry.fit(min(entry.share, keeps)) or min(entry.share, keeps), entry.drained
+    to = min(entry.told, entry.share, held)
+    return to, entry.drained if keeps >= to else 0
+
+
+def _tell(draft: Draft) -> Actions:
+    """Compare what each changed claim may have with what it was told last."""
+    taken: list[Action] = []
+    given: list[Action] = []
+    for name in sorted(draft.changed):
+        entry = draft.changed[name]
+        if entry is None or entry.is_withdrawn:
+            continue
+        before = draft.before.entries.get(name)
+        if before is not None and entry.share == before.share:
+            entry = entry._replace(reason=before.reason)
+        to, drain = may_have(entry)
+        new = draft.granted.get(name, 0)
+        is_cut = to < entry.told and entry.share < entry.told and entry.held != 0
+        must = drain & ~entry.told_drain if to else 0  # who may have nothing gives back all
+        excess = entry.held.bit_count() - to
+        leave_by_s = entry.leave_by_s if excess > 0 else NEVER
+        if (is_cut or must) and excess > 0:
+            leave_by_s = draft.now_s + entry.claim.notice_s
+        if new or to > entry.told:
+            reason = entry.reason
+            if reason.startswith("shrink"):  # of a promise that was never told
+                reason = f"begin with {to} of the {entry.claim.ask_replicas} asked for ({reason})"
+            given.append(Grant(name=name, to=to, devices=state.numbers(new), reason=reason))
+        if is_cut and not entry.share and entry.is_suspended:
+            taken.append(_suspend(entry, draft.for_.get(name, "")))
+        elif is_cut or must:
+            taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
+        draft.put(
+            entry._replace(
+                told=to,
+                told_drain=drain if to else 0,
+                leave_by_s=leave_by_s,
+                is_suspended=entry.is_suspended and not to,
+            )
+        )
+    return (*taken, *given)
+
+
+def _suspend(entry: ClaimEntry, for_: str) -> Suspend:
+    return Suspend(name=entry.name, notice_s=entry.claim.notice_s, for_=for_, reason=entry.reason)
+
+
+def _shrink(entry: ClaimEntry, to: int, drain: int, for_: str, *, is_cut: bool) -> Shrink:
+    devices = state.numbers(drain)
+    reason = entry.reason
+    if not is_cut:
+        named = ", ".join(map(str, devices))
+        has = "stay at" if entry.told else "have"
+        reason = f"give back {named}, drained, and {has} {to} on others"
+    return Shrink(
+        name=entry.name,
+        to=to,
+        devices=devices,
+        notice_s=entry.claim.notice_s,
+        for_=for_,
+        reason=reason,
+    )
+
+
+def _overdue(entry: ClaimEntry) -> Overdue:
+    to = may_have(entry)[0]
+    excess = entry.held.bit_count() - to
+    return Overdue(
+        name=entry.name,
+        to=to,
+        excess=excess,
+        reason=(
+            f"claim {entry.name} may have {counted(to, 'replica')} and still holds "
+            f"{counted(entry.held.bit_count())} after its {entry.claim.notice_s:g} s of notice"
+        ),
+    )

@@ -1,0 +1,142 @@
+"""What can be read from a pool: standings, reasons for waiting, totals.
+
+Owns the sentences about what did *not* happen.  They are made from the very rules that decide, at
+the moment somebody asks, so that they cannot be older than the pool.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pliant.core.allocation import state
+from pliant.core.allocation.decide import may_have
+from pliant.core.allocation.draft import Draft
+from pliant.core.allocation.settling import holder, request_of
+from pliant.core.allocation.state import Pool
+from pliant.core.allocation.taking import TakeRequest, objection
+from pliant.core.allocation.values import Standing, Summary, TeamUse
+from pliant.core.counts import counted
+
+
+def claims(pool: Pool) -> tuple[str, ...]:
+    """Return the names of all claims, sorted; also withdrawn ones whose devices are not back."""
+    return tuple(sorted(pool.entries))
+
+
+def standing(pool: Pool, name: str) -> Standing | None:
+    """Return where a claim stands; None: it is not known."""
+    entry = pool.entries.get(name)
+    if entry is None:
+        return None
+    replicas, drain = may_have(entry)
+    return Standing(
+        claim=entry.claim,
+        share=entry.share,
+        devices=state.numbers(entry.held),
+        replicas=replicas,
+        drain=state.numbers(drain),
+        is_suspended=entry.is_suspended,
+        is_withdrawn=entry.is_withdrawn,
+        leave_by_s=entry.leave_by_s,
+        reason=entry.reason,
+    )
+
+
+def why(pool: Pool, name: str) -> str:
+    """Say in one sentence what a claim has, and why it has no more.
+
+    With the numbers, and with the rule where one stood in the way of a reclaim.
+    """
+    entry = pool.entries.get(name)
+    if entry is None:
+        return f"there is no claim {name}"
+    if entry.is_withdrawn:
+        return f"it is gone, and {counted(entry.held.bit_count())} of it are waited for"
+    if not pool.is_open:
+        return "the pool has restarted and waits until everybody who holds devices is known"
+    if entry.share > entry.keeps:
+        coming = entry.share - entry.keeps
+        return f"has {entry.keeps} of {entry.share}: {counted(coming)} on the way from others"
+    draft = Draft(pool, now_s=0.0)
+    request = request_of(draft, entry)
+    if request is None:
+        asked = entry.claim.ask_replicas
+        return f"has all {entry.share} it can use of {asked} asked for" if asked else "asks for 0"
+    has = "is suspended and needs" if entry.is_suspended else "needs"
+    if not request.is_minimum:
+        has = f"has {entry.share} of {entry.top} and asks for"
+    return f"{has} {request.count} more: {_obstacle(draft, request)}"
+
+
+def summary(pool: Pool) -> Summary:
+    """Return the totals of the pool; costs as much as there are claims."""
+    draft = Draft(pool, now_s=0.0)
+    waiting = [
+        request
+        for _, entry in pool.entries.items()
+        if entry.is_waiting and (request := request_of(draft, entry)) is not None
+    ]
+    count: dict[str, int] = defaultdict(int)
+    for _, entry in pool.entries.items():
+        count[entry.claim.team] += not entry.is_withdrawn
+    return Summary(
+        devices=pool.size,
+        limit=pool.limit,
+        usable=state.usable(pool),
+        share=pool.share,
+        free=state.numbers(state.free(pool)),
+        cordoned=state.numbers(pool.cordoned),
+        drained=state.numbers(pool.drained),
+        teams=tuple(
+            TeamUse(team=team, share=pool.used.get(name, 0), claims=count[name])
+            for name, team in sorted(pool.teams.items())
+        ),
+        waiting=tuple(one.entry.name for one in sorted(waiting, key=lambda one: one.rank)),
+    )
+
+
+def _obstacle(draft: Draft, request: TakeRequest) -> str:
+    """Say what keeps a request from being served."""
+    claim = request.entry.claim
+    if request.count > draft.usable:
+        return f"only {counted(draft.usable)} of the pool may be in use"
+    first = holder(draft, request)
+    if first is not None:
+        waits = first.entry.claim
+        return f"{waits.priority} claim {waits.name} has waited longer for its {first.count}"
+    if not request.is_minimum and not request.gain:
+        return f"none is idle, and more than {request.entry.share} would make it no faster"
+    idle = max(0, draft.slack)
+    said = [f"{idle} {'is' if idle == 1 else 'are'} idle"]
+    if request.count > draft.room(claim.team):
+        team = draft.teams[claim.team]
+        said.append(
+            f"team {team.name} is at its limit ({draft.used.get(team.name, 0)} of quota "
+            f"{team.quota or 0} and borrow_limit {team.borrow_limit})"
+        )
+    return "; ".join([*said, *_objections(draft, request), *_untouchable(draft, request)])
+
+
+def _objections(draft: Draft, request: TakeRequest) -> list[str]:
+    """Say which rules keep how many devices of others from being taken."""
+    own = dict(state.takeable(request.entry))
+    refused: dict[str, int] = defaultdict(int)
+    may = 0
+    for group, count in sorted(draft.takeable.items()):
+        others = count - own.get(group, 0)
+        rule = objection(draft, request, *group)
+        if rule and others:
+            refused[rule] += others
+        else:
+            may += others
+    said = [f"{may} could be taken"] if may else []
+    return said + [f"{count} may not be taken: {rule}" for rule, count in refused.items()]
+
+
+def _untouchable(draft: Draft, request: TakeRequest) -> list[str]:
+    """Say how many devices are minimums of claims that cannot be suspended."""
+    own = request.entry.share - sum(count for _, count in state.takeable(request.entry))
+    count = draft.share - sum(draft.takeable.values()) - own
+    if count <= 0:
+        return []
+    return [f"{count} {'belongs' if count == 1 else 'belong'} to minimums that nobody can take"]

@@ -1,0 +1,124 @@
+"""What the core asks the shells to do.
+
+Every command may be carried out twice.  On the wire it names the incarnation that gave it.  The
+class names are the types of the wire and of the event log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.values import NodeId, Order, ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartReplica:
+    """Start a worker under this name on a free device of this node."""
+
+    replica: ReplicaId
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReplica:
+    """SIGKILL this worker, reap it, and only then report its exit."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollCall:
+    """A new coordinator wants to know where you stand: refuse older ones, answer Registered."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Build the groups of ``order`` in the background and answer Prepared."""
+
+    to: tuple[ReplicaId, ...]
+    """The members of ``order`` and its leavers."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """All have prepared ``order``: enter it at the boundary."""
+
+    to: tuple[ReplicaId, ...]
+    """The members of ``order`` and its leavers."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """Abandon every older generation and form ``order`` now."""
+
+    to: tuple[ReplicaId, ...]
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallThrough:
+    """The first ``calls`` ``steps()`` calls are finished already: pass through them."""
+
+    to: tuple[ReplicaId, ...]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """You are left out: leave, exit 0."""
+
+    to: tuple[ReplicaId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Nobody needs you any more: leave, exit 0."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Say in the next metadata that the run is to stop after that step, and keep that state."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """The checkpoint that you asked about is still this job's: publish it."""
+
+    to: tuple[ReplicaId, ...]
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndJob:
+    """The job is over: end every process, then exit with this code."""
+
+    exit_code: int
+    reason: str
+
+
+Command = (
+    StartReplica
+    | EndReplica
+    | RollCall
+    | Prepare
+    | Switch
+    | Reform
+    | FallThrough
+    | Dismiss
+    | Release
+    | Stop
+    | Publish
+    | EndJob
+)

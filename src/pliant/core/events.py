@@ -1,0 +1,376 @@
+"""What happens to a job: what workers, agents, people and time tell the core.
+
+Frozen values only.  The class names are the types of the wire and of the event log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pliant.core.policy.fields import Policy
+from pliant.core.values import (
+    NO_GENERATION,
+    Found,
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    ReplicaId,
+)
+
+# --- events: what workers tell the core ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A script reached its ``calls``-th ``steps()`` and waits there to join."""
+
+    replica: ReplicaId
+
+    calls: int
+    """Number of ``steps()`` calls before this one."""
+
+    num_slots: int
+    """K of the script: micro-batches of one step."""
+
+    layout: str
+    """Digest of the bucket layout, agreed before the first collective.  Compared for equality; of
+    a text of several lines the first that differs is named."""
+
+    endpoint: str
+    """``host:port`` of the store this worker serves."""
+
+    identity: tuple[tuple[str, str], ...] = ()
+    """What must be equal for exact results (seed, threads, versions), by name."""
+
+    has_state: bool = False
+
+    is_durable: bool = False
+    """Its script keeps checkpoints."""
+
+    checkpoints: tuple[Found, ...] = ()
+    """Published checkpoints of the job that this worker can see, newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """Where a worker stands: its answer to RollCall (R4).
+
+    All that a new coordinator knows of it; whatever the worker said earlier is contained in it.
+    """
+
+    replica: ReplicaId
+
+    asked_by: Incarnation
+    """Whose RollCall it answers.  From then on the worker refuses older coordinators."""
+
+    lineage: Lineage
+    committed: int
+    """Committed steps; 0 without state."""
+
+    calls: int
+    has_state: bool
+
+    current: Generation
+    """The generation it is in; 0: none was entered yet."""
+
+    prepared: Generation
+    """The newest Prepare it has accepted and neither entered nor given up; 0: none."""
+
+    ordered: Generation
+    """The same once its Switch has arrived; 0: none."""
+
+    broken: bool
+    """A collective of ``current`` has failed here, or ``current`` was sealed by a Reform."""
+
+    leaving: bool
+    """A leaver that has done the boundary step and waits for Release."""
+
+    finished: bool
+    """The script has done its last step; it waits for Release."""
+
+    spare: Spare | None
+    """What it said of itself when it last waited in ``steps()`` to join."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrestorable:
+    """The origin of ``generation`` could not load the checkpoint that its order names.
+
+    Said once it is sure, as nobody tries that checkpoint again while this coordinator lives.  The
+    origin holds no state then and waits for a Reform.
+    """
+
+    replica: ReplicaId
+    generation: Generation
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishAsked:
+    """All shares of a checkpoint are on storage: may it be published? (R20)
+
+    May be asked again.  There is no answer but Publish: none comes in a lineage that is over, and
+    none may come while one coordinator follows another.
+    """
+
+    replica: ReplicaId
+    lineage: Lineage
+    committed: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint was published and is durable: it may be restored should all state be lost."""
+
+    replica: ReplicaId
+    lineage: Lineage
+    committed: int
+    checkpoint: str
+    calls: int = 0
+    """Finished ``steps()`` calls when it was taken."""
+
+    seconds: float = 0.0
+    """From its snapshot until it was durable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The groups of ``generation`` are built; a leaver answers at once."""
+
+    replica: ReplicaId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """``generation`` cannot be entered as ordered."""
+
+    replica: ReplicaId
+    """The sender; with ``joiner`` the joiner that is to be dropped, whoever says it."""
+
+    generation: Generation
+    reason: str
+
+    joiner: bool
+    """True: ``replica`` is an incompatible or failed joiner.  False: only try again."""
+
+    calls: int = 0
+    """More than 0 if joiner and members only are in different ``steps()`` calls: how many the one
+    ahead has finished.  Then the joiner is not dropped, and comes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """``replica`` trains in ``generation``, after a Switch or a Reform."""
+
+    replica: ReplicaId
+    generation: Generation
+
+    step: int
+    """Its number of committed steps on entering."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A collective of ``generation`` failed on ``replica``, which now waits for a Reform."""
+
+    replica: ReplicaId
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed:
+    """Heartbeat; sent every half second, and after commits."""
+
+    replica: ReplicaId
+
+    generation: Generation
+    """The generation it is in; 0 for a spare."""
+
+    committed: int
+    calls: int
+
+    waiting: Generation = NO_GENERATION
+    """Its main thread waits for the others in a collective of this generation; 0: it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """No step will end for up to ``max_s``: a long tail is no hang."""
+
+    replica: ReplicaId
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The script has done its last step; the worker waits for Release."""
+
+    replica: ReplicaId
+    committed: int
+
+
+# --- events: what agents tell the core -------------------------------------------
+
+
+class ExitKind(StrEnum):
+    """How a worker's process ended."""
+
+    FINISHED = "finished"
+    """Exit 0 after Finished."""
+
+    LEFT = "left"
+    """Exit 0 of a leaver, or of one that was dismissed."""
+
+    USAGE = "usage"
+    """Exit 2: ConfigError or UsageError; the detail is its sentence."""
+
+    SCRIPT = "script"
+    """An exception of the script; the detail is the last line of its traceback."""
+
+    SIGNAL = "signal"
+    """Ended by a signal; the detail is its name."""
+
+    EARLY = "early"
+    """Exit 0 without having finished, for instance a script without a Session."""
+
+    TAKEN = "taken"
+    """Its device is in use by another process, so that the script was not run; the detail says
+    which device, and whose it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """An agent connected; its node can run this many workers at a time."""
+
+    node: NodeId
+    devices: int
+
+    replicas: tuple[ReplicaId, ...] = ()
+    """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is gone, and with it every process it ran."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited:
+    """The process of ``replica`` has ended and was reaped: its device is free."""
+
+    replica: ReplicaId
+    kind: ExitKind
+    detail: str = ""
+
+
+# --- events: what people and the outside ask for ----------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """Someone wants the job to have this many replicas."""
+
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """Someone wants another policy from now on; one that is impossible is declined, whole."""
+
+    policy: Policy
+
+    said: str = ""
+    """What was set, for people: ``maxReplicas=6``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """Someone wants this replica to leave within ``notice_s``; the target falls by one."""
+
+    replica: ReplicaId
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRequested:
+    """Someone wants this replica to die: a fault, replaced under a new name."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Someone wants the job to stop at the next step boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendRequested:
+    """Someone wants the job to stop at the next step boundary, save, and go on another day."""
+
+    reason: str = ""
+    """Why, if the outside wants it and no person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The outside has capacity for ``replicas`` replicas in all, until it says otherwise."""
+
+    replicas: int
+
+    notice_s: float | None = None
+    """How long those may take that must leave for it.  None: the policy's graceful time-out."""
+
+    reason: str = ""
+    """For people: who took or gave it, and why."""
+
+    leave: tuple[ReplicaId, ...] = ()
+    """Whose devices are not among those it is offered: they leave, as if reclaimed with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """The outside takes these replicas back in ``notice_s``; it does not ask."""
+
+    replicas: tuple[ReplicaId, ...]
+    notice_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Only time has passed."""
+
+
+WorkerEvent = (
+    Spare
+    | Registered
+    | Prepared
+    | Refused
+    | Unrestorable
+    | Switched
+    | Broken
+    | Progressed
+    | Busy
+    | PublishAsked
+    | Saved
+    | Finished
+)
+AgentEvent = NodeJoined | NodeLost | Exited
+PeopleEvent = (
+    Scaled
+    | PolicySet
+    | DrainRequested
+    | KillRequested
+    | StopRequested
+    | SuspendRequested
+    | Offered
+    | Reclaimed
+)
+Event = WorkerEvent | AgentEvent | PeopleEvent | Ticked

@@ -1,0 +1,1 @@
+"""One job: its controller, its life cycle and its replicas."""

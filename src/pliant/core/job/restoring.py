@@ -1,0 +1,100 @@
+"""What a job begins from: the newest checkpoint that nobody found damaged, or nothing.
+
+Owns which checkpoints count and how a new history is opened (R20).  Does not read storage: workers
+say what they see, in their Spare, and what became durable, in Saved.
+
+A new history never has the number of an older one, wherever that is known from: the register, or a
+checkpoint of a job whose register is gone.  So what is still said in an older one can be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.events import Saved
+from pliant.core.job.state import Job
+from pliant.core.membership import changes
+from pliant.core.membership import state as group
+from pliant.core.membership.state import Membership, Moment, Outcome, Phase
+from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore
+
+NOTHING = Found(name=NO_CHECKPOINT, committed=0, lineage=NO_LINEAGE)
+"""Begins a history again at step 0, when nothing of the last one was ever made durable.  It makes
+what that one made, for a step has one result; what is still said in that one is stale."""
+
+MAX_SAVED = 16
+"""Checkpoints of this process's time that are remembered; storage keeps fewer."""
+
+
+def newest(job: Job) -> Found | None:
+    """Return what to restore: highest lineage, then most steps; None if there is nothing."""
+    return max(_candidates(job), key=_age, default=None)
+
+
+def is_pending(job: Job) -> bool:
+    """Whether the first generation must not begin before it is known what it begins from."""
+    return job.membership.phase is Phase.LOST or (
+        job.membership.recorded is None
+        and job.membership.restore is None
+        and newest(job) is not None
+    )
+
+
+def saved(job: Job, event: Saved) -> Job:
+    """Return the job with a checkpoint that has become durable."""
+    found = Found(
+        name=event.checkpoint,
+        committed=event.committed,
+        lineage=event.lineage,
+        calls=event.calls,
+    )
+    kept = sorted({*job.saved, found}, key=_age)[-MAX_SAVED:]
+    return replace(job, saved=tuple(kept), has_checkpoints=True)
+
+
+def restored(state: Membership, found: Found) -> Membership:
+    """Open a new history from this checkpoint; nobody is a member of it yet.
+
+    Spares stay, and what they still say of older generations is stale: numbers only grow.
+    """
+    lineage = Lineage(max(state.lineage, found.lineage) + 1)
+    return Membership(
+        incarnation=state.incarnation,
+        lineage=lineage,
+        issued=state.issued,
+        restore=Restore(checkpoint=found.name, committed=found.committed, lineage=lineage),
+        spares=state.spares,
+        pulses=state.pulses,
+        calls=found.calls,
+        committed=found.committed,
+        stale=state.stale,
+    )
+
+
+def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
+    """Open another history with the same members, whose origin could not load the last one's."""
+    opened = restored(state, found)
+    members = frozenset(group.members(state))
+    return changes.reform(
+        replace(opened, recorded=state.recorded, gone=state.gone, joiners=members), moment
+    )
+
+
+def nothing_left(job: Job) -> str:
+    """Say that no checkpoint can be restored, and what can be done about it."""
+    names = ", ".join(sorted(job.damaged))
+    what = (
+        f"no checkpoint can be restored; damaged: {names}"
+        if names
+        else "its state is gone and no checkpoint was found"
+    )
+    return f"{what}; to start from step 0, remove what is left of them"
+
+
+def _candidates(job: Job) -> set[Found]:
+    seen = {found for spare in job.membership.spares.values() for found in spare.checkpoints}
+    return {found for found in seen.union(job.saved) if found.name not in job.damaged}
+
+
+def _age(found: Found) -> tuple[int, int, str]:
+    return found.lineage, found.committed, found.name

@@ -1,0 +1,1 @@
+"""Who trains together: the coordinator's half of the protocol and the worker's."""

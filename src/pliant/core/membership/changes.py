@@ -1,0 +1,397 @@
+"""The moves of a membership: numbering attempts, changing on plan, reforming after a loss.
+
+Owns when a number is issued, whom an order contains, and what follows from silence.  It does not
+read messages (``hearing`` does) and does not choose who should train (the controller does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pliant.core.commands import Command, Dismiss, EndReplica, FallThrough, Prepare, Reform, Switch
+from pliant.core.membership.state import (
+    NEVER,
+    NOBODY,
+    Membership,
+    Moment,
+    Outcome,
+    Phase,
+    at_rest,
+    is_finished,
+    members,
+    seats,
+    under_way,
+)
+from pliant.core.table import Table
+from pliant.core.values import Generation, Order, ReplicaId, Seat
+
+MAX_FAILURES = 5
+"""Attempts in a row that may fail with nobody to blame before all the awaited are given up."""
+
+
+# --- planned changes ----------------------------------------------------------------
+
+
+def plan(
+    state: Membership,
+    moment: Moment,
+    *,
+    join: Iterable[ReplicaId],
+    leave: Iterable[ReplicaId],
+    leave_by_s: float = NEVER,
+) -> Outcome:
+    """Head for a membership with these spares and without these members, as soon as may be.
+
+    Call it as often as you like with what is wanted *now*: the same wish changes nothing, a
+    running attempt that still fits is left alone, and nothing is begun where it could not end (a
+    loss is being dealt with, a Switch is out, members have finished).
+
+    Args:
+        state: the current membership.
+        moment: time and settings.
+        join: spares to take in.  Those in another ``steps()`` call than the members wait.
+        leave: members to leave behind.  If nobody else would stay, the joiners come first (R10).
+        leave_by_s: when the first of them will be ended; cuts waiting for joiners short.
+    """
+    if not _may_begin(state, moment):
+        return state, ()
+    present = frozenset(members(state))
+    leavers = frozenset(leave) & present
+    if leavers == present:
+        leavers = NOBODY
+    joining = joinable(state, join, is_hurried=bool(leavers))
+    if not leavers and not joining and not _is_freed(state, moment):
+        return (at_rest(state) if state.attempt is not None else state), ()
+    if state.attempt is not None and leavers == state.leavers and state.joiners <= set(joining):
+        return state, ()
+    return _prepare(replace(state, calls=_calls(state)), joining, leavers, leave_by_s, moment)
+
+
+def _is_freed(state: Membership, moment: Moment) -> bool:
+    """Whether members hold who need not any more, as the minimum was lowered."""
+    is_held = state.recorded is not None and state.recorded.hold
+    return is_held and len(members(state)) >= moment.min_replicas
+
+
+def joinable(
+    state: Membership, spares: Iterable[ReplicaId], *, is_hurried: bool
+) -> list[ReplicaId]:
+    """Return those of these spares that could join now: in the members' ``steps()`` call.
+
+    With ``is_hurried`` also without those that have just been too slow for a leaver.
+    """
+    calls = _calls(state)
+    return [
+        r
+        for r in spares
+        if r in state.spares
+        and state.spares[r].calls == calls
+        and not (is_hurried and r in state.passed_over)
+    ]
+
+
+def _calls(state: Membership) -> int:
+    if state.recorded is not None or state.restore is not None:
+        return state.calls
+    return max((spare.calls for spare in state.spares.values()), default=0)
+
+
+def _may_begin(state: Membership, moment: Moment) -> bool:
+    return (
+        state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)
+        and not state.finished
+        and state.reform_at_s == NEVER
+        and moment.now_s >= state.retry_at_s
+    )
+
+
+def _prepare(
+    state: Membership,
+    joining: list[ReplicaId],
+    leavers: frozenset[ReplicaId],
+    leave_by_s: float,
+    moment: Moment,
+) -> Outcome:
+    kept = [seat for seat in seats(state) if seat.replica not in leavers]
+    new = [Seat(replica=r, endpoint=state.spares[r].endpoint) for r in joining]
+    order = _order(state, (*kept, *new), moment)
+    patient_s = moment.now_s + moment.timeouts.prepare_s
+    # Half of the notice for an attempt with joiners leaves the other half for one without.
+    hurried_s = (moment.now_s + leave_by_s) / 2 if joining and leavers else NEVER
+    state = replace(
+        state,
+        phase=Phase.PREPARING,
+        issued=order.generation,
+        attempt=order,
+        joiners=frozenset(joining),
+        leavers=leavers,
+        awaiting=frozenset(order.replicas) | leavers,
+        arrived=NOBODY,
+        deadline_s=min(patient_s, hurried_s),
+        is_hurried=hurried_s < patient_s,
+    )
+    commands: tuple[Command, ...] = (Prepare(to=_ranked(order, leavers), order=order),)
+    return state, fall_through(state, state.spares) + commands
+
+
+def fall_through(state: Membership, spares: Iterable[ReplicaId]) -> tuple[Command, ...]:
+    """Tell those of these spares that wait in a ``steps()`` call the members have finished."""
+    behind = tuple(sorted(r for r in spares if state.spares[r].calls < state.calls))
+    return (FallThrough(to=behind, calls=state.calls),) if behind else ()
+
+
+def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order:
+    return Order(
+        generation=Generation(state.issued + 1),
+        members=places,
+        host=places[0].replica,
+        origin=None if state.formed else _origin(state, places),
+        restore=None if state.formed else state.restore,
+        hold=len(places) < moment.min_replicas,
+    )
+
+
+def _origin(state: Membership, places: tuple[Seat, ...]) -> ReplicaId:
+    """Choose whose state counts: one that has seen what is to be restored, if there is such."""
+    wanted = state.restore.checkpoint if state.restore is not None else None
+    for seat in places:
+        spare = state.spares.get(seat.replica)
+        if spare is not None and any(found.name == wanted for found in spare.checkpoints):
+            return seat.replica
+    return places[0].replica
+
+
+def _ranked(order: Order, leavers: frozenset[ReplicaId]) -> tuple[ReplicaId, ...]:
+    return (*order.replicas, *sorted(leavers))
+
+
+def switch(state: Membership, moment: Moment) -> Outcome:
+    """All have prepared: record the attempt as the newest generation and say so."""
+    order = under_way(state)
+    state = replace(
+        state,
+        phase=Phase.SWITCHING,
+        recorded=order,
+        gone=NOBODY,
+        attempt=None,
+        awaiting=frozenset(order.replicas),
+        arrived=NOBODY,
+        deadline_s=moment.now_s + moment.timeouts.step_s,
+        hung_at_s=NEVER,
+        is_hurried=False,
+    )
+    return state, (Switch(to=_ranked(order, state.leavers), order=order),)
+
+
+def attempt_failed(state: Membership, moment: Moment) -> Outcome:
+    """An attempt could not be built: try again, then without the joiners, ever less often."""
+    failures = state.failures + 1
+    if failures < 2 or not state.joiners:
+        wait_s = moment.timeouts.retry_s * failures
+        return replace(at_rest(state), failures=failures, retry_at_s=moment.now_s + wait_s), ()
+    dropped = state.joiners
+    state = replace(forget(at_rest(state), dropped), failures=0)
+    reason = f"the groups of two attempts could not be built with {_names(dropped)}"
+    return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
+
+
+# --- losses --------------------------------------------------------------------------
+
+
+def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outcome:
+    """Count these replicas as gone for good; whoever is left of their generation reforms at once.
+
+    The loss of a joiner ends the attempt it was to join.  The loss of a leaver after the Switch
+    causes nothing: if it takes a collective with it, the members report Broken.
+    """
+    old = lost & frozenset(members(state))
+    state = forget(state, lost)
+    if old:
+        state = replace(state, gone=state.gone | old)
+        return (state, ()) if is_finished(state) else reform(state, moment)
+    if state.attempt is None:
+        return replace(state, leavers=state.leavers - lost), ()
+    return (at_rest(state) if lost & state.joiners else state), ()
+
+
+def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
+    """Go on without a joiner that has received no state; it hears so and is a spare again."""
+    state = replace(state, gone=state.gone | {joiner}, joiners=state.joiners - {joiner})
+    behind = fall_through(state, (joiner,))
+    if is_finished(state):
+        return state, behind
+    state, commands = reform(state, moment)
+    told = tuple(
+        replace(command, to=(*command.to, joiner)) if isinstance(command, Reform) else command
+        for command in commands
+    )
+    return state, (*behind, *told)
+
+
+def given_up(state: Membership) -> Membership:
+    """Return a membership in which nobody holds state any more: only a restore helps."""
+    gone = frozenset(under_way(state).replicas)
+    return replace(at_rest(state), phase=Phase.LOST, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
+
+
+def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
+    """Expect no sign of life from these any more."""
+    return replace(
+        state,
+        spares=state.spares.drop(*lost),
+        pulses=state.pulses.drop(*lost),
+        late=state.late - lost,
+        passed_over=state.passed_over - lost,
+    )
+
+
+def reform(state: Membership, moment: Moment) -> Outcome:
+    """Issue the next number to whoever is left of the recorded generation, and to no one else."""
+    if state.attempt is not None:
+        state = at_rest(state)
+    state = replace(state, reform_at_s=NEVER)
+    places = seats(state)
+    if not places:
+        # Even before the first Switched was heard: it may be on its way from one that has trained.
+        return given_up(state), ()
+    order = _order(state, places, moment)
+    state = replace(
+        state,
+        phase=Phase.REFORMING,
+        issued=order.generation,
+        recorded=order,
+        gone=NOBODY,
+        joiners=state.joiners & frozenset(order.replicas),
+        awaiting=frozenset(order.replicas),
+        arrived=NOBODY,
+        deadline_s=moment.now_s + moment.timeouts.reform_s,
+        hung_at_s=NEVER,
+    )
+    return state, (Reform(to=order.replicas, order=order),)
+
+
+# --- time ------------------------------------------------------------------------------
+
+
+def woken(state: Membership, moment: Moment) -> Membership:
+    """Return the state after the coordinator itself was away: reports may be waiting to be read."""
+    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 4
+    pulses = {
+        name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
+        for name, pulse in state.pulses.items()
+    }
+    return replace(
+        state,
+        pulses=Table(pulses),
+        deadline_s=max(state.deadline_s, patience_s),
+        hung_at_s=max(state.hung_at_s, patience_s),
+    )
+
+
+def tick(state: Membership, moment: Moment) -> Outcome:
+    """Turn silence into loss and due moments into moves; call until it changes nothing.
+
+    Every replica that is lost here is named by an EndReplica among the commands.
+    """
+    now_s = moment.now_s
+    silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
+    if silent:
+        reason = f"no sign of life for {moment.timeouts.heartbeat_s:g} s"
+        return _end(state, silent, reason, moment)
+    if state.reform_at_s <= now_s:
+        return _still_broken(state, moment)
+    if state.hung_at_s <= now_s:
+        return _look_for_hung(state, moment)
+    if state.deadline_s > now_s:
+        return state, ()
+    if state.phase is Phase.PREPARING:
+        return _prepare_expired(state, moment)
+    return _entry_expired(state, moment)
+
+
+def _end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Moment) -> Outcome:
+    ends = tuple(EndReplica(replica=replica, reason=reason) for replica in sorted(lost))
+    state, commands = lose(state, lost, moment)
+    return state, (*ends, *commands)
+
+
+def _still_broken(state: Membership, moment: Moment) -> Outcome:
+    """No loss explains the Broken: reform with everybody, a second time without the joiners.
+
+    Where all are joiners, one may have received the state before its generation was abandoned:
+    they are given up only when it keeps breaking, as it does when nobody holds the state.
+    """
+    new = outsiders(state)
+    state = replace(state, failures=state.failures + 1)
+    is_hopeless = state.failures >= MAX_FAILURES
+    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
+        return _end(state, new, "the generation it was to enter kept breaking", moment)
+    return reform(state, moment)
+
+
+def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
+    """No step was committed for long: end the members that the others wait for, if there are such.
+
+    Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
+    """
+    busy_until_s = max((state.pulses[r].busy_until_s for r in members(state)), default=0.0)
+    began_s = max(busy_until_s, moment.now_s)
+    state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
+    if busy_until_s > moment.now_s:
+        return state, ()
+    waiting = {
+        r for r in members(state) if state.pulses[r].waiting == state.formed
+    } | state.finished
+    hung = frozenset(members(state)) - waiting
+    if not waiting:
+        return state, ()
+    if not hung:
+        return (state, ()) if is_finished(state) else reform(state, moment)
+    reason = (
+        f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
+        "announce longer pauses with session.busy(max_s)"
+    )
+    return _end(state, hung, reason, moment)
+
+
+def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
+    """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
+    silent, joiners = state.awaiting, state.joiners
+    reason = f"did not prepare generation {under_way(state).generation} in time"
+    is_hurried = state.is_hurried
+    state = at_rest(state)
+    if is_hurried:
+        return replace(state, passed_over=state.passed_over | joiners), ()
+    lost = silent & (joiners | state.late)
+    state = replace(state, late=silent - lost)
+    return _end(state, lost, reason, moment) if lost else (state, ())
+
+
+def _entry_expired(state: Membership, moment: Moment) -> Outcome:
+    """Reform without the joiners that did not get in; blame an old member only if it is silent.
+
+    Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
+    has failed with nobody to blame, which may happen a few times.
+    """
+    busy_until_s = max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)
+    if busy_until_s > moment.now_s:
+        return replace(state, deadline_s=busy_until_s), ()
+    silent = state.awaiting - state.arrived
+    lost = silent & (outsiders(state) | state.late)
+    if not silent:
+        state = replace(state, failures=state.failures + 1)
+        is_hopeless = state.failures >= MAX_FAILURES
+        lost = state.awaiting if is_hopeless else state.awaiting & outsiders(state)
+    state = replace(state, late=silent - lost)
+    reason = f"did not enter generation {under_way(state).generation} in time"
+    return _end(state, lost, reason, moment) if lost else reform(state, moment)
+
+
+def outsiders(state: Membership) -> frozenset[ReplicaId]:
+    """Return the joiners that are not in yet, once a first generation has formed."""
+    return state.joiners if state.formed else NOBODY
+
+
+def _names(replicas: Iterable[ReplicaId]) -> str:
+    return ", ".join(sorted(replicas))

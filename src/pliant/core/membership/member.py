@@ -1,0 +1,439 @@
+"""One member's side of the membership protocol: what a worker knows and may do next.
+
+Owns the worker's half of DESIGN 5: which orders count, when a boundary is reached, what is sealed,
+what the member says about itself in metadata and headers.  Knows nothing of sockets, threads,
+tensors or time: the engine keeps one ``Member`` under a lock, and the explorer keeps several.
+
+    spare or member --Prepare--> prepared --built--> built --Switch--> ordered
+    ordered --all named the number in one step's metadata, or no generation yet--> entering
+    any --Reform--> entering            (older generations are sealed)
+    entering --headers, resolve, state--> entered        (or broken: wait for a Reform)
+
+Every function takes the value and returns the next one; those that cause something return it
+beside the value.  News of an older generation or incarnation is stale and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pliant.core.errors import TransitionError
+from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
+from pliant.core.membership.resolve import NO_STEP, Header, Resolution
+from pliant.core.values import (
+    FIRST_LINEAGE,
+    NO_GENERATION,
+    NO_INCARNATION,
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    ReplicaId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Build the groups of ``order`` on a background thread; report the result to this module."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Never wait for, or look at, a group or build of this generation again."""
+
+    generation: Generation
+
+
+Task = Build | Abandon | Prepared | Refused | Broken | Registered
+"""What a transition causes: work for the engine, or an event to send to the coordinator."""
+
+Outcome = tuple["Member", tuple[Task, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Everything one worker knows about its membership; a plain value, safe to log."""
+
+    replica: ReplicaId
+
+    incarnation: Incarnation = NO_INCARNATION
+    """Newest coordinator heard of; commands of an older one are refused (R3)."""
+
+    lineage: Lineage = FIRST_LINEAGE
+
+    committed: int = 0
+    """Number of committed steps.  Counts the moment of decision: the optimizer runs after it."""
+
+    made_by: Generation = NO_GENERATION
+    """Generation that made the last commit."""
+
+    calls: int = 0
+    """Finished ``steps()`` calls."""
+
+    has_state: bool = False
+    """False for a joiner, and again from being told to receive until the last digest matched."""
+
+    leaving: bool = False
+    """Crossed a boundary that left it behind; waits for Release."""
+
+    stopping: bool = False
+    """Was told to stop; says so in the next metadata."""
+
+    current: Generation = NO_GENERATION
+    """Generation it is in; 0: none entered yet."""
+
+    sealed: Generation = NO_GENERATION
+    """Highest Reform accepted: nothing of an older generation is looked at any more (R13)."""
+
+    prepared: Order | None = None
+    """Newest Prepare that is neither entered nor given up."""
+
+    ordered: Order | None = None
+    """``prepared``, once its Switch has arrived: it ends only by completion or Reform (R7)."""
+
+    reform: Order | None = None
+    """Reform accepted and not yet entered."""
+
+    built: bool = False
+    """The groups of ``reform``, else of ``prepared``, are built and not known to be broken."""
+
+    vote: tuple[int, Generation] | None = None
+    """(step, generation) of which it holds the complete reduced result, uncommitted."""
+
+    broken: bool = False
+    """A collective of ``current`` failed here; only a Reform helps."""
+
+
+# --- commands of the coordinator ---------------------------------------------------
+
+
+def on_prepare(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
+    """Start to build ``order``, or answer at once when it leaves this member behind.
+
+    A newer attempt takes the place of an older one unless that one's Switch has arrived.  The
+    same order again repeats the answer.
+    """
+    if _is_old(member, incarnation):
+        return member, ()
+    member = replace(member, incarnation=incarnation)
+    if member.prepared is not None and order.generation == member.prepared.generation:
+        return member, _prepared(member, order.generation) if member.built else ()
+    if (
+        member.leaving
+        or member.ordered is not None
+        or member.reform is not None
+        or order.generation <= newest(member)
+    ):
+        return member, ()
+    older = _abandon(member.prepared)
+    leaver = member.replica not in order.replicas
+    member = replace(member, prepared=order, built=leaver)
+    return member, older + (
+        _prepared(member, order.generation) if leaver else (Build(order=order),)
+    )
+
+
+def on_switch(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
+    """Remember that the prepared order is to be entered at the boundary."""
+    if _is_old(member, incarnation):
+        return member, ()
+    member = replace(member, incarnation=incarnation)
+    if member.prepared is None or member.prepared.generation != order.generation:
+        return member, ()
+    return replace(member, ordered=order), ()
+
+
+def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
+    """Seal every older generation and build ``order`` now.
+
+    A joiner that holds no state and is not in ``order`` is a spare again.
+
+    The caller stops waiting for any collective of an abandoned generation at once.  A vote is
+    kept: it is what the header will say.
+    """
+    if _is_old(member, incarnation):
+        return member, ()
+    member = replace(member, incarnation=incarnation)
+    if member.leaving or order.generation <= newest(member):
+        return member, ()
+    older = _abandon(member.prepared) + _abandon(member.reform)
+    if member.replica not in order.replicas:
+        if member.has_state:
+            return member, ()
+        return _spare_again(member, order.generation), older
+    if member.current:
+        older += (Abandon(generation=member.current),)
+    member = replace(
+        member,
+        sealed=order.generation,
+        reform=order,
+        prepared=None,
+        ordered=None,
+        built=False,
+        broken=member.current != NO_GENERATION,
+    )
+    return member, (*older, Build(order=order))
+
+
+def on_roll_call(
+    member: Member, incarnation: Incarnation, *, spare: Spare | None, finished: bool
+) -> Outcome:
+    """Answer a new coordinator, and obey no older one from here on (R3, R4).
+
+    Args:
+        member: the value as it is when the answer is written: nothing may be lost in between.
+        incarnation: the coordinator's.
+        spare: what this worker said when it last waited in ``steps()``; None: it has not yet.
+        finished: whether it has said Finished.
+    """
+    if _is_old(member, incarnation):
+        return member, ()
+    member = replace(member, incarnation=incarnation)
+    return member, (registration(member, spare=spare, finished=finished),)
+
+
+def registration(member: Member, *, spare: Spare | None, finished: bool) -> Registered:
+    """Return where this member stands.
+
+    An accepted Reform has sealed ``current``: that group is as good as broken.
+    """
+    return Registered(
+        replica=member.replica,
+        asked_by=member.incarnation,
+        lineage=member.lineage,
+        committed=member.committed if member.has_state else 0,
+        calls=member.calls,
+        has_state=member.has_state,
+        current=member.current,
+        prepared=_number(member.prepared),
+        ordered=_number(member.ordered),
+        broken=member.broken or is_sealed(member, member.current),
+        leaving=member.leaving,
+        finished=finished,
+        spare=spare,
+    )
+
+
+def _spare_again(member: Member, sealed: Generation) -> Member:
+    """Return a joiner that the members go on without, to be asked again."""
+    return replace(member, sealed=sealed, prepared=None, ordered=None, reform=None, built=False)
+
+
+# --- what the engine reports --------------------------------------------------------
+
+
+def on_built(member: Member, generation: Generation) -> Outcome:
+    """Take note that the groups of ``generation`` are built; stale if that is not awaited."""
+    order = entering(member)
+    if order is None or order.generation != generation or member.built:
+        return member, ()
+    member = replace(member, built=True)
+    return member, () if member.reform is not None else _prepared(member, generation)
+
+
+def on_build_failed(member: Member, generation: Generation, reason: str) -> Outcome:
+    """Say that ``generation`` cannot be built here; it takes a new number to try again.
+
+    Nobody is blamed, not even by a joiner: mostly another member has died.
+    """
+    order = entering(member)
+    if order is None or order.generation != generation or member.built:
+        return member, ()
+    if member.reform is not None:
+        return member, (Broken(replica=member.replica, generation=generation, reason=reason),)
+    refused = Refused(
+        replica=member.replica,
+        generation=generation,
+        reason=reason,
+        joiner=False,
+    )
+    return replace(member, prepared=None), (Abandon(generation=generation), refused)
+
+
+def on_broken(member: Member, generation: Generation, reason: str) -> Outcome:
+    """Take note that a group failed: the current one, or the one to be entered.
+
+    Either way the coordinator hears of it once.  The member names no generation in its metadata
+    any more if the group that it was ready to enter is the broken one (R7).
+    """
+    told = (Broken(replica=member.replica, generation=generation, reason=reason),)
+    if generation < member.sealed:
+        return member, ()
+    if generation == member.current:
+        return (member, ()) if member.broken else (replace(member, broken=True), told)
+    order = entering(member)
+    if order is None or order.generation != generation or not member.built:
+        return member, ()
+    return replace(member, built=False), told
+
+
+# --- steps ----------------------------------------------------------------------------
+
+
+def is_sealed(member: Member, generation: Generation) -> bool:
+    """Whether a completion in ``generation`` comes too late to be looked at (R13)."""
+    return generation < member.sealed
+
+
+def voted(member: Member, step: int) -> Member:
+    """Record the complete reduced result of ``step``; call before issuing the metadata (R14).
+
+    Raises:
+        TransitionError: the current generation is sealed, ask ``is_sealed`` first; or the step is
+            not the next one.
+    """
+    if (
+        is_sealed(member, member.current)
+        or step != member.committed
+        or not (member.has_state and member.current)
+    ):
+        raise TransitionError(phase=f"committed={member.committed}", event=f"vote for step {step}")
+    return replace(member, vote=(step, member.current))
+
+
+def committed(member: Member, generation: Generation) -> Member:
+    """Commit the step voted for: its metadata exchange completed in ``generation``.
+
+    Call under the lock, at the completion and before the optimizer runs.
+
+    Raises:
+        TransitionError: the generation is sealed or was not voted in; ask ``is_sealed`` first.
+    """
+    if is_sealed(member, generation) or member.vote != (member.committed, generation):
+        raise TransitionError(phase=f"sealed={member.sealed}", event=f"commit in {generation}")
+    return _commit_vote(member)
+
+
+def ready_number(member: Member) -> Generation:
+    """Return the generation this member is ready to enter, for its metadata; 0 for none (R7)."""
+    if member.ordered is None or not member.built or member.broken or member.reform is not None:
+        return NO_GENERATION
+    return member.ordered.generation
+
+
+def boundary(member: Member, numbers: Sequence[Generation]) -> Generation:
+    """Return the generation to enter now, from all members' numbers of one completed metadata.
+
+    0 unless all named the same one.  What a member has learned since it wrote its own number does
+    not count: the others have crossed.
+    """
+    number = numbers[0] if numbers else NO_GENERATION
+    if any(other != number for other in numbers) or member.ordered is None:
+        return NO_GENERATION
+    return number if number == member.ordered.generation else NO_GENERATION
+
+
+# --- entering a generation ---------------------------------------------------------------
+
+
+def entering(member: Member) -> Order | None:
+    """Return the order whose groups are being built or waited for: the Reform first."""
+    return member.reform if member.reform is not None else member.prepared
+
+
+def header(member: Member) -> Header:
+    """Return what this member says of itself in the header exchange."""
+    if not member.has_state:
+        return Header(
+            lineage=member.lineage,
+            committed=0,
+            made_by=NO_GENERATION,
+            has_state=False,
+            calls=member.calls,
+        )
+    step, generation = member.vote if member.vote is not None else (NO_STEP, NO_GENERATION)
+    return Header(
+        lineage=member.lineage,
+        committed=member.committed,
+        made_by=member.made_by,
+        vote_step=step,
+        vote_generation=generation,
+        has_state=True,
+        calls=member.calls,
+    )
+
+
+def resolved(member: Member, resolution: Resolution, replica_rank: int) -> Member:
+    """Take this member's part of a resolution; call under the lock, before acting on it.
+
+    One that commits does so under the generation of its vote; one that redoes the step forgets
+    its vote; one that receives holds no state until ``received``.  The origin of a restore receives
+    from storage.
+    """
+    if replica_rank in resolution.commits:
+        return _commit_vote(member)
+    if replica_rank in resolution.survivors and resolution.restore is None:
+        return replace(member, vote=None, has_state=True)
+    return replace(member, vote=None, has_state=False)
+
+
+def received(member: Member, resolution: Resolution) -> Member:
+    """Hold the state: the digest of the last chunk, or of what was loaded, matched (R8, R20)."""
+    return replace(
+        member,
+        lineage=resolution.lineage,
+        committed=resolution.committed,
+        made_by=resolution.made_by,
+        calls=resolution.calls,
+        has_state=True,
+        vote=None,
+    )
+
+
+def entered(member: Member, order: Order) -> Member:
+    """Be in ``order``: headers agreed, state held.  The caller tells Switched.
+
+    Raises:
+        TransitionError: a newer Reform was accepted meanwhile, or no state is held.
+    """
+    if is_sealed(member, order.generation) or not member.has_state:
+        raise TransitionError(phase=f"sealed={member.sealed}", event=f"enter {order.generation}")
+    return replace(
+        member,
+        current=order.generation,
+        prepared=None,
+        ordered=None,
+        reform=None,
+        built=False,
+        broken=False,
+    )
+
+
+def left(member: Member) -> Member:
+    """Be a leaver that has crossed: it takes part in nothing more and waits for Release."""
+    return replace(member, leaving=True, prepared=None, ordered=None, built=False)
+
+
+def newest(member: Member) -> Generation:
+    """Return the highest generation this member has acted on."""
+    known = (order.generation for order in (member.prepared, member.reform) if order is not None)
+    return max(member.current, member.sealed, *known, key=int)
+
+
+# --- helpers ---------------------------------------------------------------------------
+
+
+def _is_old(member: Member, incarnation: Incarnation) -> bool:
+    return incarnation < member.incarnation
+
+
+def _prepared(member: Member, generation: Generation) -> tuple[Task, ...]:
+    return (Prepared(replica=member.replica, generation=generation),)
+
+
+def _number(order: Order | None) -> Generation:
+    return NO_GENERATION if order is None else order.generation
+
+
+def _abandon(order: Order | None) -> tuple[Task, ...]:
+    return () if order is None else (Abandon(generation=order.generation),)
+
+
+def _commit_vote(member: Member) -> Member:
+    if member.vote is None or member.vote[0] != member.committed:
+        raise TransitionError(phase=f"committed={member.committed}", event=f"commit {member.vote}")
+    step, generation = member.vote
+    return replace(member, committed=step + 1, made_by=generation, vote=None, has_state=True)

@@ -1,0 +1,332 @@
+"""Membership of one job: who trains together, and how that set changes.
+
+Owns the value behind the coordinator's half of the protocol, and what can be read off it.  The
+moves that change it are in ``attempts`` (plan, lose, tick) and ``hearing`` (what workers say).
+None of them chooses *which* replicas to add or let go (the controller does) or knows of nodes,
+processes, sockets, torch or the wall clock.
+
+    EMPTY --plan--> PREPARING --all Prepared: Switch--> SWITCHING --all Switched--> STEADY
+                       ^  |                                |  |                        |
+                       |  +--joiner lost, late, refused,   |  +--any member lost,      |
+                       |     or the plan changed: a new    |     Broken, or late        |
+                       |     number, or back to rest       v                           |
+                       |                               REFORMING <----member lost, ----+
+                       |                                |   |  ^      or Broken        |
+                       |                 all Switched   |   |  +--lost, late, Broken    |
+                       +-----plan------- STEADY <-------+   +--nobody left: LOST        |
+                       +-------------------------------------plan----------------------+
+
+From LOST a restore leads back to EMPTY, in a new lineage (``restoring``).  A new coordinator starts
+from what the register tells (``restart``).
+
+A Broken waits ``grace_s`` for the exit report that mostly explains it, then everybody reforms.
+Silence past a deadline is a loss, so there is one failure path instead of two.  News of an older
+attempt is stale: dropped, counted, never an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pliant.core.commands import Command
+from pliant.core.errors import ConfigError, TransitionError
+from pliant.core.events import (
+    Broken,
+    Busy,
+    Finished,
+    Prepared,
+    Progressed,
+    PublishAsked,
+    Refused,
+    Registered,
+    Saved,
+    Spare,
+    Switched,
+    Unrestorable,
+    WorkerEvent,
+)
+from pliant.core.table import Table
+from pliant.core.values import (
+    FIRST_LINEAGE,
+    NO_GENERATION,
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    Register,
+    ReplicaId,
+    Restore,
+    Seat,
+)
+
+NOBODY: frozenset[ReplicaId] = frozenset()
+NEVER = float("inf")
+
+
+class Phase(StrEnum):
+    """Where the membership is in a change."""
+
+    EMPTY = "empty"
+    """No Switch was ever sent in this lineage, so that nobody can hold state of it yet."""
+
+    STEADY = "steady"
+    PREPARING = "preparing"
+    SWITCHING = "switching"
+    REFORMING = "reforming"
+
+    LOST = "lost"
+    """Nobody is left of a generation that had state: only a restore helps, in a new lineage."""
+
+
+HEARD: dict[Phase, frozenset[type[WorkerEvent]]] = {
+    Phase.EMPTY: frozenset({Spare, Progressed, Busy}),
+    Phase.STEADY: frozenset({Spare, Progressed, Busy, Broken, Finished}),
+    Phase.PREPARING: frozenset({Spare, Progressed, Busy, Broken, Finished, Prepared, Refused}),
+    Phase.SWITCHING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
+    Phase.REFORMING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
+    Phase.LOST: frozenset({Spare, Progressed, Busy}),
+}
+"""What each phase listens to; anything else is stale there.  A picture and a test read this."""
+
+
+ALWAYS_HEARD: frozenset[type[WorkerEvent]] = frozenset(
+    {Registered, Unrestorable, PublishAsked, Saved}
+)
+"""What the controller acts on, whatever the phase; here no more than signs of life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long each phase may wait before silence counts as loss.  All in seconds."""
+
+    prepare_s: float = 60.0
+    """Building groups beside training takes milliseconds; a script that compiles can starve it."""
+
+    step_s: float = 600.0
+    """From Switch until all members have reached the boundary: one step, tail included."""
+
+    reform_s: float = 300.0
+    """From Reform until all members are there: the rest of a micro-batch, which may compile its
+    kernels, or of a tail."""
+
+    switch_s: float = 120.0
+    """From there until all are in: headers and state transfer."""
+
+    hang_s: float = 1800.0
+    """Without a committed step for so long, a member that others wait for and that waits for nobody
+    is hung.  As long as torch lets a collective of gloo wait; Busy allows for more."""
+
+    register_s: float = 20.0
+    """From the start of a new coordinator until the members of the newest generation have said
+    where they stand.  Agents look for a lost coordinator for 10 s; theirs is the longest way."""
+
+    grace_s: float = 0.1
+    """From a Broken until everybody reforms: time for the exit report of whoever died."""
+
+    heartbeat_s: float = 10.0
+    """Silence that ends a replica.  Heartbeats come twice a second, from a thread that needs the
+    interpreter lock now and then; Busy allows for more.  If no event at all came for half of it,
+    it was the coordinator that slept: then everyone has another quarter to report."""
+
+    retry_s: float = 0.5
+    """Pause after an attempt that failed with nobody to drop; grows with each in a row."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not value > 0:
+                raise ConfigError(f"{name} must be > 0 seconds, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What every transition needs besides the state."""
+
+    now_s: float
+    """Monotonic seconds; must not run backwards between calls."""
+
+    timeouts: Timeouts
+
+    min_replicas: int
+    """With fewer members a generation holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """The last sign of life of one replica."""
+
+    silent_at_s: float
+    """When silence turns into loss."""
+
+    busy_until_s: float = 0.0
+    """Until when it asked not to be taken for hung."""
+
+    committed: int = 0
+
+    waiting: Generation = NO_GENERATION
+    """In which generation it said last that it waits for the other members."""
+
+
+NO_SPARES: Table[ReplicaId, Spare] = Table()
+NO_PULSES: Table[ReplicaId, Pulse] = Table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Everything needed to decide the next move; a plain value, safe to log."""
+
+    incarnation: Incarnation
+    lineage: Lineage = FIRST_LINEAGE
+    restore: Restore | None = None
+    """The newest restore: what this lineage began from, if it is not the first."""
+
+    phase: Phase = Phase.EMPTY
+
+    issued: Generation = NO_GENERATION
+    """Highest number issued, for Prepare or otherwise.  Never reused."""
+
+    formed: Generation = NO_GENERATION
+    """Last generation that all its members reported to be in."""
+
+    recorded: Order | None = None
+    """The newest Switch or Reform."""
+
+    gone: frozenset[ReplicaId] = NOBODY
+    """Members of ``recorded`` that are known to be lost."""
+
+    attempt: Order | None = None
+    """What is being prepared; None outside PREPARING."""
+
+    joiners: frozenset[ReplicaId] = NOBODY
+    """New members of the attempt, or of ``recorded`` until they report to be in it."""
+
+    leavers: frozenset[ReplicaId] = NOBODY
+    """Who the attempt, or ``recorded``, leaves behind; empty once they are released."""
+
+    awaiting: frozenset[ReplicaId] = NOBODY
+    """Whose answer the phase still needs."""
+
+    arrived: frozenset[ReplicaId] = NOBODY
+    """Of the awaited, those who say that they themselves wait for the others."""
+
+    deadline_s: float = NEVER
+    """When waiting for ``awaiting`` ends."""
+
+    hung_at_s: float = NEVER
+    """When members that train are looked at because no step was committed."""
+
+    is_hurried: bool = False
+    """The deadline of this attempt was cut short for a leaver: being late is no fault."""
+
+    reform_at_s: float = NEVER
+    """When everybody reforms because of a Broken that no known loss explains."""
+
+    broken: Generation = NO_GENERATION
+    """Highest generation reported broken."""
+
+    late: frozenset[ReplicaId] = NOBODY
+    """Old members that let the previous attempt pass in silence."""
+
+    passed_over: frozenset[ReplicaId] = NOBODY
+    """Joiners that were too slow for a leaver in a hurry; asked again after the next change."""
+
+    failures: int = 0
+    """Attempts that failed in a row without a loss."""
+
+    retry_at_s: float = 0.0
+    """No new attempt before this."""
+
+    spares: Table[ReplicaId, Spare] = NO_SPARES
+    """Who waits to join, joiners of a running attempt included."""
+
+    pulses: Table[ReplicaId, Pulse] = NO_PULSES
+    """One entry for everyone who has ever reported and is not lost."""
+
+    calls: int = 0
+    """Finished ``steps()`` calls of the members."""
+
+    committed: int = 0
+    """Highest number of committed steps that anyone reported."""
+
+    finished: frozenset[ReplicaId] = NOBODY
+    """Members that have done the last step."""
+
+    stale: int = 0
+    """Messages dropped because they came too late."""
+
+
+Outcome = tuple[Membership, tuple[Command, ...]]
+
+
+# --- reading the state --------------------------------------------------------------
+
+
+def members(state: Membership) -> tuple[ReplicaId, ...]:
+    """Return the members of the recorded generation that are not lost, in rank order."""
+    if state.recorded is None:
+        return ()
+    return tuple(r for r in state.recorded.replicas if r not in state.gone)
+
+
+def is_finished(state: Membership) -> bool:
+    """Whether everyone left who takes part in the training has done the last step.
+
+    A joiner that the last boundary left outside is not waited for.  Switched precedes Finished on
+    the way here, so a boundary that was crossed is known.
+    """
+    present = set(members(state))
+    crossed = state.recorded is not None and len(state.awaiting) < len(present)
+    if state.phase in (Phase.SWITCHING, Phase.REFORMING) and state.formed and not crossed:
+        present -= state.joiners
+    return bool(present) and present <= state.finished
+
+
+def register(state: Membership) -> Register:
+    """Return what must be durable before the commands of this state are sent (R2)."""
+    recorded = state.phase is not Phase.PREPARING
+    return Register(
+        incarnation=state.incarnation,
+        number=state.issued,
+        lineage=state.lineage,
+        newest=state.recorded,
+        joiners=tuple(sorted(state.joiners)) if recorded else (),
+        leavers=tuple(sorted(state.leavers)) if recorded else (),
+        restore=state.restore,
+    )
+
+
+def next_deadline_s(state: Membership) -> float:
+    """Return when ``tick`` will next have something to do, if nothing else happens."""
+    pulse_s = min((pulse.silent_at_s for pulse in state.pulses.values()), default=NEVER)
+    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, pulse_s)
+
+
+def under_way(state: Membership) -> Order:
+    """Return the attempt that is being prepared, else the newest Switch or Reform."""
+    order = state.attempt or state.recorded
+    if order is None:
+        raise TransitionError(phase=state.phase, event="no generation was ever ordered")
+    return order
+
+
+def seats(state: Membership) -> tuple[Seat, ...]:
+    """Return the seats of ``members``."""
+    if state.recorded is None:
+        return ()
+    return tuple(seat for seat in state.recorded.members if seat.replica not in state.gone)
+
+
+def at_rest(state: Membership) -> Membership:
+    """Return the state with the running attempt given up; its number is burned."""
+    return replace(
+        state,
+        phase=Phase.STEADY if state.recorded is not None else Phase.EMPTY,
+        attempt=None,
+        joiners=NOBODY,
+        leavers=NOBODY,
+        awaiting=NOBODY,
+        arrived=NOBODY,
+        deadline_s=NEVER,
+        is_hurried=False,
+    )

@@ -1,0 +1,263 @@
+"""What the workers of a job say, and what it does to the membership.
+
+Owns which news counts and which is stale.  What follows from it is in ``attempts``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from pliant.core.commands import Command, Dismiss, Release
+from pliant.core.events import (
+    Broken,
+    Busy,
+    Finished,
+    Prepared,
+    Progressed,
+    PublishAsked,
+    Refused,
+    Registered,
+    Saved,
+    Spare,
+    Switched,
+    Unrestorable,
+    WorkerEvent,
+)
+from pliant.core.membership.changes import (
+    attempt_failed,
+    fall_through,
+    forget,
+    lose,
+    outsiders,
+    set_aside,
+    switch,
+)
+from pliant.core.membership.state import (
+    ALWAYS_HEARD,
+    HEARD,
+    NEVER,
+    NOBODY,
+    Membership,
+    Moment,
+    Outcome,
+    Phase,
+    Pulse,
+    at_rest,
+    members,
+    under_way,
+)
+from pliant.core.values import NO_GENERATION, Generation, ReplicaId
+
+
+def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
+    """Apply what a worker said; return the next state and the commands it causes.
+
+    Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
+    is named by a Dismiss among the commands.
+    """
+    if not isinstance(event, Refused):  # which a survivor may send about a joiner
+        state = _alive(state, event.replica, moment)
+    if type(event) not in HEARD[state.phase] | ALWAYS_HEARD:
+        return _stale(state)
+    match event:
+        case Spare():
+            return _on_spare(state, event)
+        case Prepared():
+            return _on_prepared(state, event, moment)
+        case Refused():
+            return _on_refused(state, event, moment)
+        case Switched():
+            return _on_switched(state, event, moment)
+        case Broken():
+            return _on_broken(state, event, moment)
+        case Progressed():
+            return _on_progressed(state, event, moment)
+        case Busy(replica=replica, max_s=max_s):
+            pulse = state.pulses[replica]
+            pulse = replace(pulse, busy_until_s=moment.now_s + max_s)
+            return _alive(
+                replace(state, pulses=state.pulses.put(replica, pulse)), replica, moment
+            ), ()
+        case Finished():
+            return _on_finished(state, event)
+        case Registered() | Unrestorable() | PublishAsked() | Saved():
+            return state, ()  # a sign of life; what else it means is for the controller
+        case _:
+            assert_never(event)
+
+
+def _alive(state: Membership, replica: ReplicaId, moment: Moment) -> Membership:
+    """Start the replica's silence anew; what it asked for with Busy lasts."""
+    pulse = state.pulses.get(replica)
+    busy_until_s = pulse.busy_until_s if pulse else 0.0
+    silent_at_s = max(moment.now_s, busy_until_s) + moment.timeouts.heartbeat_s
+    if pulse is None:
+        pulse = Pulse(silent_at_s=silent_at_s)
+    else:
+        pulse = replace(pulse, silent_at_s=silent_at_s)
+    return replace(state, pulses=state.pulses.put(replica, pulse))
+
+
+def _stale(state: Membership) -> Outcome:
+    return replace(state, stale=state.stale + 1), ()
+
+
+def _on_spare(state: Membership, event: Spare) -> Outcome:
+    if event.replica in members(state) or event.replica in state.leavers:
+        known = state.spares.get(event.replica)
+        if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
+            state = replace(state, spares=state.spares.put(event.replica, event))
+        return _stale(state)
+    state = replace(state, spares=state.spares.put(event.replica, event))
+    if state.phase is Phase.LOST:  # where it is to go depends on what will be restored
+        return state, ()
+    return state, fall_through(state, (event.replica,))
+
+
+def _on_prepared(state: Membership, event: Prepared, moment: Moment) -> Outcome:
+    if state.attempt is None or event.generation != state.attempt.generation:
+        # Late, but not silent: it must not count towards a loss.
+        return _stale(replace(state, late=state.late - {event.replica}))
+    awaiting = state.awaiting - {event.replica}
+    state = replace(state, awaiting=awaiting, late=state.late - {event.replica})
+    return (state, ()) if awaiting else switch(state, moment)
+
+
+def _on_refused(state: Membership, event: Refused, moment: Moment) -> Outcome:
+    order = state.attempt or state.recorded
+    if order is None or event.generation != order.generation:
+        return _stale(state)
+    if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
+        if state.attempt is not None and event.replica not in state.joiners:
+            return attempt_failed(state, moment)
+        if event.calls:
+            return _on_late_for_call(state, event, moment)
+        state, commands = lose(state, frozenset({event.replica}), moment)
+        return state, (Dismiss(to=(event.replica,), reason=event.reason), *commands)
+    if event.joiner:
+        return _stale(state)
+    if state.attempt is not None:
+        return attempt_failed(state, moment)
+    return _reform_soon(state, event.generation, moment)
+
+
+def _on_late_for_call(state: Membership, event: Refused, moment: Moment) -> Outcome:
+    """The members had come to another ``steps()`` call by the time they met this joiner."""
+    if event.replica not in state.joiners:
+        return _stale(state)
+    state = replace(state, calls=max(state.calls, event.calls))
+    return set_aside(state, event.replica, moment)
+
+
+def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
+    if (
+        state.recorded is None
+        or event.generation != state.recorded.generation
+        or event.replica not in state.awaiting
+    ):
+        # Of an abandoned generation, but whoever was in it holds state: it is no joiner any more.
+        known = replace(state, late=state.late - {event.replica})
+        return _stale(replace(known, joiners=known.joiners - {event.replica}))
+    state = replace(
+        state,
+        awaiting=state.awaiting - {event.replica},
+        joiners=state.joiners - {event.replica},
+        late=state.late - {event.replica},
+        spares=state.spares.drop(event.replica),
+        committed=max(state.committed, event.step),
+    )
+    state = _at_boundary(state, moment)
+    # The survivors hold the state in the new generation: nobody needs a leaver any more (R9).
+    release: tuple[Command, ...] = ()
+    if state.leavers and state.awaiting <= state.joiners:
+        release = (Release(to=tuple(sorted(state.leavers))),)
+        state = replace(forget(state, state.leavers), leavers=NOBODY)
+    if state.awaiting:
+        return state, release
+    return _formed(state, moment), release
+
+
+def _formed(state: Membership, moment: Moment) -> Membership:
+    order = under_way(state)
+    formed = order.generation
+    return replace(
+        state,
+        phase=Phase.STEADY,
+        formed=formed,
+        arrived=NOBODY,
+        late=NOBODY,
+        passed_over=NOBODY,
+        failures=0,
+        deadline_s=NEVER,
+        hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
+        reform_at_s=state.reform_at_s if state.broken >= formed else NEVER,
+    )
+
+
+def _on_broken(state: Membership, event: Broken, moment: Moment) -> Outcome:
+    if state.attempt is not None and event.generation == state.attempt.generation:
+        return attempt_failed(state, moment)
+    known = state.recorded is not None and (
+        event.replica in members(state) or event.replica in state.leavers
+    )
+    if not known or event.generation < state.formed:
+        return _stale(state)
+    if state.phase is Phase.REFORMING and event.generation < under_way(state).generation:
+        return _stale(state)  # the Reform under way is the answer to it
+    return _reform_soon(state, event.generation, moment)
+
+
+def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> Outcome:
+    """Reform with everybody unless a loss is reported within the grace; prepare nothing else."""
+    state = at_rest(state) if state.attempt is not None else state
+    return replace(
+        state,
+        broken=max(state.broken, generation, key=int),
+        reform_at_s=min(state.reform_at_s, moment.now_s + moment.timeouts.grace_s),
+    ), ()
+
+
+def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outcome:
+    replica = event.replica
+    pulse = state.pulses[replica]
+    committed = max(pulse.committed, event.committed)
+    if (committed, event.waiting) != (pulse.committed, pulse.waiting):
+        pulse = replace(pulse, committed=committed, waiting=event.waiting)
+        state = replace(state, pulses=state.pulses.put(replica, pulse))
+    if committed > state.committed:
+        state = replace(state, committed=committed)
+        if state.hung_at_s != NEVER:
+            state = replace(state, hung_at_s=moment.now_s + moment.timeouts.hang_s)
+    newest = state.recorded.generation if state.recorded else NO_GENERATION
+    is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
+    if is_entering and event.waiting == newest and replica in state.awaiting:
+        state = _at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
+    if event.calls <= state.calls or replica not in members(state) or replica in state.joiners:
+        return state, ()
+    return _next_call(replace(state, calls=event.calls))
+
+
+def _at_boundary(state: Membership, moment: Moment) -> Membership:
+    """Once every old member is there, those that are not in have ``switch_s``."""
+    if state.awaiting - state.arrived - outsiders(state):
+        return state
+    return replace(state, deadline_s=min(state.deadline_s, moment.now_s + moment.timeouts.switch_s))
+
+
+def _next_call(state: Membership) -> Outcome:
+    """The members are in another ``steps()`` call: joiners must follow before they can join."""
+    if state.attempt is not None and state.joiners:
+        state = at_rest(state)
+    return state, fall_through(state, state.spares)
+
+
+def _on_finished(state: Membership, event: Finished) -> Outcome:
+    if event.replica not in members(state):
+        return _stale(state)
+    state = replace(
+        state,
+        finished=state.finished | {event.replica},
+        committed=max(state.committed, event.committed),
+    )
+    return (at_rest(state) if state.attempt is not None else state), ()

@@ -1,0 +1,1 @@
+"""How many replicas a job should have, and when that may change."""

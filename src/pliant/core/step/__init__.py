@@ -1,0 +1,1 @@
+"""What one step consists of: slots, samples and seeds."""

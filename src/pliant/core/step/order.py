@@ -1,0 +1,54 @@
+"""The order of samples in an epoch: a seeded permutation that needs no memory.
+
+Owns the map from a position of the epoch to a sample.  Must not know datasets, slots or replicas.
+
+A Feistel network over two unequal digits: write the position as ``(left, right)`` in a grid just
+large enough for ``size``, then in turn add a keyed hash of one digit to the other, modulo that
+digit's base.  Each round can be undone, so the grid is permuted; a result outside ``size`` goes
+through again (cycle walking), which happens to less than one position in ``sqrt(size)``, so
+positions below ``size`` are permuted among themselves.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import isqrt
+
+from pliant.core.step import seeds
+
+Key = tuple[tuple[int, int], ...]
+"""One pair of 64-bit numbers for every two rounds."""
+
+_ODD = 0xD6E8FEB86659FD93  # multiplier of the rrmxmx family: two rounds of it avalanche 64 bits
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+@lru_cache(maxsize=64)
+def key(seed: int, epoch: int) -> Key:
+    """Return the key of one epoch's order."""
+    numbers = seeds.keys("order", seed, epoch)
+    return tuple(zip(numbers[0:6:2], numbers[1:6:2], strict=True))
+
+
+def permute(position: int, *, size: int, key: Key) -> int:
+    """Return the sample at ``position`` (both in ``0..size-1``) in the order chosen by ``key``.
+
+    Runs once per sample, hence without helpers: about 3 us.
+
+    Raises:
+        IndexError: the position is outside the epoch.
+    """
+    if not 0 <= position < size:
+        raise IndexError(f"position {position} is outside an epoch of {size} samples")
+    width = isqrt(size - 1) + 1
+    height = -(-size // width)
+    while True:
+        left, right = divmod(position, width)
+        for first, second in key:
+            mixed = (right ^ first) * _ODD & _MASK
+            left = (left + ((mixed ^ mixed >> 32) * _ODD >> 32)) % height
+            mixed = (left ^ second) * _ODD & _MASK
+            right = (right + ((mixed ^ mixed >> 32) * _ODD >> 32)) % width
+        position = left * width + right
+        if position < size:
+            return position

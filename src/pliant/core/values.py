@@ -1,0 +1,178 @@
+"""The nouns every room shares: identifiers, orders and the register.
+
+Frozen values only.  Nothing here decides anything; nothing here does I/O.
+
+``committed`` is always a *number of committed steps*.  Step numbers count from 0, so step ``s``
+is the one that takes ``committed`` from ``s`` to ``s + 1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+from pliant.core.policy.fields import Policy
+
+ReplicaId = NewType("ReplicaId", str)
+"""Name of one replica, ``r1``, ``r2``, ...  A replacement gets a new one; none is used twice."""
+
+NodeId = NewType("NodeId", str)
+"""Name of a machine."""
+
+JobId = NewType("JobId", str)
+"""Name of one training run, however often it is resized."""
+
+Generation = NewType("Generation", int)
+"""Number of one attempt at a fixed membership.  Grows; never reused, even if it fails.  0: none."""
+
+Incarnation = NewType("Incarnation", int)
+"""Number of one life of a coordinator.  Commands of an older one are refused."""
+
+Lineage = NewType("Lineage", int)
+"""Number of one history of committed steps; a restore opens a new one."""
+
+NO_GENERATION = Generation(0)
+NO_INCARNATION = Incarnation(0)
+NO_LINEAGE = Lineage(0)
+FIRST_LINEAGE = Lineage(1)
+
+NO_CHECKPOINT = ""
+"""Name of the checkpoint that a history begins from if it begins at step 0 once more."""
+
+
+# --- what is on storage -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A published checkpoint that a worker has seen on storage."""
+
+    name: str
+    committed: int
+    lineage: Lineage
+    """The history it was taken from."""
+
+    calls: int = 0
+    """Finished ``steps()`` calls of those who took it: where a script must be to load it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """One beginning of a new history from a checkpoint (R20)."""
+
+    checkpoint: str
+    """Its name; ``NO_CHECKPOINT``: the origin's initial state."""
+
+    committed: int
+    """The step that comes next: where the new history leaves the old one."""
+
+    lineage: Lineage
+    """The new history."""
+
+
+# --- what a generation is -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One member of an order; its index in the order is its replica_rank."""
+
+    replica: ReplicaId
+
+    endpoint: str
+    """``host:port`` of the store this member serves, for whichever generation it hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One attempt at a fixed membership, as Prepare, Switch and Reform carry it."""
+
+    generation: Generation
+
+    members: tuple[Seat, ...]
+    """In replica_rank order: survivors first, then joiners."""
+
+    host: ReplicaId
+    """The member whose store is the rendezvous of this generation."""
+
+    origin: ReplicaId | None = None
+    """Whose initial state counts if *no* member holds state.
+
+    Set until a first generation of this lineage has formed, None ever after: from then on a
+    generation without a holder of state is a lost run, not a fresh one.
+    """
+
+    restore: Restore | None = None
+    """What the origin loads in place of its initial state; set and unset together with it."""
+
+    hold: bool = False
+    """Form, but do not train: there are fewer members than ``minReplicas``."""
+
+    @property
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        """Names of the members in replica_rank order."""
+        return tuple(seat.replica for seat in self.members)
+
+
+class StopKind(StrEnum):
+    """What someone who wants a job to stop has in mind."""
+
+    STOP = "stop"
+    SUSPEND = "suspend"
+    """It is to go on later: a checkpoint is written first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """The coordinator's durable record (R1).
+
+    Write-ahead: written by compare-and-swap and confirmed *before* any command that came with it
+    is sent.  A conflict means that another coordinator has taken over.
+    """
+
+    incarnation: Incarnation
+
+    number: Generation
+    """Highest generation number ever issued, for Prepare or otherwise."""
+
+    lineage: Lineage
+
+    newest: Order | None = None
+    """The newest Switch or Reform: the recorded generation.  None before the first."""
+
+    joiners: tuple[ReplicaId, ...] = ()
+    """Members of ``newest`` that were not members of the generation before it."""
+
+    leavers: tuple[ReplicaId, ...] = ()
+    """Replicas that ``newest`` leaves behind; no later Reform may contain one."""
+
+    restore: Restore | None = None
+    """The newest restore, kept for ever after."""
+
+    named: int = 0
+    """Replicas ever named: ``r1`` to ``r<named>``.  No later coordinator uses one again."""
+
+    wished: int | None = None
+    """The size that someone asked for last."""
+
+    policy: Policy | None = None
+    """What someone has set while the job ran; None: nobody has."""
+
+    policy_given: Policy | None = None
+    """What it took the place of.  Whoever starts the job with another policy wants that one."""
+
+    num_changes: int = 0
+    """Voluntary changes that may still hold the next one back, and how many followed each other:
+    a new coordinator takes them for made at its start."""
+
+    backoff_level: int = 0
+
+    has_checkpoints: bool = False
+    """Somebody has seen a checkpoint of this job, or published one."""
+
+    homes: tuple[tuple[ReplicaId, NodeId], ...] = ()
+    """Where the members of ``newest`` run: an agent of that node knows if one has ended."""
+
+    stop: StopKind | None = None
+    """Somebody has asked the members of ``newest`` to stop."""

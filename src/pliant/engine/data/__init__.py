@@ -1,0 +1,1 @@
+"""Which samples and which random numbers each slot has."""

@@ -1,0 +1,322 @@
+"""Data: which samples each slot holds, and how they get here.
+
+Owns the order of samples (``Schedule``: step and slot to positions and samples) and the loader
+that fetches slots ahead through the stock DataLoader (``SlotLoader``).  Must not know who owns
+what or why it changed: it is told which slots will be wanted, in order.
+
+The loader has one endless iterator over all epochs.  What it fetched is kept by (step, slot), so
+prefetched slots survive a change of ownership if they are still wanted; what nobody wants any
+more is dropped when its step is over.  The sampler is asked for a request whenever a loader
+worker is free; when it has none, it gives ``None``, which costs a worker nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+
+from pliant.core.errors import ConfigError, UsageError
+from pliant.core.step import order
+from pliant.engine.data import randomness
+from pliant.engine.data.packing import pack, unpack
+
+Collate = Callable[[list[Any]], Any]
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Samples(Protocol):
+    """A map-style dataset: of torch, of a library that has its own, or a list or tensor."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
+
+
+class BatchRequest(NamedTuple):
+    """One slot's worth of samples."""
+
+    step: int
+    slot: int
+    epoch: int
+    positions: range
+    samples: tuple[int, ...]
+
+
+class Fetched(NamedTuple):
+    """What a request brought."""
+
+    request: BatchRequest
+    batch: Any
+    num_items: int
+    is_packed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Which samples every slot of every step holds; a function of these numbers alone."""
+
+    size: int
+    """Samples of the dataset."""
+
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    shuffle: bool
+    drop_last: bool
+
+    def __post_init__(self) -> None:
+        if self.size < self.global_batch_size:
+            raise ConfigError(
+                f"the dataset has {self.size} samples, fewer than one global batch of "
+                f"global_batch_size={self.global_batch_size}; give it more, or a smaller batch"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one pass over the data; the last may be short unless ``drop_last``."""
+        full, rest = divmod(self.size, self.global_batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def epoch(self, step: int) -> int:
+        """Return the pass over the data that ``step`` belongs to, from 0."""
+        return step // self.steps_per_epoch
+
+    def num_samples(self, step: int) -> int:
+        """Return how many samples ``step`` consumes."""
+        start = step % self.steps_per_epoch * self.global_batch_size
+        return min(self.global_batch_size, self.size - start)
+
+    def request(self, step: int, slot: int) -> BatchRequest | None:
+        """Return what ``slot`` of ``step`` holds; None if it lies behind a short last batch."""
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
+        start = step_of_epoch * self.global_batch_size + slot * self.micro_batch_size
+        positions = range(start, min(start + self.micro_batch_size, self.size))
+        if not positions:
+            return None
+        if not self.shuffle:
+            return BatchRequest(step, slot, epoch, positions, tuple(positions))
+        key = order.key(self.seed, epoch)
+        samples = tuple(order.permute(at, size=self.size, key=key) for at in positions)
+        return BatchRequest(step, slot, epoch, positions, samples)
+
+
+class SlotLoader:
+    """Fetches slots, ahead of need where loader workers are asked for."""
+
+    def __init__(
+        self,
+        dataset: Samples,
+        schedule: Schedule,
+        *,
+        num_slots: int,
+        collate_fn: Collate | None,
+        num_workers: int,
+    ) -> None:
+        self._schedule = schedule
+        self._num_slots = num_slots
+        self._plan: Iterator[BatchRequest] = iter(())
+        self._in_flight: set[tuple[int, int]] = set()
+        self._ready: dict[tuple[int, int], Fetched] = {}
+        slots = _Slots(dataset, schedule.seed, collate_fn or default_collate)
+        self._loader = DataLoader(
+            slots,
+            batch_size=None,
+            sampler=_Requests(self._next_request),
+            num_workers=num_workers,
+            collate_fn=cast("Collate", _unchanged),
+            worker_init_fn=_LoaderWorker(os.getpid(), slots) if num_workers else None,
+            generator=torch.Generator(),  # else making the iterator draws from the default one
+            multiprocessing_context="fork" if num_workers else None,
+            prefetch_factor=2 if num_workers else None,
+        )
+        self._iterator: Iterator[Fetched | None] | None = None
+
+    def open(self) -> None:
+        """Start the loader workers; before the first process group is connected."""
+        self._iterator = iter(self._loader)
+
+    def want(self, step: int, slots: Sequence[int]) -> None:
+        """From now on ask for these slots of ``step``, then of the steps after it."""
+        self._plan = self._requests(step, tuple(slots))
+
+    def take(self, request: BatchRequest) -> Any:
+        """Return the batch of a wanted slot; waits for it if it is not here yet.
+
+        Raises:
+            UsageError: the dataset did not return one item for each index.
+        """
+        key = request.step, request.slot
+        if self._iterator is None:
+            raise RuntimeError("the loader was not opened")
+        while key not in self._ready:
+            try:
+                fetched = next(self._iterator)
+            except StopIteration as error:  # from an endless iterator: it would end the user's loop
+                raise RuntimeError("the dataset or collate_fn raised StopIteration") from error
+            if fetched is not None:
+                found = fetched.request.step, fetched.request.slot
+                self._in_flight.discard(found)
+                self._ready[found] = fetched
+        fetched = self._ready.pop(key)
+        if fetched.num_items != len(request.samples):
+            raise UsageError(
+                f"the dataset's __getitems__ returned {fetched.num_items} items for "
+                f"{len(request.samples)} indices; return one for each"
+            )
+        return unpack(fetched.batch) if fetched.is_packed else fetched.batch
+
+    def forget(self, before: int) -> None:
+        """Drop what was fetched for steps before this one."""
+        for key in [key for key in self._ready if key[0] < before]:
+            del self._ready[key]
+
+    def close(self) -> None:
+        """End the loader workers."""
+        self._ready.clear()
+        iterator, self._iterator = self._iterator, None
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None:  # dropping the iterator does the same, but only when collected
+            shutdown()
+
+    def _requests(self, step: int, slots: tuple[int, ...]) -> Iterator[BatchRequest]:
+        while True:
+            for slot in slots:
+                request = self._schedule.request(step, slot)
+                if request is not None:
+                    yield request
+            step += 1
+
+    def _next_request(self) -> BatchRequest | None:
+        for request in islice(self._plan, 2 * self._num_slots):
+            key = request.step, request.slot
+            if key not in self._in_flight and key not in self._ready:
+                self._in_flight.add(key)
+                return request
+        return None
+
+
+class _Requests(Sampler["BatchRequest | None"]):
+    """The sampler: asks for the next request each time a loader worker is free."""
+
+    def __init__(self, next_request: Callable[[], BatchRequest | None]) -> None:
+        self._next_request = next_request
+
+    def __iter__(self) -> Iterator[BatchRequest | None]:
+        while True:
+            yield self._next_request()
+
+
+class _Slots(Dataset["Fetched | None"]):
+    """The user's dataset, fetched a slot at a time with the random numbers of that slot."""
+
+    def __init__(self, dataset: Samples, seed: int, collate_fn: Collate) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._collate_fn = collate_fn
+        self._fetch_all = getattr(dataset, "__getitems__", None)
+
+    def check(self) -> None:
+        """Warn if the dataset draws random numbers that cannot be seeded."""
+        warn_if_random(self._dataset, self._seed)
+
+    def __getitem__(self, request: BatchRequest | None) -> Fetched | None:
+        if request is None:
+            return None
+        if self._fetch_all is not None:
+            randomness.seed_collate(self._seed, request.step, request.slot)
+            items = self._fetch_all(list(request.samples))
+        else:
+            items = []
+            for position, sample in zip(request.positions, request.samples, strict=True):
+                randomness.seed_item(self._seed, request.epoch, position)
+                items.append(self._dataset[sample])
+            randomness.seed_collate(self._seed, request.step, request.slot)
+        batch = self._collate_fn(items)
+        if torch.utils.data.get_worker_info() is None:
+            return Fetched(request, batch, len(items), is_packed=False)
+        return Fetched(request, pack(batch), len(items), is_packed=True)
+
+
+class _LoaderWorker:
+    """Makes a loader worker die with its worker, however that one ends; the first checks the data.
+
+    Not the worker itself: what a dataset opens at its first item, the loader workers would share,
+    and two of them would read from one place in one file.
+    """
+
+    def __init__(self, parent: int, slots: _Slots) -> None:
+        self._parent = parent
+        self._slots = slots
+
+    def __call__(self, worker: int) -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._parent:  # it died before the line above
+            os._exit(0)
+        if worker == 0:
+            self._slots.check()
+
+
+def check_dataset(dataset: object) -> int:
+    """Return the dataset's length.
+
+    Raises:
+        ConfigError: it is not map-style: no length, or items only in its own order.
+    """
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            "dataset must be map-style (__len__ and __getitem__): its samples are fetched by index"
+        )
+    try:
+        return len(cast("Sized", dataset))
+    except TypeError as error:
+        raise ConfigError("dataset must have a length (__len__)") from error
+
+
+def warn_if_random(dataset: Any, seed: int) -> None:
+    """Fetch one item twice with the same random numbers, and warn if it differs.
+
+    A generator of the dataset's own cannot be reseeded: its draws depend on who fetched what.
+    """
+    with randomness.preserved():
+        randomness.seed_item(seed, 0, 0)
+        first = dataset[0]
+        randomness.seed_item(seed, 0, 0)
+        again = dataset[0]
+    if not _is_same(first, again):
+        warnings.warn(
+            f"{type(dataset).__name__}[0] gave two different items although torch, numpy and "
+            "random were seeded alike: results will depend on which replica fetches what. Draw "
+            "random numbers from the global generators, not from one of the dataset's own.",
+            stacklevel=4,
+        )
+
+
+def _is_same(first: Any, again: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return isinstance(again, torch.Tensor) and torch.equal(
+            torch.nan_to_num(first), torch.nan_to_num(again)
+        )
+    if isinstance(first, dict):
+        return first.keys() == again.keys() and all(_is_same(first[k], again[k]) for k in first)
+    if isinstance(first, tuple | list):
+        return len(first) == len(again) and all(map(_is_same, first, again))
+    if hasattr(first, "tobytes"):  # numpy
+        return bool(first.tobytes() == again.tobytes())
+    if isinstance(first, str | bytes | int | float | bool):
+        return first == again or (first != first and again != again)  # nan
+    return True  # an object of the user's: nothing can be said
+
+
+def _unchanged(fetched: Fetched | None) -> Fetched | None:
+    return fetched

@@ -1,0 +1,89 @@
+"""Random numbers: every place where some are drawn has a seed of its own.
+
+Owns the seeding of torch, numpy and ``random`` from coordinates (DESIGN 4.1), so that what is
+drawn depends on where in the data and in the step it is drawn, never on which process does it,
+how often, or what was drawn before.  Must not know datasets, slots' content or replicas.
+
+    before each ``__getitem__``          (seed, epoch, position)
+    ``collate_fn`` and ``__getitems__``  (seed, step, slot)
+    each slot's forward                  (seed, step, slot)
+    head and tail of a step              (seed, step)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from pliant.core.errors import ConfigError
+from pliant.core.step import seeds
+
+_chosen: int | None = None
+
+
+def seed(value: int) -> None:
+    """Seed torch, numpy and ``random``; a Session that follows takes ``value`` as its seed.
+
+    Call it before the model is built: ``pliant.seed(1)``.
+    """
+    global _chosen  # the generators it seeds are global too
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"seed must be an integer of at least 0, got {value!r}")
+    _chosen = value
+    torch.manual_seed(value)
+    np.random.seed(value % (1 << 32))
+    random.seed(value)
+
+
+def chosen_seed() -> int:
+    """Return what was last given to ``seed``; 0 if it was never called."""
+    return 0 if _chosen is None else _chosen
+
+
+def seed_item(seed_: int, epoch: int, position: int) -> None:
+    """Seed for ``dataset[...]`` of the sample at ``position`` of ``epoch``."""
+    reseed(seeds.mix("item", seed_, epoch, position))
+
+
+def seed_collate(seed_: int, step: int, slot: int) -> None:
+    """Seed for the collate function of a slot."""
+    reseed(seeds.mix("collate", seed_, step, slot))
+
+
+def seed_slot(seed_: int, step: int, slot: int) -> None:
+    """Seed for the forward and backward of a slot."""
+    reseed(seeds.mix("slot", seed_, step, slot))
+
+
+def seed_head(seed_: int, step: int) -> None:
+    """Seed for the user's code before the first micro-batch of a step."""
+    reseed(seeds.mix("head", seed_, step))
+
+
+def seed_tail(seed_: int, step: int) -> None:
+    """Seed for the user's code after the last micro-batch of a step."""
+    reseed(seeds.mix("tail", seed_, step))
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Leave the three generators as they were before the block."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def reseed(number: int) -> None:
+    """Seed the three generators with one number."""
+    # The default generator directly: torch.manual_seed is 70 times slower.
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)

@@ -1,0 +1,306 @@
+"""Slots: computes the micro-batches that this replica owns, one at a time.
+
+Owns one attempt at a step, from the first slot to the launch of the last bucket: where each slot
+starts (data, random numbers, buffers), what its backward gives, and in which order buckets are
+handed over.  Must not know how they are reduced, when the step commits, or why an attempt is
+given up and begun again.
+
+Beside the gradients one float64 vector per slot goes through the same tree (``Extras``): all that
+the commit needs travels in buckets, so that a vote stands for a complete result (R14).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.core.step.batching import Node
+from pliant.engine import probe
+from pliant.engine.data import randomness
+from pliant.engine.data.ledger import Ledger
+from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
+from pliant.engine.reduce.accumulate import GradientSums, Position, ValueSums, positions
+from pliant.engine.state.buffers import BufferRules
+
+Launch = Callable[[int, list[torch.Tensor]], None]
+
+_LOSS, _WEIGHT, _COMPUTED, _INVALID, _PRESENCE = range(5)
+
+
+def extras_width(num_parameters: int, buffers: BufferRules) -> int:
+    """Return how many float64 values every slot sends beside its gradients."""
+    return _PRESENCE + num_parameters + buffers.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What travels beside the gradients, added up over all slots of a step."""
+
+    values: torch.Tensor
+    num_parameters: int
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the step."""
+        return float(self.values[_WEIGHT])
+
+    @property
+    def loss(self) -> float:
+        """Weighted mean of the losses; nan if no slot was computed."""
+        return float(self.values[_LOSS]) / self.weight if self.weight else math.nan
+
+    @property
+    def num_computed(self) -> int:
+        """Number of slots with a backward."""
+        return int(self.values[_COMPUTED])
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether some replica's sums are wrong: nobody may commit this attempt."""
+        return bool(self.values[_INVALID])
+
+    @property
+    def presence(self) -> list[bool]:
+        """Which parameters any slot touched, by their place in the buckets."""
+        part = self.values[_PRESENCE : _PRESENCE + self.num_parameters]
+        return [bool(count) for count in part.tolist()]
+
+    @property
+    def buffers(self) -> torch.Tensor:
+        """The sum of the buffers' changes."""
+        return self.values[_PRESENCE + self.num_parameters :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at one step, as this replica sees it."""
+
+    step: int
+    nodes: tuple[Node, ...]
+    """The maximal subtrees it owns; in fast mode one node over all its slots."""
+
+    lineage: int
+    generation: int
+    launch: Launch
+    lent: Sequence[Sequence[torch.Tensor]] = ()
+    """Flat buffers by bucket in which to add up; see ``GradientSums.begin``."""
+
+
+class Scaler(Protocol):
+    """The part of a gradient scaler that a backward needs."""
+
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the loss to run backward on."""
+
+
+class _OpenSlot:
+    """The slot that the user's code is computing now."""
+
+    __slots__ = ("loss", "position", "request", "weight")
+
+    def __init__(self, position: Position, request: BatchRequest) -> None:
+        self.position = position
+        self.request = request
+        self.weight = 0.0
+        self.loss: float | None = None
+        """None: no backward so far, or one of weight 0."""
+
+
+class Slots:
+    """Hands out the slots of one attempt after another; see the module's text."""
+
+    def __init__(
+        self,
+        *,
+        sums: GradientSums,
+        num_parameters: int,
+        buffers: BufferRules,
+        schedule: Schedule,
+        loader: SlotLoader,
+        ledger: Ledger,
+        scaler: Scaler | None,
+    ) -> None:
+        self._sums = sums
+        self._num_parameters = num_parameters
+        self._extras = ValueSums(extras_width(num_parameters, buffers))
+        self._buffers = buffers
+        self._schedule = schedule
+        self._loader = loader
+        self._ledger = ledger
+        self._scaler = scaler
+        self._attempt: Attempt | None = None
+        self._left: list[Position] = []
+        self._open: _OpenSlot | None = None
+        self._has_backward = False
+        self._ready: list[bool] = []
+        self._launched = 0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the user's code is computing a slot."""
+        return self._open is not None
+
+    def begin(self, attempt: Attempt) -> None:
+        """Start an attempt at a step; what is left of an earlier one is given up."""
+        self._attempt = attempt
+        self._open = None
+        self._left = positions(attempt.nodes)
+        self._ready = [False] * self._sums.num_buckets
+        self._launched = 0
+        self._buffers.begin()
+        self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
+        self._extras.begin(len(attempt.nodes))
+        self._loader.want(attempt.step, [position.slot for position in self._left])
+
+    def next(self) -> tuple[Any] | None:
+        """Close the open slot and open the next; return its batch in a tuple, None at the end.
+
+        When the last slot is closed, every bucket has been launched.
+        """
+        attempt = self._current()
+        self._close()
+        while self._left:
+            position = self._left.pop(0)
+            request = self._schedule.request(attempt.step, position.slot)
+            self._sums.open(
+                merges=position.merges,
+                part=position.part,
+                is_last_of_part=position.is_last_of_part,
+                is_last=position.is_last,
+            )
+            if request is not None:
+                return (self._enter(position, request),)
+            self._end(position, None)
+        attempt.launch(self._sums.num_buckets, self._extras.partials())
+        return None
+
+    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+        """Run the open slot's one backward."""
+        slot = self._open
+        if slot is None:
+            raise UsageError("step.backward was called outside of the loop over the step")
+        if self._has_backward:
+            raise UsageError(
+                "step.backward was called twice for one micro-batch; add the losses, call it once"
+            )
+        weight = _checked_weight(weight, len(slot.request.samples))
+        _check_loss(loss)
+        self._has_backward = True
+        if weight == 0.0:
+            return
+        slot.weight = weight
+        root = loss if self._scaler is None else self._scaler.scale(loss)
+        with torch.autocast(loss.device.type, enabled=False):
+            self._sums.capture(
+                lambda: torch.autograd.backward(root),
+                weight / self._schedule.micro_batch_size,
+            )
+        slot.loss = float(loss.detach())
+
+    def give_up(self) -> None:
+        """Forget this attempt; buffers have their values of the step's start again."""
+        if self._attempt is not None:
+            self._buffers.rewind()
+            self._end_attempt()
+
+    def commit(self, extras: Extras) -> None:
+        """Move the buffers by what the whole step changed, and forget the attempt."""
+        self._buffers.commit(extras.buffers, extras.num_computed)
+        self._loader.forget(before=self._current().step)
+        self._end_attempt()
+
+    def forget_buffers(self) -> None:
+        """Use new flat buffers from now on: an abandoned group may still touch the present ones."""
+        self._sums.forget_buffers()
+
+    def _end_attempt(self) -> None:
+        self._attempt = None
+        self._open = None
+        self._left = []
+        self._sums.release()
+
+    def _current(self) -> Attempt:
+        if self._attempt is None:
+            raise RuntimeError("no attempt at a step was begun")
+        return self._attempt
+
+    def _enter(self, position: Position, request: BatchRequest) -> Any:
+        """Prepare data, buffers and random numbers of a slot, then hand it to the user."""
+        probe.at("micro_batch", request.step)
+        batch = self._loader.take(request)
+        self._buffers.rewind()
+        self._open = _OpenSlot(position, request)
+        self._has_backward = False
+        randomness.seed_slot(self._schedule.seed, request.step, request.slot)
+        return batch
+
+    def _close(self) -> None:
+        slot, self._open = self._open, None
+        if slot is None:
+            return
+        if slot.weight and slot.loss is None:
+            raise UsageError(
+                "the backward of a micro-batch failed and the script went on; a part of its "
+                "gradients is added already. Let the error end the script"
+            )
+        attempt = self._current()
+        self._ledger.slot(
+            lineage=attempt.lineage,
+            step=attempt.step,
+            generation=attempt.generation,
+            slot=slot.request.slot,
+            ids=slot.request.samples,
+        )
+        self._end(slot.position, slot)
+
+    @torch.no_grad()
+    def _end(self, position: Position, slot: _OpenSlot | None) -> None:
+        """Add the slot's leaves: its own, or absent ones."""
+        present = self._sums.close()
+        values = None
+        if slot is not None and slot.loss is not None:
+            values = torch.zeros(extras_width(self._num_parameters, self._buffers)).double()
+            values[_LOSS] = slot.loss * slot.weight
+            values[_WEIGHT] = slot.weight
+            values[_COMPUTED] = 1.0
+            values[_INVALID] = float(self._sums.is_invalid)
+            values[[_PRESENCE + number for number in present]] = 1.0
+            buffers = values[_PRESENCE + self._num_parameters :]
+            self._buffers.write_changes(buffers, position.slot)
+        self._extras.push(
+            values,
+            merges=position.merges,
+            part=position.part,
+            is_last_of_part=position.is_last_of_part,
+        )
+
+    def _on_ready(self, bucket: int) -> None:
+        """Launch in a fixed order: replicas may differ in which bucket is complete first."""
+        self._ready[bucket] = True
+        while self._launched < len(self._ready) and self._ready[self._launched]:
+            attempt = self._current()
+            probe.at("bucket", attempt.step)
+            attempt.launch(self._launched, self._sums.partials(self._launched))
+            self._launched += 1
+
+
+def _checked_weight(weight: float | None, samples: int) -> float:
+    if weight is None:
+        return float(samples)
+    value = float(weight)
+    if not math.isfinite(value) or value < 0.0:
+        raise UsageError(f"weight must be finite and at least 0, got {weight!r}")
+    return value
+
+
+def _check_loss(loss: torch.Tensor) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise UsageError(f"step.backward takes the mean loss, a tensor of one element, got {got}")
+    if not loss.requires_grad:
+        raise UsageError("the loss does not depend on any parameter that requires a gradient")

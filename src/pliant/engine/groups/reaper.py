@@ -1,0 +1,105 @@
+"""Undertaker: destroys groups in the background, one after another.
+
+Owns the last part of a group's life, when nobody looks at it any more: destroying one takes
+about 10 ms once its sockets are cut, and its whole time-out where they are not.  Must not know
+why a group ended.
+
+A group that ended well waits for a grace period first, because a slower member may still read
+what this one has sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from heapq import heappop, heappush
+from typing import Protocol
+
+_AGAIN_S = 0.1
+"""When to look again at a group whose communication thread still runs."""
+
+GRACE_S = 2.0
+"""How long a retired group keeps its connections; longer than a member is behind another."""
+
+
+class Remains(Protocol):
+    """What is left of a group."""
+
+    def destroy(self) -> bool:
+        """Free threads, sockets and memory; may block.  False: not possible yet, try again."""
+        ...
+
+
+_Task = tuple[float, int, bool, Remains]
+"""When (monotonic seconds), serial number, whether it was abandoned, what."""
+
+
+class GroupReaper:
+    """One background thread and the groups that wait for it."""
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._serial = itertools.count()
+        self._changed = threading.Condition()
+        self._abandoned = 0
+        self._retired = 0
+        self._thread: threading.Thread | None = None
+
+    def bury(self, remains: Remains, *, grace_s: float | None = None) -> None:
+        """Destroy ``remains`` in the background; returns at once.
+
+        Args:
+            remains: of a group.
+            grace_s: for a retired group; an abandoned one has none.
+        """
+        is_abandoned = grace_s is None
+        with self._changed:
+            self._count(1, is_abandoned=is_abandoned)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="undertaker", daemon=True)
+                self._thread.start()
+        due_at = time.monotonic() + (grace_s or 0.0)
+        self._arrivals.put((due_at, next(self._serial), is_abandoned, remains))
+
+    @property
+    def unburied(self) -> int:
+        """Groups not destroyed yet, those in their grace period included."""
+        with self._changed:
+            return self._abandoned + self._retired
+
+    def wait_until_below(self, limit: int, *, deadline_s: float) -> bool:
+        """Wait until fewer than ``limit`` abandoned groups are left; False after ``deadline_s``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._abandoned < limit, deadline_s)
+
+    def _work(self) -> None:
+        waiting: list[_Task] = []
+        while True:
+            wait_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
+            try:
+                heappush(waiting, self._arrivals.get(timeout=wait_s))
+            except queue.Empty:
+                self._attend(waiting)
+
+    def _attend(self, waiting: list[_Task]) -> None:
+        """Destroy what is due first."""
+        _, serial, is_abandoned, remains = heappop(waiting)
+        if not remains.destroy():
+            heappush(waiting, (time.monotonic() + _AGAIN_S, serial, is_abandoned, remains))
+            return
+        del remains
+        with self._changed:
+            self._count(-1, is_abandoned=is_abandoned)
+            self._changed.notify_all()
+
+    def _count(self, change: int, *, is_abandoned: bool) -> None:
+        if is_abandoned:
+            self._abandoned += change
+        else:
+            self._retired += change
+
+
+UNDERTAKER = GroupReaper()
+"""The one of this process.  A fork child must not use its parent's: groups start after the fork."""

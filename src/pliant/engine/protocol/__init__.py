@@ -1,0 +1,1 @@
+"""This worker's runtime of the membership protocol."""

@@ -1,0 +1,107 @@
+"""Office: what a writer of checkpoints asks and tells (``durable.Office``), alone and in a job.
+
+Owns the way of its questions and news.  Must not know what a checkpoint is made of.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pliant.core.events import PublishAsked, Saved
+from pliant.core.values import Lineage
+from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.worker.reporter import Reporter
+from pliant.wire.messages import IntervalChosen, SaveFailed
+
+ASK_S = 2.0
+"""Between two times of asking: the coordinator may have been replaced meanwhile, in seconds."""
+
+ANSWER_S = 60.0
+"""Longest wait for the coordinator's leave to publish, in seconds."""
+
+
+class LoneOffice:
+    """Of a script that runs alone: nobody else decides."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
+        """Say yes: whoever holds the place of the checkpoints is the run."""
+        del name, committed, lineage
+        return True
+
+    def saved(
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+    ) -> None:
+        """Say nothing: the file is there to be seen."""
+
+    def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
+        """Write one line."""
+        again = "" if retry_s is None else f"; trying again in {retry_s:g} s"
+        self._reporter.noted(f"no checkpoint after step {committed}: {reason}{again}")
+
+    def explained(self, reason: str) -> None:
+        """Write one line."""
+        self._reporter.noted(reason)
+
+    def noted(self, text: str) -> None:
+        """Write one line."""
+        self._reporter.noted(text)
+
+
+class WireOffice:
+    """Of a worker: asks the coordinator, which alone knows whether this history still counts."""
+
+    def __init__(self, keeper: ProtocolRuntime, reporter: Reporter) -> None:
+        self._keeper = keeper
+        self._reporter = reporter
+
+    def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
+        """Ask until there is an answer; False if there is none, or this replica is dismissed."""
+        question = PublishAsked(
+            replica=self._keeper.member.replica,
+            lineage=lineage,
+            committed=committed,
+            checkpoint=name,
+        )
+        deadline_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline_s:
+            self._keeper.tell(question)
+            if self._keeper.await_leave(name, ASK_S):
+                return True
+        return False
+
+    def saved(
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+    ) -> None:
+        """Tell the coordinator."""
+        self._keeper.tell(
+            Saved(
+                replica=self._keeper.member.replica,
+                lineage=lineage,
+                committed=committed,
+                checkpoint=name,
+                calls=calls,
+                seconds=seconds,
+            )
+        )
+
+    def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
+        """Tell people, and that the job is to end if ``retry_s`` is None."""
+        self._keeper.note(
+            SaveFailed(
+                replica=self._keeper.member.replica,
+                committed=committed,
+                reason=reason,
+                retry_s=retry_s,
+            )
+        )
+
+    def explained(self, reason: str) -> None:
+        """Tell people."""
+        self._keeper.note(IntervalChosen(replica=self._keeper.member.replica, reason=reason))
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence."""
+        self._reporter.noted(text)

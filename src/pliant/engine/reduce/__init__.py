@@ -1,0 +1,1 @@
+"""Adding up gradients along the tree: buckets, partial sums, exchange."""

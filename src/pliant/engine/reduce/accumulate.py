@@ -1,0 +1,417 @@
+"""Accumulate: one replica's sums of slot gradients, along the tree.
+
+Owns the leaves of a step from the moment autograd has finished one until the partial sums lie in
+flat buffers.  Must not know sessions, groups, the protocol, or what happens to the sums.
+
+    hook of a parameter --leaf--> its stack --merges of this visit--> ... --last--> flat buffer
+
+Every parameter has a stack of sums of its own and merges by binary counting as soon as its leaf
+exists, while the leaf is still in the cache (measured: 0.98 of plain accumulation, against 1.02
+for merging at the end of a slot).  The outermost sum of a part lies in the flat buffer that is
+sent from its first merge on, so that later merges into it are in place (measured: 0.95 of writing
+it there at the last merge, and one gradient copy less).  An absent leaf counts as +0.0, always,
+so that -0.0 + absent gives +0.0 whether the two meet here or on another replica: the bits are a
+function of the number of slots alone.
+
+A captured leaf is never written to: autograd may give two parameters views of one storage (the
+two addends of ``a.view(n) + b.view(n)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.core.step.batching import Node, merge_plan
+from pliant.engine.reduce.buckets import Bucket, BucketEntry, Layout
+
+_Value = TypeVar("_Value")
+
+BucketReady = Callable[[int], None]
+
+
+class _Stack:
+    """Sums of one tensor; the innermost ones are the newest."""
+
+    __slots__ = ("_owned", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: list[torch.Tensor | None] = []
+        self._owned: list[bool] = []
+
+    def clear(self) -> None:
+        self._sums.clear()
+        self._owned.clear()
+
+    def push(
+        self,
+        leaf: torch.Tensor | None,
+        *,
+        owned: bool,
+        merges: int,
+        out: torch.Tensor,
+        is_last: bool,
+    ) -> None:
+        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last."""
+        for _ in range(merges):
+            left, left_owned = self._sums.pop(), self._owned.pop()
+            leaf, owned = _add(left, left_owned, leaf, owned, None if self._sums else out)
+        if not is_last:
+            self._sums.append(leaf)
+            self._owned.append(owned)
+        elif leaf is None:
+            out.zero_()
+        elif leaf is not out:
+            out.copy_(leaf)
+
+
+def _add(
+    left: torch.Tensor | None,
+    left_owned: bool,
+    right: torch.Tensor | None,
+    right_owned: bool,
+    out: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, bool]:
+    """Return left + right, in ``out`` if given, else in an owned operand, else in a new tensor."""
+    if left is None and right is None:
+        return None, True
+    target = out
+    if target is None:
+        target = left if left_owned and left is not None else right if right_owned else None
+    if left is None or right is None:
+        only = right if left is None else left
+        return torch.add(only, 0.0, out=target), True  # type: ignore[arg-type]  # one is there
+    return torch.add(left, right, out=target), True
+
+
+class _Column:
+    """One parameter: where its leaves come from and where its sums go."""
+
+    __slots__ = (
+        "bucket",
+        "dtype",
+        "entry",
+        "fired",
+        "index",
+        "is_deferred",
+        "is_merged",
+        "is_tracked",
+        "outs",
+        "parameter",
+        "pending",
+        "stack",
+        "version",
+        "zeroed",
+    )
+
+    def __init__(
+        self, index: int, parameter: torch.nn.Parameter, bucket: Bucket, entry: BucketEntry
+    ) -> None:
+        self.index = index
+        self.parameter = parameter
+        self.bucket = bucket.index
+        self.dtype = bucket.dtype
+        self.entry = entry
+        self.stack = _Stack()
+        self.outs: list[torch.Tensor] = []
+        self.zeroed: list[bool] = []
+        self.fired = False
+        self.is_deferred = False
+        """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
+        self.is_merged = False
+        """Whether the open slot's leaf was merged when the hook fired."""
+        self.is_tracked = False
+        """Whether it required a gradient at the step's start."""
+        self.pending: torch.Tensor | None = None
+        self.version = 0
+        """Of its values at the step's start: it counts changes in place."""
+
+
+class GradientSums:
+    """Captures every parameter's gradient per slot and adds the slots up.
+
+    ``begin`` an attempt; per slot ``open``, any backward inside ``capturing``, ``close``; then
+    ``partials`` of each bucket.  ``forget_buffers`` after a group was abandoned that may still
+    read or write them.
+    """
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], layout: Layout) -> None:
+        self._buckets = layout.buckets[: layout.extras_index]
+        entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
+        self._columns = [
+            _Column(index, parameters[entry.name], bucket, entry)
+            for index, (bucket, entry) in enumerate(entries)
+        ]
+        self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
+        self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
+        self._lent: Sequence[Sequence[torch.Tensor]] = ()
+        """What was lent for the present flat buffers."""
+        self._tracked: list[_Column] = []
+        self._waiting = [0] * len(self._buckets)
+        self._on_ready: BucketReady = _nobody
+        self._is_capturing = False
+        self._merges = 0
+        self._part = 0
+        self._is_last_of_part = False
+        self._is_last = False
+        self._factor = 1.0
+        self.is_invalid = False
+        """A leaf grew after it had been added: this attempt's sums are wrong, do it again."""
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of buckets that hold parameters."""
+        return len(self._buckets)
+
+    def begin(
+        self,
+        num_partials: int,
+        on_ready: BucketReady | None = None,
+        lent: Sequence[Sequence[torch.Tensor]] = (),
+    ) -> None:
+        """Start an attempt at a step: forget all sums, follow ``requires_grad`` as it is now.
+
+        Args:
+            num_partials: partial sums that this replica will hold in the end.
+            on_ready: called during the last backward with each bucket whose sums are complete.
+            lent: flat buffers by bucket, in which others can read the sums; where there are none
+                this object has its own.
+        """
+        self.is_invalid = False
+        self._on_ready = on_ready or _nobody
+        self._provide_buffers(num_partials, lent)
+        self._tracked = []
+        self._waiting = [0] * len(self._buckets)
+        for column in self._columns:
+            column.stack.clear()
+            column.pending = None
+            column.parameter.grad = None
+            column.is_tracked = column.parameter.requires_grad
+            column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+            if column.is_tracked:
+                self._hook(column)
+                self._tracked.append(column)
+                self._waiting[column.bucket] += 1
+            else:
+                _zero_frozen(column)
+
+    def open(self, *, merges: int, part: int, is_last_of_part: bool, is_last: bool) -> None:
+        """Start a slot: how often to merge after its leaf, and which partial sum it belongs to."""
+        self._merges = merges
+        self._part = part
+        self._is_last_of_part = is_last_of_part
+        self._is_last = is_last
+        for column in self._tracked:
+            column.fired = column.is_merged = False
+        if is_last:
+            for bucket, waiting in enumerate(self._waiting):
+                if not waiting:  # every parameter of it is frozen
+                    self._on_ready(bucket)
+
+    def capture(self, backward: Callable[[], None], factor: float) -> None:
+        """Run a backward of the open slot and take its gradients, each times ``factor``."""
+        self._factor = factor
+        self._is_capturing = True
+        try:
+            backward()
+        finally:
+            self._is_capturing = False
+
+    @torch.no_grad()
+    def close(self) -> list[int]:
+        """End the slot: what did not fire is absent.  Return the numbers of those that fired.
+
+        A parameter's number is its place in the buckets, counted over all of them.
+        """
+        self._check_parameters()
+        present = []
+        for column in self._tracked:
+            if not column.fired:
+                self._push(column, None)
+                continue
+            present.append(column.index)
+            if column.is_deferred and not column.is_merged:
+                leaf, column.pending = column.pending, None
+                self._push(column, leaf)
+        return present
+
+    def _check_parameters(self) -> None:
+        """Refuse what would change the step's sums for those slots only that come later.
+
+        Raises:
+            UsageError: a parameter was frozen, unfrozen or written to since the step's start.
+        """
+        for column in self._columns:
+            if column.parameter.requires_grad is not column.is_tracked:
+                raise UsageError(
+                    f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
+                    "change it before that loop, or after it"
+                )
+            if column.parameter._version != column.version:  # noqa: SLF001
+                raise UsageError(
+                    f"the values of {column.entry.name!r} changed inside the loop over a step; "
+                    "change them before that loop, or after it"
+                )
+
+    def partials(self, bucket: int) -> list[torch.Tensor]:
+        """Return the flat partial sums of one bucket, in slot order."""
+        return self._flats[bucket]
+
+    def release(self) -> None:
+        """Drop what an unfinished attempt still holds, and the gradients."""
+        for column in self._columns:
+            column.stack.clear()
+            column.pending = None
+            column.parameter.grad = None
+
+    def forget_buffers(self) -> None:
+        """Never touch the present flat buffers again: an abandoned group may still use them."""
+        self._flats = [[] for _ in self._buckets]
+        self._lent = ()
+        for column in self._columns:
+            column.outs = []
+            column.zeroed = []
+
+    def unhook(self) -> None:
+        """Take the hooks out of the parameters."""
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
+
+    def _provide_buffers(self, num_partials: int, lent: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Use what is lent, or as many buffers of this object's own as are needed."""
+        if lent is self._lent and all(len(flats) == num_partials for flats in self._flats):
+            return
+        for bucket, flats in zip(self._buckets, self._flats, strict=True):
+            if self._lent and self._lent[bucket.index]:
+                flats.clear()
+            if lent and lent[bucket.index]:
+                flats[:] = lent[bucket.index]
+            del flats[num_partials:]
+            flats.extend(bucket.empty() for _ in range(num_partials - len(flats)))
+        self._lent = lent
+        for column in self._columns:
+            flats = self._flats[column.bucket]
+            column.outs = [column.entry.view(flat) for flat in flats]
+            column.zeroed = [False] * num_partials
+
+    def _hook(self, column: _Column) -> None:
+        key = id(column)
+        if key not in self._hooked:
+            self._hooked[key] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._take, column)
+            )
+
+    def _take(self, column: _Column, parameter: torch.Tensor) -> None:
+        """Take a finished gradient out of its parameter; runs inside backward."""
+        leaf, parameter.grad = parameter.grad, None
+        if not self._is_capturing:
+            raise UsageError(
+                "loss.backward() was called on the session's model; call step.backward(loss), "
+                "once per micro-batch"
+            )
+        if leaf is None or not column.is_tracked:
+            return  # ``close`` refuses a parameter that was unfrozen in between
+        if leaf.layout is not torch.strided:
+            raise UsageError(
+                f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
+                "supported (use sparse=False in the embedding)"
+            )
+        if column.is_merged:
+            column.is_deferred = True
+            self.is_invalid = True
+        elif column.is_deferred:
+            column.fired = True
+            column.pending = leaf if column.pending is None else column.pending + leaf
+        else:
+            column.fired = column.is_merged = True
+            self._push(column, leaf)
+
+    def _push(self, column: _Column, leaf: torch.Tensor | None) -> None:
+        owned = False
+        if leaf is not None:
+            if leaf.dtype is not column.dtype:
+                leaf, owned = leaf.to(column.dtype), True
+            if self._factor != 1.0:
+                leaf, owned = torch.mul(leaf, self._factor), True
+        column.zeroed[self._part] = False
+        column.stack.push(
+            leaf,
+            owned=owned,
+            merges=self._merges,
+            out=column.outs[self._part],
+            is_last=self._is_last_of_part,
+        )
+        if self._is_last:
+            self._waiting[column.bucket] -= 1
+            if not self._waiting[column.bucket]:
+                self._on_ready(column.bucket)
+
+
+class ValueSums:
+    """The same for one flat float64 vector per slot: loss, weights, presence, buffers."""
+
+    def __init__(self, numel: int) -> None:
+        self._numel = numel
+        self._stack = _Stack()
+        self._flats: list[torch.Tensor] = []
+
+    def begin(self, num_partials: int) -> None:
+        """Start an attempt at a step."""
+        self._stack.clear()
+        self._flats = [torch.empty(self._numel, dtype=torch.float64) for _ in range(num_partials)]
+
+    def push(
+        self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool
+    ) -> None:
+        """Add one slot's values; None for an absent slot."""
+        self._stack.push(
+            values, owned=True, merges=merges, out=self._flats[part], is_last=is_last_of_part
+        )
+
+    def partials(self) -> list[torch.Tensor]:
+        """Return the partial sums in slot order."""
+        return self._flats
+
+
+class Position:
+    """Where one slot stands in this replica's sums; computed from the tree."""
+
+    __slots__ = ("is_last", "is_last_of_part", "merges", "part", "slot")
+
+    def __init__(self, slot: int, merges: int, part: int, is_last_of_part: bool) -> None:
+        self.slot = slot
+        self.merges = merges
+        self.part = part
+        self.is_last_of_part = is_last_of_part
+        self.is_last = False
+
+
+def positions(nodes: Sequence[Node]) -> list[Position]:
+    """Return the slots of these maximal subtrees in the order in which to compute them."""
+    found: list[Position] = []
+    for part, node in enumerate(nodes):
+        visits = merge_plan(node)
+        found += [
+            Position(visit.slot, visit.merges, part, number == len(visits))
+            for number, visit in enumerate(visits, start=1)
+        ]
+    found[-1].is_last = True
+    return found
+
+
+def _zero_frozen(column: _Column) -> None:
+    """Make a frozen parameter's part of the flat buffers +0.0, once."""
+    for part, out in enumerate(column.outs):
+        if not column.zeroed[part]:
+            out.zero_()
+            column.zeroed[part] = True
+
+
+def _nobody(bucket: int) -> None:
+    """Tell nobody that a bucket is ready."""
+    del bucket

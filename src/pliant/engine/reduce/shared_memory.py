@@ -1,0 +1,193 @@
+"""Shared: reduce buckets by reading the partial sums where they lie, in the members' windows.
+
+Owns where partials and shards lie in a window, and when which of them may be read and written.
+Must not know how windows are made, autograd, what a slot is.
+
+The partials are added up in the window from the start, so nothing is copied to send it:
+
+    own partials complete -> MEETING 1 -> fold own shard from everybody's partials, write it to the
+    reduced buffer and to the own window -> MEETING 2 -> copy the others' shards -> look at marks
+
+    two members, at most three partials: fold everything into the reduced buffer between the
+    meetings, which costs less than the second copy
+
+A meeting is the smallest collective of the group: a member that dies breaks it within
+milliseconds, as any other.  The result is complete in private memory before anybody votes.  What
+may be overwritten when, within a generation:
+
+    a partial, by the next step      ``finish`` has returned, so all were in meeting 2: all folded
+    a shard, by the next step        after meeting 1, to which nobody comes who still copies
+
+Between generations the marks of the windows stand guard; see ``engine.reduce.windows``.
+
+Memory of a member, in gradients: its partials, which replace those outside of a window, and 1/W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pliant.engine.groups.group import Comm
+from pliant.engine.reduce.buckets import Bucket, Layout
+from pliant.engine.reduce.plan import Folder, ReductionPlan, as_real, shard_sizes
+from pliant.engine.reduce.windows import Room, Windows
+
+SMALL_BYTES = 32 * 1024
+"""Up to here one exchange of everything through sockets is faster than two meetings."""
+
+_MAX_DIRECT = 3
+"""Partials of two members up to which each of them folds everything."""
+
+_ALIGN = 64
+"""Regions of a window begin at multiples of this many bytes: a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Regions:
+    """Where things lie in the window of one rank: shards of all buckets, then partials.
+
+    The shards' places do not depend on the plan, so two reductions over one group, one after the
+    other, never write partials over shards that are still read.
+    """
+
+    shards: dict[int, int]
+    """First byte of this rank's shard of a bucket."""
+
+    partials: dict[int, list[int]]
+    """First bytes of this rank's partials of a bucket."""
+
+    room: Room
+
+    @classmethod
+    def of(cls, layout: Layout, plan: ReductionPlan, rank: int) -> _Regions:
+        size, end = len(plan.partials), 0
+        shards: dict[int, int] = {}
+        partials: dict[int, list[int]] = {}
+        buckets = _through_windows(layout)
+        for bucket in buckets if size > 1 else ():
+            shards[bucket.index] = end
+            root = as_real(torch.empty(bucket.numel, dtype=bucket.dtype, device="meta"))
+            end += _aligned(shard_sizes(root.numel(), size)[0] * root.itemsize)
+        reserved = end
+        for bucket in buckets:
+            partials[bucket.index] = []
+            for _ in range(plan.partials[rank]):
+                partials[bucket.index].append(end)
+                end += _aligned(_nbytes(bucket))
+        idle = reserved if _is_direct(plan) else 0
+        return cls(shards, partials, Room(nbytes=end, reserved=idle))
+
+
+def room(layout: Layout, plan: ReductionPlan, rank: int) -> Room:
+    """Return how much memory a member needs in its window."""
+    return _Regions.of(layout, plan, rank).room
+
+
+class Shared:
+    """The windows of one group, divided up for one layout and plan."""
+
+    def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
+        """Divide; every member whose windows are ``fit`` must do the same."""
+        self._windows = windows
+        self._plan = plan
+        self._rank = rank
+        self._buckets = {bucket.index: bucket for bucket in _through_windows(layout)}
+        self._regions = [_Regions.of(layout, plan, r) for r in range(len(plan.partials))]
+        self._folder = Folder(plan)
+        self.lent: tuple[tuple[torch.Tensor, ...], ...] = tuple(
+            self._partials(bucket.index, rank) if bucket.index in self._buckets else ()
+            for bucket in layout.buckets
+        )
+        """Where this member's partials of each bucket belong; none for small buckets.
+
+        Partials that lie elsewhere are copied.
+        """
+
+    @staticmethod
+    def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
+        """Whether everybody's window is large enough; all members conclude the same."""
+        return all(
+            room(layout, plan, rank).nbytes <= memory.numel()
+            for rank, memory in enumerate(windows.memories)
+        )
+
+    def enter(self) -> None:
+        """Take the own window into use; see ``Windows.enter``."""
+        self._windows.enter()
+
+    def covers(self, bucket_index: int) -> bool:
+        """Whether the bucket is reduced through windows."""
+        return bucket_index in self._buckets
+
+    def reduce(
+        self, comm: Comm, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
+    ) -> None:
+        """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
+        self._place(bucket_index, partials)
+        comm.meet()
+        pieces = [
+            as_real(partial)
+            for rank in range(comm.size)
+            for partial in self._partials(bucket_index, rank)
+        ]
+        root = as_real(reduced)
+        if _is_direct(self._plan):
+            self._folder.fold(pieces, root)
+            comm.meet()
+        else:
+            self._by_shards(comm, bucket_index, pieces, root)
+        self._windows.check()
+
+    def _by_shards(
+        self, comm: Comm, bucket_index: int, pieces: Sequence[torch.Tensor], root: torch.Tensor
+    ) -> None:
+        sizes = shard_sizes(root.numel(), comm.size)
+        targets = torch.split(root, sizes)
+        mine = [torch.split(piece, sizes)[comm.rank] for piece in pieces]
+        with self._windows.writing():
+            own = self._shard(bucket_index, comm.rank, targets[comm.rank])
+            self._folder.fold(mine, targets[comm.rank], copy=own)
+        comm.meet()
+        for rank, target in enumerate(targets):
+            if rank != comm.rank:
+                target.copy_(self._shard(bucket_index, rank, target))
+
+    def _place(self, bucket_index: int, partials: Sequence[torch.Tensor]) -> None:
+        """Copy partials that were added up elsewhere."""
+        for place, partial in zip(self.lent[bucket_index], partials, strict=True):
+            if place.data_ptr() != partial.data_ptr():
+                with self._windows.writing():
+                    place.copy_(partial)
+
+    def _partials(self, bucket_index: int, rank: int) -> tuple[torch.Tensor, ...]:
+        bucket, memory = self._buckets[bucket_index], self._windows.memories[rank]
+        return tuple(
+            memory[start : start + _nbytes(bucket)].view(bucket.dtype)
+            for start in self._regions[rank].partials[bucket_index]
+        )
+
+    def _shard(self, bucket_index: int, rank: int, like: torch.Tensor) -> torch.Tensor:
+        start = self._regions[rank].shards[bucket_index]
+        memory = self._windows.memories[rank]
+        return memory[start : start + like.nbytes].view(like.dtype)
+
+
+def _through_windows(layout: Layout) -> list[Bucket]:
+    """Return the buckets for which it pays; the extras have memory of their own."""
+    last = layout.extras_index if layout.extras else len(layout.buckets)
+    return [bucket for bucket in layout.buckets[:last] if _nbytes(bucket) > SMALL_BYTES]
+
+
+def _is_direct(plan: ReductionPlan) -> bool:
+    return len(plan.partials) == 2 and plan.num_partials <= _MAX_DIRECT
+
+
+def _nbytes(bucket: Bucket) -> int:
+    return bucket.numel * bucket.dtype.itemsize
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN

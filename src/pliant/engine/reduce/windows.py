@@ -1,0 +1,268 @@
+"""Windows: memory of one worker that the others on its node read in place.
+
+Owns how such memory is made, found by the others and given back.  Must not know tensors' meaning,
+buckets, plans, or who trains with whom.
+
+A window is an anonymous file (``memfd_create``): it has no name that could stay behind, and is gone
+with the last process that maps it.  Its owner alone can write into it; everybody else maps it for
+reading, which the kernel enforces (seals).  It is found as ``/proc/<pid>/fd/<descriptor>``, and a
+random token at its start proves that it is the one that was meant.  Where that fails (another
+node, another container, hidden processes) there is no window and the members use their sockets.
+
+**One window, many generations.**  New memory costs a page fault per 4 KB, so a worker keeps its
+window.  Its *mark* says which generation it serves.  The owner changes the mark first and writes
+afterwards; a reader copies first and looks at all marks afterwards.  Hence a member that was
+stopped in the middle and wakes when the others have gone on may read anything, but cannot take it
+for a result.  On the owner's side a lock keeps the mark from changing while a thread of an older
+generation still writes.
+
+Order of loads and stores: between the data and the mark lies a lock on both sides, a full barrier.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pliant.engine.groups.gloo import OperationFailed
+
+HEADER_BYTES = 4096
+"""Token and mark; a page, so that what follows is aligned for everything."""
+
+_NAME = "pliant-window"
+_LINK = f"/memfd:{_NAME} (deleted)"
+_TOKEN_BYTES = 16
+_MARK_AT = 64
+_F_SEAL_FUTURE_WRITE = 0x10
+"""Nobody maps it for writing from now on; Linux 5.1, not in Python's ``fcntl``."""
+
+_LOOSE = 2
+"""A window more than this many times as large as needed is replaced by a smaller one."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class WindowError(Exception):
+    """A window cannot be mapped; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a window is found by the other processes of its node; fields are JSON values."""
+
+    pid: int
+    descriptor: int
+    nbytes: int
+    """Without the header."""
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much memory a worker needs in its window."""
+
+    nbytes: int
+    reserved: int = 0
+    """Bytes at its start that are perhaps never used: they get memory when they are."""
+
+
+class Window:
+    """Memory of this worker that the others may read."""
+
+    def __init__(self, room: Room) -> None:
+        """Allocate; blocks while the system provides the memory.
+
+        Raises:
+            OSError: the system has no such memory.
+        """
+        size = HEADER_BYTES + -(-room.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+        os.ftruncate(self._descriptor, size)
+        whole = _map(self._descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        whole[:_TOKEN_BYTES] = torch.frombuffer(bytearray(token), dtype=torch.uint8)
+        self.memory = whole[HEADER_BYTES:]
+        """Flat bytes."""
+        self.memory[room.reserved :].zero_()  # page faults now, on a builder's thread
+        self._mark = whole[_MARK_AT : _MARK_AT + 8].view(torch.int64)
+        self._lock = threading.Lock()
+        self.address = Address(
+            pid=os.getpid(),
+            descriptor=self._descriptor,
+            nbytes=size - HEADER_BYTES,
+            token=token.hex(),
+        )
+
+    def enter(self, generation: int) -> None:
+        """Serve ``generation`` from now on; waits until no thread writes for an earlier one."""
+        with self._lock:
+            self._mark.fill_(generation)
+
+    @contextmanager
+    def writing(self, generation: int) -> Iterator[None]:
+        """Write into it for a generation, from any thread but the one that calls ``enter``.
+
+        Raises:
+            OperationFailed: it serves another one by now.
+        """
+        with self._lock:
+            if int(self._mark) != generation:
+                raise OperationFailed("this worker has gone on to another generation")
+            yield
+
+    def fence(self) -> None:
+        """Complete all loads before this call before any that follows."""
+        with self._lock:
+            pass
+
+
+class WindowView:
+    """Another worker's window, for reading only: writing ends the process."""
+
+    def __init__(self, address: Address) -> None:
+        """Map it.
+
+        Raises:
+            WindowError: it is not there, or not that one.
+        """
+        path = Path(f"/proc/{address.pid}/fd/{address.descriptor}")
+        try:
+            if str(path.readlink()) != _LINK:  # opening a stranger's pipe might block
+                raise WindowError(f"{path} is not a window")
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise WindowError(f"{path} cannot be opened: {error.strerror}") from None
+        size = HEADER_BYTES + address.nbytes
+        try:
+            if os.fstat(descriptor).st_size != size:
+                raise WindowError(f"{path} is another window")
+            whole = _map(descriptor, size, mmap.PROT_READ)
+        except OSError as error:
+            raise WindowError(f"{path} cannot be mapped: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+        if whole[:_TOKEN_BYTES].numpy().tobytes().hex() != address.token:
+            raise WindowError(f"{path} is another window")
+        self.memory = whole[HEADER_BYTES:]
+        """Flat bytes."""
+        self._mark = whole[_MARK_AT : _MARK_AT + 8].view(torch.int64)
+
+    @property
+    def mark(self) -> int:
+        """The generation that it serves now."""
+        return int(self._mark)
+
+
+class Windows:
+    """The windows of all members of one generation, as one of them sees them."""
+
+    def __init__(self, generation: int, own: Window, others: Sequence[WindowView | None]) -> None:
+        """``others``: in rank order, None in the place of this member."""
+        self._generation = generation
+        self._own = own
+        self._others = tuple(others)
+        self.memories = tuple(own.memory if view is None else view.memory for view in others)
+        """Flat bytes, in rank order."""
+
+    def enter(self) -> None:
+        """Use this worker's window for this generation from now on.
+
+        For the thread that fills it, when no member of an earlier generation whose result may
+        still count can be reading: after its last commit, or after it was abandoned.
+        """
+        self._own.enter(self._generation)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write into the own window on the communication thread; see ``Window.writing``."""
+        with self._own.writing(self._generation):
+            yield
+
+    def check(self) -> None:
+        """Make sure that everything read so far was of this generation.
+
+        Raises:
+            OperationFailed: a member has gone on without this one.
+        """
+        self._own.fence()
+        for rank, view in enumerate(self._others):
+            if view is not None and view.mark != self._generation:
+                raise OperationFailed(f"rank {rank} has gone on to another generation")
+
+
+class Shelf:
+    """Keeps this worker's window from one generation to the next; one per worker.
+
+    Its memory is at most ``_LOOSE`` times what the present generation needs; while a generation
+    that needs more is prepared, both windows are there.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own: Window | None = None
+        self._views: weakref.WeakValueDictionary[str, WindowView] = weakref.WeakValueDictionary()
+
+    def take(self, room: Room) -> Window:
+        """Return a window that is large enough; blocks while the system provides new memory.
+
+        Raises:
+            OSError: the system has no such memory.
+        """
+        with self._lock:
+            own = self._own
+            if own is None or not room.nbytes <= own.memory.numel() <= _LOOSE * room.nbytes:
+                own = self._own = Window(room)
+            return own
+
+    def kept(self, room: Room) -> Window | None:
+        """Return the window that is there already, if it is large enough."""
+        with self._lock:
+            own = self._own
+            return own if own is not None and own.memory.numel() >= room.nbytes else None
+
+    def look(self, address: Address) -> WindowView:
+        """Map another worker's window, or return the mapping that is still there.
+
+        Raises:
+            WindowError: it cannot be mapped.
+        """
+        with self._lock:
+            view = self._views.get(address.token)
+            if view is None:
+                view = self._views[address.token] = WindowView(address)
+            return view
+
+
+def _map(descriptor: int, size: int, protection: int) -> torch.Tensor:
+    """Map a file, shared, as flat bytes; unmapped when the last tensor over it is gone.
+
+    By hand, not by ``mmap.mmap``: that holds the interpreter's lock while it unmaps, and torch
+    warns of buffers that cannot be written to.
+    """
+    address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    # Processes that the script forks have no use for it, and would keep it.
+    _libc.madvise(address, size, mmap.MADV_DONTFORK)
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
+    return torch.frombuffer(memory, dtype=torch.uint8)

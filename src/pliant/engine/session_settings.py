@@ -1,0 +1,247 @@
+"""Settings: what a session accepts, checked before anything starts.
+
+Owns the refusals: each is one sentence that names what to change.  Must not know slots, replicas
+or the protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from pliant.core.errors import ConfigError
+from pliant.core.step import batching
+from pliant.engine.state.durable import Durability
+from pliant.engine.update import Scheduler
+
+_Part = TypeVar("_Part")
+
+REDUCTIONS = ("exact", "fast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """The numbers and switches of a session."""
+
+    global_batch_size: int
+    """Samples per optimizer step, over all replicas; constant across resizes."""
+
+    micro_batch_size: int
+    """Samples per forward and backward of one worker; divides the global batch."""
+
+    seed: int
+    """Of data order and of every random number drawn inside the session."""
+
+    reduction: str = "exact"
+    """``exact``: bit-identical results for any membership; ``fast``: one all-reduce per bucket."""
+
+    max_grad_norm: float | None = None
+    """Clip the global gradient to this norm."""
+
+    num_workers: int = 0
+    """Loader processes per worker."""
+
+    threads: int = 1
+    """Of torch inside a worker.  Part of a run's identity: other numbers give other bits."""
+
+    shuffle: bool = True
+    """Whether every epoch has an order of its own."""
+
+    drop_last: bool = False
+    """Whether to leave out the short batch at the end of an epoch."""
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            raise ConfigError(f"reduction must be 'exact' or 'fast', got {self.reduction!r}")
+        for name, least in (("seed", 0), ("num_workers", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        norm = self.max_grad_norm
+        if norm is not None and not (math.isfinite(norm) and norm > 0):
+            raise ConfigError(f"max_grad_norm must be a positive number, got {norm!r}")
+        _ = self.num_slots  # raises for sizes that do not fit
+
+    @property
+    def num_slots(self) -> int:
+        """``K``: micro-batches of one step."""
+        return batching.num_slots(
+            global_batch_size=self.global_batch_size, micro_batch_size=self.micro_batch_size
+        )
+
+
+def as_list(value: _Part | Sequence[_Part] | None) -> list[_Part]:
+    """Return one part, several or none as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]  # type: ignore[list-item]
+
+
+def check_model(model: object) -> torch.nn.Module:
+    """Refuse a model that cannot be trained here.
+
+    Raises:
+        ConfigError: names the module or parameter and what to do.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    for name, module in model.named_modules():
+        _check_module(name, module)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if is_lazy(tensor):
+            raise ConfigError(
+                f"{name!r} is an uninitialised lazy parameter; run one batch through the model "
+                "before the session is made"
+            )
+        if tensor.device.type != "cpu":
+            raise ConfigError(
+                f"{name!r} is on {tensor.device}: pliant trains on CPU with gloo for now; CUDA "
+                "is a later capability"
+            )
+    if not any(True for _ in model.parameters()):
+        raise ConfigError("the model has no parameters")
+    return model
+
+
+def check_optimizers(
+    optimizers: Sequence[object], model: torch.nn.Module
+) -> list[torch.optim.Optimizer]:
+    """Refuse what is no optimizer, needs a closure, or holds parameters of something else.
+
+    Raises:
+        ConfigError: in each of these cases.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    checked: list[torch.optim.Optimizer] = []
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
+            )
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError("LBFGS evaluates the loss several times a step; it is not supported")
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise ConfigError(
+                "SparseAdam takes sparse gradients, which are not supported; use Adam, and "
+                "sparse=False in the embedding"
+            )
+        own = set(optimizer.state_dict()) - {"state", "param_groups"}
+        if own:
+            raise ConfigError(
+                f"{type(optimizer).__name__} has {min(own, key=repr)!r} in its state_dict, which "
+                "would not reach a joining replica; keep it in optimizer.state or in the "
+                "parameter groups"
+            )
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(id(parameter) not in known for parameter in held):
+            raise ConfigError(
+                f"{type(optimizer).__name__} holds a parameter that is not in the model; put "
+                "everything that is trained into one module"
+            )
+        checked.append(optimizer)
+    if not checked:
+        raise ConfigError("a session needs an optimizer")
+    return checked
+
+
+def check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
+    """Refuse what is no learning-rate scheduler.
+
+    Raises:
+        ConfigError: names the type it got.
+    """
+    for scheduler in schedulers:
+        if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
+            raise ConfigError(
+                "scheduler must be a torch.optim.lr_scheduler scheduler, got "
+                f"{type(scheduler).__name__}"
+            )
+    return list(schedulers)  # type: ignore[arg-type]  # checked one by one
+
+
+def check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]:
+    """Refuse what is no ReduceLROnPlateau.
+
+    Raises:
+        ConfigError: names the type it got.
+    """
+    for name, scheduler in plateau.items():
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            raise ConfigError(
+                f"plateau={{{name!r}: ...}} must be a ReduceLROnPlateau, got "
+                f"{type(scheduler).__name__}; other schedulers go into scheduler="
+            )
+    return dict(plateau)  # type: ignore[arg-type]  # checked one by one
+
+
+def check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScaler | None:
+    """Refuse what is no gradient scaler, or cannot unscale; a disabled one counts as none.
+
+    Raises:
+        ConfigError: names the type it got, or the parameter.
+    """
+    if scaler is None:
+        return None
+    if not isinstance(scaler, torch.amp.GradScaler):
+        raise ConfigError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+    if not scaler.is_enabled():
+        return None
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is torch.float16 or parameter.is_complex():
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"{name!r} is {kind}, which a GradScaler cannot unscale; keep parameters in "
+                "float32 and compute under autocast, or leave out scaler="
+            )
+    return scaler
+
+
+def check_checkpoint(checkpoint: Any) -> None:
+    """Make sure that ``checkpoint=`` is what keeps checkpoints.
+
+    Raises:
+        ConfigError: it is something else, a path for instance.
+    """
+    if checkpoint is not None and not isinstance(checkpoint, Durability):
+        raise ConfigError(
+            f"checkpoint={checkpoint!r} is a {type(checkpoint).__name__}; pass a place and an "
+            "interval: checkpoint=pliant.Checkpoint('runs/gpt', every='10min')"
+        )
+
+
+def check_torchrun(world_size: int) -> None:
+    """Refuse to train alone several times over.
+
+    Raises:
+        ConfigError: the environment was made by torchrun for several processes.
+    """
+    if world_size > 1:
+        raise ConfigError(
+            f"this process is one of {world_size} that torchrun started; a pliant session would "
+            "train alone in each of them. Start the script with `pliant run`, or with `python`"
+        )
+
+
+def _check_module(name: str, module: torch.nn.Module) -> None:
+    if isinstance(module, torch.nn.SyncBatchNorm):
+        raise ConfigError(
+            f"{name!r} is SyncBatchNorm, which talks to other replicas in its forward; use "
+            "BatchNorm: the session combines its statistics"
+        )
+    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
+        if module.sparse:
+            raise ConfigError(f"{name!r} gives sparse gradients; use sparse=False")
+        if module.max_norm is not None:
+            raise ConfigError(
+                f"{name!r} has max_norm, which changes its weights in the forward of every "
+                "micro-batch; leave it out, and shorten them after the loop over a step"
+            )
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        raise ConfigError("the model is wrapped in DistributedDataParallel; pass it unwrapped")

@@ -1,0 +1,1 @@
+"""All that a joiner needs: what it is, its bytes, how it travels."""

@@ -1,0 +1,334 @@
+"""Durable: what a session's state looks like outside of its processes, and who keeps it there.
+
+Owns the names that tensors have in a checkpoint, the document that holds everything else, and the
+seam to whoever writes and reads them (``pliant.checkpoint``).  Must not know storage, files or
+intervals.
+
+    model.<fqn>                 parameters and persistent buffers, named as by ``state_dict()``
+    buffers.<fqn>               buffers that are not persistent
+    optim.state.<fqn>.<key>     optimizer states, as torch.distributed.checkpoint names them
+    extra.<path>                tensors of ``extra_state``
+    other.<path>                tensors of anything else
+    pliant.document             the rest: counters, hyper-parameters, schedulers, scaler, flags
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from pliant.core.errors import ConfigError, PliantError
+from pliant.core.values import Found, Generation, Lineage
+from pliant.engine.state.tagged_codec import (
+    DTYPES,
+    LARGE,
+    WORDS,
+    DocumentError,
+    Memory,
+    decode,
+    encode,
+)
+from pliant.engine.state.training_state import State
+from pliant.engine.state.transfer import TensorSpec
+
+VERSION = 1
+"""Of the document; one with a higher number is refused."""
+
+
+class CheckpointDamaged(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """A checkpoint cannot be used as it lies there; the message names it and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What does not change during one life of a session."""
+
+    job: str
+    holder: str
+    """Who may write: the same for all replicas of a job, and for the job when it is resumed."""
+
+    pid: int
+    """Process without which the holder is dead."""
+
+    identity: tuple[tuple[str, str], ...]
+    """What must be equal for exact results, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state at a step boundary; its tensors are the run's own until ``begin`` returns."""
+
+    committed: int
+    lineage: Lineage
+    generation: Generation
+    """Whose members share the writing."""
+
+    calls: int
+    """Finished ``steps()`` calls: one that resumes passes through them."""
+
+    rank: int
+    size: int
+    """Which share of the state this replica writes, and of how many."""
+
+    document: bytes
+    tensors: Mapping[str, torch.Tensor]
+    """By name, in the same order on all members."""
+
+    objects: Mapping[str, Any]
+    """What others than pliant read: plain values by name."""
+
+    aliases: Mapping[str, str]
+    """Further names of tensors that the model holds more than once (tied weights)."""
+
+
+class CheckpointChannel(Protocol):
+    """What whoever writes checkpoints asks and tells; from any thread."""
+
+    def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
+        """Ask whether this lineage is still the job's; blocks until there is an answer."""
+
+    def saved(
+        self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
+    ) -> None:
+        """Tell that a checkpoint is durable, and how long that took from its snapshot."""
+
+    def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
+        """Tell that none could be written; ``retry_s`` is None if the job is to end for it."""
+
+    def explained(self, reason: str) -> None:
+        """Say how often there will be a checkpoint, and why."""
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+
+
+class CheckpointReader(Protocol):
+    """One checkpoint that is open for reading."""
+
+    def document(self) -> bytes:
+        """Return the document.
+
+        Raises:
+            CheckpointDamaged: it cannot be read or is not what was written.
+        """
+
+    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Fill these tensors, each proved by its digest, whatever their strides.
+
+        Raises:
+            CheckpointDamaged: one is missing, of another shape, or not what was written; any of
+                the tensors may be half filled.
+        """
+
+
+@runtime_checkable
+class Durability(Protocol):
+    """Who keeps a session's checkpoints; on the main thread, which waits only where it says so."""
+
+    def open(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
+        """Take the place of the checkpoints; return those that are there, newest first.
+
+        Raises:
+            ConfigError: another job holds it, or it cannot be used.
+        """
+
+    def reader(self, name: str) -> CheckpointReader:
+        """Open one that was found."""
+
+    def is_due(self, committed: int) -> bool:
+        """Whether the boundary after so many steps is to be saved; asked of the leader."""
+
+    def begin(self, snapshot: Snapshot, *, is_needed: bool) -> bool:
+        """Copy this replica's share and write it in the background.
+
+        It replaces one that this replica has not brought to an end: whoever led that has given it
+        up.  Where storage does not let go of it within a second, or a few if ``is_needed``, it does
+        nothing and returns False.
+        """
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this replica's part of all that was begun is done; the leader publishes, too."""
+
+    def lose(self) -> None:
+        """A member is gone: forget what is being written, for it may have had a share of it."""
+
+    def close(self, *, wait_s: float, is_over: bool) -> None:
+        """End; wait so long at most for what is being written.
+
+        ``is_over``: the run is, not only this replica's part in it.
+        """
+
+
+# --- out --------------------------------------------------------------------------------
+
+
+class Describer:
+    """Describes a state, again and again; training waits for it."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._memory = Memory()
+        self._places = _Places()
+        self._key: Any = None
+        """What the two below follow from."""
+        self._names: tuple[str, ...] = ()
+        self._looks = ""
+
+    def describe(self, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """Return the document and the tensors by name, in a fixed order; copies no tensor."""
+        document, tensors = encode(self._state.capture_to_keep(), memory=self._memory)
+        self._look(document, tensors)
+        position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
+        state = json.dumps(document.decode())
+        text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
+        return text.encode(), dict(zip(self._names, tensors, strict=True))
+
+    def _look(self, document: bytes, tensors: list[torch.Tensor]) -> None:
+        """Name the tensors, and say what they look like, unless that is as before."""
+        persistent = self._state.persistent_buffers()
+        looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
+        if (document, persistent, looks) == self._key:
+            return
+        names = _names(self._places.of(self._memory.form), len(tensors), persistent)
+        if self._key is None or names != self._names or looks != self._key[2]:
+            specs = [TensorSpec.of(tensor) for tensor in tensors]
+            self._looks = json.dumps(
+                [
+                    [name, WORDS[spec.dtype], spec.shape, spec.stride]
+                    for name, spec in zip(names, specs, strict=True)
+                ]
+            )
+        self._key, self._names = (document, persistent, looks), names
+
+
+_Place = tuple[tuple[str, ...], int]
+
+
+class _Places:
+    """Finds the tensors in a parsed document; parts that are those of the last one, at once."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Any, list[_Place]]] = {}
+        self._now: dict[int, tuple[Any, list[_Place]]] = {}
+
+    def of(self, form: Any) -> list[_Place]:
+        """Return path and index of every tensor in a document."""
+        self._now = {}
+        found = self._find(form)
+        self._before = self._now
+        return found
+
+    def _find(self, form: Any) -> list[_Place]:
+        if not isinstance(form, list) or not form:
+            return []
+        if (known := self._before.get(id(form))) is not None and known[0] is form:
+            self._now[id(form)] = known
+            return known[1]
+        tag, *rest = form
+        if tag == "tensor":
+            return [((), rest[0])]
+        if tag in ("dict", "odict", "counter", "defaultdict"):
+            pairs = [(_word(pair[0]), pair[1]) for pair in rest if isinstance(pair, list)]
+        else:
+            pairs = [(str(number), item) for number, item in enumerate(rest)]
+        found = [((word, *path), n) for word, item in pairs for path, n in self._find(item)]
+        if len(rest) >= LARGE:
+            self._now[id(form)] = (form, found)
+        return found
+
+
+def _word(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))
+
+
+def _names(places: Iterable[_Place], count: int, persistent: frozenset[str]) -> tuple[str, ...]:
+    """Name each tensor by the first place at which the state holds it."""
+    names = [""] * count
+    used: set[str] = set()
+    for path, index in places:
+        if not names[index]:
+            name = _name(path, persistent)
+            while name in used:  # two places that spell alike
+                name += "'"
+            used.add(name)
+            names[index] = name
+    return tuple(names)
+
+
+def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
+    match path:
+        case ("parameters", name):
+            return f"model.{name}"
+        case ("buffers", name):
+            return f"model.{name}" if name in persistent else f"buffers.{name}"
+        case ("optimizers", _, "state", *rest):
+            return ".".join(("optim", "state", *rest))
+        case ("extra", *rest):
+            return ".".join(("extra", *(word for word in rest if word)))
+        case _:
+            return ".".join(("other", *path))
+
+
+# --- in ---------------------------------------------------------------------------------
+
+
+def restore(state: State, reader: CheckpointReader, *, committed: int) -> None:
+    """Put a checkpoint into a session's objects; they may be half written if it raises.
+
+    Args:
+        state: the session's.
+        reader: of the checkpoint.
+        committed: steps after which it was taken, as its name says.
+
+    Raises:
+        CheckpointDamaged: it cannot be read, or is not what was written.
+        ConfigError: it was made by another model or other optimizers.
+    """
+    kept = _read(reader)
+    if kept.committed != committed:
+        raise CheckpointDamaged(f"it holds step {kept.committed}, and should hold {committed}")
+    specs = [spec for _, spec in kept.tensors]
+    state.check_fits(kept.tree, specs)
+    targets = state.allocate(kept.tree, specs)
+    reader.read({name: target for (name, _), target in zip(kept.tensors, targets, strict=True)})
+    state.apply(decode(kept.document, targets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A document that was read."""
+
+    committed: int
+    tensors: list[tuple[str, TensorSpec]]
+    document: bytes
+    tree: Any
+    """The state with references in place of its tensors."""
+
+
+def _read(reader: CheckpointReader) -> _Kept:
+    text = reader.document()
+    try:
+        form = json.loads(text)
+        is_newer = form["version"] > VERSION
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamaged(f"its document cannot be read: {error}") from error
+    if is_newer:
+        raise ConfigError("the checkpoint was written by a newer pliant; install that version")
+    try:
+        document = form["state"].encode()
+        return _Kept(
+            committed=int(form["committed"]),
+            tensors=[
+                (name, TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
+                for name, word, shape, stride in form["tensors"]
+            ],
+            document=document,
+            tree=decode(document),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, DocumentError) as error:
+        raise CheckpointDamaged(f"its document cannot be read: {error}") from error

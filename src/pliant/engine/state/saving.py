@@ -1,0 +1,113 @@
+"""Saving: which boundaries of a run are kept, and a run that goes on from one.
+
+Owns the session's side of its checkpoints: what makes a snapshot, and how a checkpoint becomes
+this replica's state.  Must not know storage, intervals or threads (``Durability``), nor how members
+agree (``Membership``).
+
+All members hold the same bits at a boundary, and each hands over its share of one snapshot.  What
+makes one is the same on all of them at the same boundary:
+
+    the step's metadata said so          the leader proposed it: an interval is over
+    a steps() call is over, or the job   a stop or an end loses nothing that was committed
+    the generation holds                 too few members are left, and may be the last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pliant.core.membership.member import Member
+from pliant.core.values import Found
+from pliant.engine import probe
+from pliant.engine.state import durable
+from pliant.engine.state.durable import CheckpointChannel, Describer, Durability, Facts, Snapshot
+from pliant.engine.state.training_state import State
+
+CLOSE_S = 3600.0
+"""How long the end of a job waits for its last checkpoint, in seconds; a slow storage that gets on
+is better than none."""
+
+
+class Saver:
+    """See the module's text; without a ``durability`` it does nothing."""
+
+    def __init__(self, state: State, durability: Durability | None) -> None:
+        self._state = state
+        self._durability = durability
+        self._describer = Describer(state)
+        self._saved: tuple[int, int] | None = None
+        self.found: Sequence[Found] = ()
+        """What the run can go on from, newest first."""
+
+    def open(self, facts: Facts, office: CheckpointChannel) -> None:
+        """Take the place of the checkpoints and see what is there.
+
+        Raises:
+            ConfigError: another job holds it, or it cannot be used.
+        """
+        if self._durability is not None:
+            self.found = self._durability.open(facts, office)
+
+    def is_due(self, member: Member) -> bool:
+        """Whether the leader is to propose the boundary after the step being voted for."""
+        return self._durability is not None and self._durability.is_due(member.committed + 1)
+
+    def save(self, member: Member, place: tuple[int, int], *, is_needed: bool) -> None:
+        """Keep the state of this boundary, unless that is done or on its way.
+
+        Args:
+            member: between two steps.
+            place: rank and number of the members, each of which calls this.
+            is_needed: tried again if the storage refuses; the one before must be settled.
+        """
+        if self._durability is None or self._saved == (member.lineage, member.committed):
+            return
+        probe.at("save", member.committed)
+        document, tensors = self._describer.describe(committed=member.committed, calls=member.calls)
+        taken = self._durability.begin(
+            Snapshot(
+                committed=member.committed,
+                lineage=member.lineage,
+                generation=member.current,
+                calls=member.calls,
+                rank=place[0],
+                size=place[1],
+                document=document,
+                tensors=tensors,
+                objects=self._state.parameter_groups(),
+                aliases=self._state.aliases(),
+            ),
+            is_needed=is_needed,
+        )
+        if taken:
+            self._saved = (member.lineage, member.committed)
+
+    def restore(self, name: str, committed: int) -> None:
+        """Take a checkpoint's state; the objects of the session may be half written if it raises.
+
+        Raises:
+            CheckpointDamaged: it cannot be read, or is not what was written.
+            ConfigError: it is of another model.
+        """
+        durable.restore(self._state, self._open().reader(name), committed=committed)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this replica has done its part of all that was handed over."""
+        return self._durability is None or self._durability.is_settled
+
+    def lose(self) -> None:
+        """A member is gone: forget what is being written, for it may have had a share of it."""
+        if self._durability is not None:
+            self._saved = None  # whether its leader came to publish it is not known
+            self._durability.lose()
+
+    def close(self, *, is_leaving: bool, is_over: bool) -> None:
+        """End; who leaves first does its part of what is being written."""
+        if self._durability is not None:
+            self._durability.close(wait_s=CLOSE_S if is_leaving else 0.0, is_over=is_over)
+
+    def _open(self) -> Durability:
+        if self._durability is None:
+            raise AssertionError("nothing was found without a place to find it in")
+        return self._durability

@@ -1,0 +1,475 @@
+"""State: everything of a run that a joiner needs and a digest covers.
+
+Owns the list of DESIGN 5.5 and its three uses: captured to be sent, applied on a joiner, hashed.
+Must not know how it travels, nor who sends it to whom.
+
+Values that are not tensors go through the codec, which refuses what it cannot carry by its path;
+``check`` does that round trip when a session starts, so that nobody learns it at the first join.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import xxhash
+
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spelled:
+    """How ``model.state_dict()`` names things, for these buffers."""
+
+    buffers: tuple[tuple[str, int], ...]
+    persistent: frozenset[str]
+    aliases: Mapping[str, str]
+
+
+class Stateful(Protocol):
+    """What ``extra_state`` takes."""
+
+    def state_dict(self) -> Any:
+        """Return the state; plain values and tensors."""
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Take the state that another replica's ``state_dict`` gave."""
+
+
+class Specified(Protocol):
+    """What is known of a tensor before it arrives."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its lengths."""
+
+    def empty(self) -> torch.Tensor:
+        """Allocate a tensor like it."""
+
+
+class State:
+    """The state of one run's objects."""
+
+    def __init__(
+        self,
+        *,
+        model: torch.nn.Module,
+        local_buffers: frozenset[str],
+        optimizers: Sequence[torch.optim.Optimizer],
+        schedulers: Sequence[Stateful],
+        scaler: Stateful | None,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self._model = model
+        self._local_buffers = local_buffers
+        self._optimizers = optimizers
+        self._schedulers = schedulers
+        self._scaler = scaler
+        self._extra = extra
+        self._names = {id(tensor): name for name, tensor in model.named_parameters()}
+        self._spelled: _Spelled | None = None
+        self._views: dict[str, torch.Tensor] = {}
+
+    def capture(self) -> dict[str, Any]:
+        """Return the state; its tensors are the run's own, not copies."""
+        parameters = dict(self._model.named_parameters())
+        return {
+            "parameters": {n: self._view(n, p) for n, p in parameters.items()},
+            "buffers": {n: self._view(n, b) for n, b in self._model.named_buffers()},
+            "requires_grad": {n: p.requires_grad for n, p in parameters.items()},
+            "training": {name: module.training for name, module in self._model.named_modules()},
+            "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
+            "optimizers": [self._optimizer_state(optimizer) for optimizer in self._optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "extra": {name: part.state_dict() for name, part in self._extra.items()},
+        }
+
+    def _view(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor without its graph: the same object for as long as it is the same."""
+        view = self._views.get(name)
+        if (
+            view is None
+            or view.data_ptr() != tensor.data_ptr()
+            or view.dtype != tensor.dtype
+            or view.shape != tensor.shape
+            or view.stride() != tensor.stride()
+        ):
+            view = self._views[name] = tensor.detach()
+        return view
+
+    def capture_to_send(self) -> dict[str, Any]:
+        """Return the state for a transfer that goes on while the next step is computed.
+
+        Parameters and optimizer states change at the next commit, after the transfer; everything
+        else is copied.  Buffers that are local to a replica stay here: they may have any shape.
+        A tensor of ``extra`` that is one of the model's or an optimizer's own (what
+        ``model.state_dict()`` returns) is sent as that, so that it moves with it on a joiner too.
+        """
+        state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
+        kept = [*state["parameters"].values()]
+        for optimizer in state["optimizers"]:
+            for entries in optimizer["state"].values():
+                kept += [value for value in entries.values() if torch.is_tensor(value)]
+        memo: dict[int, Any] = {id(tensor): tensor for tensor in kept}
+        for buffer in state["buffers"].values():
+            copy.deepcopy(buffer, memo)
+        there = {_place(t): memo[id(t)] for t in (*kept, *state["buffers"].values())}
+        for tensor in _tensors(state["extra"]):
+            if (own := there.get(_place(tensor))) is not None and tensor.numel():
+                memo[id(tensor)] = own  # the script keeps the model's tensor, not a copy of it
+        return copy.deepcopy(state, memo)
+
+    def capture_to_keep(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; its tensors are the run's own, none is copied.
+
+        A tensor of ``extra`` that is one of the model's or an optimizer's is that one here too.
+        """
+        state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
+        memo: dict[int, Any] = {}
+        if own := list(_tensors(state["extra"])):
+            kept = [*state["parameters"].values(), *state["buffers"].values()]
+            for optimizer in state["optimizers"]:
+                for entries in optimizer["state"].values():
+                    kept += [value for value in entries.values() if torch.is_tensor(value)]
+            there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
+            memo = {id(tensor): there.get(_place(tensor), tensor) for tensor in own}
+        state["extra"] = copy.deepcopy(state["extra"], memo)
+        return state
+
+    def persistent_buffers(self) -> frozenset[str]:
+        """Return the names of the buffers that ``model.state_dict()`` has."""
+        return self._spelling().persistent
+
+    def begin_with(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        states: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Take the optimizer states of another run, whose weights the model has taken already.
+
+        Raises:
+            ConfigError: that run's model has not all of this one's tensors, or others.
+        """
+        wanted = set(self._model.state_dict())
+        tied = {alias for alias, name in self.aliases().items() if name[6:] in weights}
+        missing = sorted(n for n in wanted - weights.keys() if f"model.{n}" not in tied)
+        if missing:
+            raise ConfigError(f"the checkpoint to start from has no {missing[0]!r}")
+        strange = sorted(weights.keys() - wanted)
+        if strange:
+            raise ConfigError(
+                f"the checkpoint to start from has {strange[0]!r}, which this model has not"
+            )
+        parameters = dict(self._model.named_parameters())
+        for optimizer in self._optimizers:
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for name, entries in states.items():
+                if name in parameters and id(parameters[name]) in own:
+                    optimizer.state[parameters[name]] = dict(entries)
+
+    def aliases(self) -> dict[str, str]:
+        """Return the further names that ``model.state_dict()`` has for a tensor: tied weights."""
+        return dict(self._spelling().aliases)
+
+    def _spelling(self) -> _Spelled:
+        """Look again only if a buffer is another tensor than before; parameters never are."""
+        buffers = tuple(
+            (name, id(tensor)) for name, tensor in self._model.named_buffers(remove_duplicate=False)
+        )
+        if self._spelled is None or self._spelled.buffers != buffers:
+            first = {id(tensor): name for name, tensor in self._model.named_parameters()}
+            first |= {id(tensor): name for name, tensor in self._model.named_buffers()}
+            found = self._model.state_dict(keep_vars=True)
+            self._spelled = _Spelled(
+                buffers=buffers,
+                persistent=frozenset(name for name, _ in self._model.named_buffers()) & set(found),
+                aliases={
+                    f"model.{name}": f"model.{first[id(tensor)]}"
+                    for name, tensor in found.items()
+                    if first.get(id(tensor), name) != name
+                },
+            )
+        return self._spelled
+
+    def parameter_groups(self) -> dict[str, Any]:
+        """Return the plain values of all optimizers' groups, by the names that DCP gives them.
+
+        ``optim.param_groups.<number>.<key>``, parameters by name: the flattening of
+        ``torch.distributed.checkpoint`` since torch 2.4.
+        """
+        plain = (bool, int, float, str, type(None))
+        groups = [
+            {"params": group["params"], **group["values"]}
+            for optimizer in self._optimizers
+            for group in self._optimizer_state(optimizer)["groups"]
+        ]
+        return {
+            f"optim.param_groups.{number}.{key}": value
+            for number, group in enumerate(groups)
+            for key, value in group.items()
+            if isinstance(value, plain)
+            or (isinstance(value, tuple | list) and all(isinstance(part, plain) for part in value))
+        }
+
+    def check_fits(self, document: Any, specs: Sequence[Specified]) -> None:
+        """Make sure that a state that was kept is one of this model, before anything is written.
+
+        Raises:
+            ConfigError: names the first tensor of the model that differs.
+        """
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            theirs, ours = document[part], here[part]
+            for name, found in theirs.items():
+                if name not in ours:
+                    raise ConfigError(
+                        f"the checkpoint's model has {name!r}, which this script's has not"
+                    )
+                if isinstance(found, TensorRef):
+                    kept = _look(specs[found.index])
+                    if kept != _look(ours[name]):
+                        raise ConfigError(
+                            f"{name!r} is {kept} in the checkpoint and {_look(ours[name])} in this"
+                            " script's model"
+                        )
+            strange = sorted(ours.keys() - theirs.keys() - self._local_buffers)
+            if strange:
+                raise ConfigError(
+                    f"this script's model has {strange[0]!r}, which the checkpoint's has not"
+                )
+        self._check_others(document, here)
+
+    def _check_others(self, document: Any, here: Mapping[str, Any]) -> None:
+        """Make sure that there is a place for everything else, and something for every place."""
+        for part in ("optimizers", "schedulers"):
+            kept, ours = len(document[part]), len(here[part])
+            if kept != ours:
+                raise ConfigError(f"the checkpoint has {kept} {part}, and this script has {ours}")
+        if (document["scaler"] is None) != (self._scaler is None):
+            who = "this script" if document["scaler"] is None else "the checkpoint"
+            raise ConfigError(f"only {who} has a scaler")
+        for part in ("extra", "modules"):
+            what = "extra_state" if part == "extra" else "a module with extra state"
+            for name in sorted(document[part].keys() ^ here[part].keys()):
+                who = "this script" if name in here[part] else "the checkpoint"
+                raise ConfigError(f"only {who} has {what}" + f" named {name!r}" * bool(name))
+
+    def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
+        """Return where each tensor of a document is to be written: own storage where there is any.
+
+        Optimizer states are new tensors of the sender's type: ``load_state_dict`` would cast the
+        float32 state of a bfloat16 parameter.
+
+        Raises:
+            ConfigError: the sender's model has got a parameter or buffer that this one lacks.
+        """
+        own: dict[int, torch.Tensor] = {}
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            for name, found in document[part].items():
+                if name not in here[part]:
+                    raise ConfigError(
+                        f"the replicas that train have among their {part} {name!r}, which was made "
+                        "after the session; make it before, so that joiners have it too"
+                    )
+                if isinstance(found, TensorRef):
+                    own[found.index] = here[part][name]
+        return [own[n] if n in own else spec.empty() for n, spec in enumerate(specs)]
+
+    @torch.no_grad()
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Take a received state; tensors already in place are left alone.
+
+        Raises:
+            ConfigError: the optimizers here do not have the parameter groups of the sender's.
+        """
+        here = self.capture()
+        for part in ("parameters", "buffers"):
+            for name, tensor in state[part].items():
+                if tensor.data_ptr() != here[part][name].data_ptr():
+                    here[part][name].copy_(tensor)
+        for name, parameter in self._model.named_parameters():
+            parameter.requires_grad_(state["requires_grad"][name])
+        for name, module in self._model.named_modules():
+            module.training = state["training"][name]
+        for name, module in self._with_extra():
+            module.set_extra_state(state["modules"][name])
+        for optimizer, received in zip(self._optimizers, state["optimizers"], strict=True):
+            self._apply_optimizer(optimizer, received)
+        for scheduler, received in zip(self._schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(received)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        for name, thing in self._extra.items():
+            thing.load_state_dict(state["extra"][name])
+
+    def digest(self, committed: int) -> str:
+        """Return a hash of the state's bytes in logical order, whatever the memory format.
+
+        Bytes, because ``torch.equal`` takes -0 for 0 and nan for different from itself.  Buffers
+        that are local to a replica are left out.  Which tensors are one object does not count: a
+        joiner's script may hold one where another holds two views of it.
+        """
+        state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
+        document, tensors = encode(_in_order({"committed": committed, **state}), shared=False)
+        hasher = xxhash.xxh3_128(document)
+        for tensor in tensors:
+            hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            hasher.update(flat.numpy().data)
+        return hasher.hexdigest()
+
+    def check_parameters(self) -> None:
+        """Make sure that the model has the parameters it had when the session was made.
+
+        Raises:
+            UsageError: one was added, replaced or taken out, or an optimizer holds another.
+        """
+        found = {id(tensor): name for name, tensor in self._model.named_parameters()}
+        held = (
+            parameter
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        if found == self._names and all(id(parameter) in found for parameter in held):
+            return
+        new = sorted(name for key, name in found.items() if self._names.get(key) != name)
+        gone = sorted(name for key, name in self._names.items() if key not in found)
+        if new:
+            what = f"parameter {new[0]!r} was made"
+        elif gone:
+            what = f"parameter {gone[0]!r} was taken out of the model"
+        else:
+            what = "a parameter that is not in the model was given to an optimizer"
+        raise UsageError(
+            f"{what} after the session was; make everything that is trained before the session, "
+            "and freeze what has to wait (requires_grad)"
+        )
+
+    def check(self) -> None:
+        """Send the state through the codec and back.
+
+        Raises:
+            ConfigError: something in it cannot travel; names where it is.
+        """
+        try:
+            document, tensors = encode(self.capture())
+            decode(document, tensors)
+        except CodecError as error:
+            raise ConfigError(
+                f"the state of this run cannot be sent to a joining replica: {error}"
+            ) from error
+
+    def _with_extra(self) -> list[tuple[str, torch.nn.Module]]:
+        """Return the modules that keep more than tensors, as ``state_dict`` asks them for it."""
+        base = torch.nn.Module
+        return [
+            (name, module)
+            for name, module in self._model.named_modules()
+            if type(module).get_extra_state is not base.get_extra_state
+            and type(module).set_extra_state is not base.set_extra_state
+        ]
+
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        groups = [
+            {
+                "params": [self._names[id(parameter)] for parameter in group["params"]],
+                "values": {key: value for key, value in group.items() if key != "params"},
+            }
+            for group in optimizer.param_groups
+        ]
+        states = {
+            self._names[id(parameter)]: dict(optimizer.state[parameter])
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter in optimizer.state
+        }
+        shared = {key: value for key, value in optimizer.state.items() if not torch.is_tensor(key)}
+        return {"groups": groups, "state": states, "shared": shared}
+
+    def _apply_optimizer(
+        self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
+    ) -> None:
+        parameters = dict(self._model.named_parameters())
+        here = [group["params"] for group in self._optimizer_state(optimizer)["groups"]]
+        there = [group["params"] for group in received["groups"]]
+        if here != there[: len(here)]:
+            raise ConfigError(
+                f"{type(optimizer).__name__} has other parameter groups here than on the replicas "
+                "that already train"
+            )
+        for names in there[len(here) :]:  # added in a tail that a joiner has not run
+            optimizer.add_param_group({"params": [parameters[name] for name in names]})
+        for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
+            group.update(values["values"])
+        optimizer.state.clear()
+        for name, entries in received["state"].items():
+            optimizer.state[parameters[name]] = dict(entries)
+        optimizer.state.update(received["shared"])
+
+
+def extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
+    """Return the user's ``extra_state`` as named parts.
+
+    Raises:
+        ConfigError: a part has no ``state_dict`` or no ``load_state_dict``.
+    """
+    if extra_state is None:
+        return {}
+    is_many = isinstance(extra_state, Mapping) and not hasattr(extra_state, "state_dict")
+    parts: dict[str, Any] = dict(extra_state) if is_many else {"": extra_state}  # type: ignore[arg-type]
+    for name, part in parts.items():
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(part, method, None)):
+                what = f"extra_state[{name!r}]" if is_many else "extra_state"
+                raise ConfigError(f"{what} is a {type(part).__name__} and has no {method}()")
+    return parts
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if torch.is_tensor(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, list | tuple | deque):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _look(tensor: Specified | torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what two tensors have in common that are the same memory, seen in the same way."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return (id(tensor),)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _in_order(value: Any) -> Any:
+    """Return the value with every plain dict sorted: insertion order is history, not state."""
+    if type(value) is dict:
+        items = sorted(value.items(), key=lambda item: (type(item[0]).__name__, repr(item[0])))
+        return {key: _in_order(part) for key, part in items}
+    if type(value) in (list, tuple):
+        return type(value)(_in_order(part) for part in value)
+    return value

@@ -1,0 +1,1 @@
+"""The process around a script: bootstrap, fork server, what people are told."""

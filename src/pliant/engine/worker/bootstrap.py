@@ -1,0 +1,326 @@
+"""The first and last code of a worker: makes the process what the script expects, runs the script.
+
+Owns the worker's context (who am I, how do I reach my agent), the stage that the script finds
+(argv, ``__main__``, ``sys.path[0]``, working directory, environment), and its end: what is said
+to the agent, what is flushed, which exit code.  Knows nothing of training: a session registers
+itself in the context and is only closed from here.
+
+The one module of the engine that reads ``os.environ``.
+
+    fork server --fork--> run_worker: stage -> script -> report -> flush -> os._exit
+
+A worker never ends by returning from ``main``: an abandoned process group would hold a normal
+exit for its whole time-out.
+
+On a device of a pool it takes the lock of that device before the script runs and never gives it
+back: the kernel does, once this process is dead and every process that it has forked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib.machinery
+import io
+import os
+import socket
+import sys
+import threading
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from pliant.core.errors import ConfigError, UsageError
+from pliant.core.events import ExitKind
+from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
+from pliant.core.values import ReplicaId
+from pliant.engine.protocol.link import Link
+from pliant.machine import device_locks
+from pliant.wire.launch import Assignment
+from pliant.wire.messages import Ended, Traceback, Usage
+
+GOODBYE_S = 2.0
+"""Longest wait for the agent to take the last messages, in seconds."""
+
+CLEANUP_S = 10.0
+"""Longest time for the script's own threads and ``atexit`` handlers, in seconds."""
+
+LOCK_S = 3.0
+"""Longest wait for the device of a pool, in seconds: what a killed worker has forked may take a
+moment to die, and the pool looks at a lock by taking it."""
+
+DEVICES_VARIABLE = "PLIANT_DEVICES"
+"""Where the script finds the number of its device in the pool."""
+
+MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+"""Set by the agent before the fork server starts; glibc has read them, the script need not."""
+
+NO_SESSION = (
+    "the script ended without opening a pliant.Session; train inside"
+    " `with pliant.Session(...) as session:`"
+)
+
+_TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
+_MAX_TRACEBACK_CHARACTERS = 100_000
+
+
+class DeviceError(Exception):
+    """The lock of the device that this worker was to run on cannot be used."""
+
+
+class DeviceTakenError(DeviceError):
+    """Another process uses it."""
+
+
+class Closable(Protocol):
+    """What the bootstrap knows of a session."""
+
+    def close(self) -> None:
+        """End the session as leaving its ``with`` block does; a second call does nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerContext:
+    """What a worker of a job knows besides its script.  One per process."""
+
+    replica: ReplicaId
+    link: Link
+    job: str
+
+    out: Path
+    """Directory of the run; ``ledger/`` lies in it."""
+
+    address: str
+    """Address of this node under which other members reach it."""
+
+    init: Path | None = None
+    """File with weights to start from (``--init``)."""
+
+    holder: str = ""
+    """Identifies the job at its checkpoints, in this life and in those before."""
+
+    pid: int = 0
+    """The process that runs the job on this node; without it the job is dead."""
+
+    device: device_locks.DeviceLock | None = None
+    """The device of a pool that this process holds; never released but by its death."""
+
+    session: Closable | None = None
+    """Set by a session when it opens; closed here if the script forgot to."""
+
+    ending: ExitKind | None = None
+    """Set by the session: FINISHED once it was released, LEFT before it raises SystemExit."""
+
+
+_context: WorkerContext | None = None
+
+
+def worker_context() -> WorkerContext | None:
+    """Return this worker's context; ``None`` if the script runs alone."""
+    return _context
+
+
+def set_context(context: WorkerContext | None) -> None:
+    """Make this process a worker, or none again; for ``run_worker`` and for tests."""
+    global _context
+    _context = context
+
+
+def torchrun_world_size() -> int:
+    """Return the number of processes a torchrun environment announces; 1 without one."""
+    if any(mark in os.environ for mark in _TORCHRUN_MARKS):
+        with contextlib.suppress(ValueError):
+            return int(os.environ.get("WORLD_SIZE", "1"))
+    return 1
+
+
+def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
+    """Run the script as a worker of a job and end the process; never returns.
+
+    Called in the main thread of a fresh process whose stdout and stderr are in place.
+    """
+    context = WorkerContext(
+        replica=assignment.replica,
+        link=Link(control, assignment.replica, incarnation=assignment.incarnation),
+        job=assignment.job,
+        out=Path(assignment.out),
+        address=assignment.address,
+        init=Path(assignment.init) if assignment.init else None,
+        holder=assignment.holder,
+        pid=assignment.pid,
+    )
+    set_context(context)
+    context.link.start()
+    code = EXIT_FAILED
+    try:
+        code, kind, detail = _play(context, assignment)
+        context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
+        _clean_up(code)
+        context.link.close(GOODBYE_S)
+    finally:
+        os._exit(code)
+
+
+def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind, str]:
+    """Run the script; return exit code, kind and detail of its end."""
+    try:
+        try:
+            context.device = _hold_device(assignment)
+            module, compiled = _stage(assignment)
+            exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
+        except SystemExit as stop:
+            if _exit_code(stop) != 0:
+                raise
+        if context.session is not None:
+            context.session.close()
+    except SystemExit as stop:
+        status = _exit_code(stop)
+        if status == 0:
+            return _ended_well(context)
+        kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
+        return status, kind, f"the script exited with code {status}"
+    except (ConfigError, UsageError) as error:
+        sentence = f"{error}{_where(error, assignment)}"
+        sys.stderr.write(f"{type(error).__name__}: {sentence}\n")
+        context.link.send(Usage(replica=context.replica, sentence=sentence))
+        return EXIT_USAGE, ExitKind.USAGE, sentence
+    except DeviceError as error:
+        sys.stderr.write(f"{error}\n")
+        is_taken = isinstance(error, DeviceTakenError)
+        return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
+    except BaseException as error:  # a process boundary: becomes a report
+        text = "".join(traceback.format_exception(_without_bootstrap(error)))
+        sys.stderr.write(text)
+        text = text[-_MAX_TRACEBACK_CHARACTERS:]
+        context.link.send(Traceback(replica=context.replica, text=text))
+        return EXIT_FAILED, ExitKind.SCRIPT, text.strip().rpartition("\n")[2]
+    return _ended_well(context)
+
+
+def _ended_well(context: WorkerContext) -> tuple[int, ExitKind, str]:
+    """Name an exit with code 0: only a session knows whether the work is done."""
+    if context.ending is not None:
+        return 0, context.ending, ""
+    if context.session is None:
+        return 0, ExitKind.EARLY, NO_SESSION
+    return 0, ExitKind.EARLY, "the script ended before its session had finished"
+
+
+def _exit_code(stop: SystemExit) -> int:
+    """Translate ``sys.exit(...)`` as the interpreter does."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    sys.stderr.write(f"{stop.code}\n")
+    stop.code = EXIT_FAILED
+    return EXIT_FAILED
+
+
+def _without_bootstrap(error: BaseException) -> BaseException:
+    """Cut this module's frames off the start of a traceback."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return error.with_traceback(frames)
+
+
+def _where(error: BaseException, assignment: Assignment) -> str:
+    """Say which line of the script an error came from, as far as it did."""
+    script = os.path.abspath(assignment.command[0])  # noqa: PTH100  # Path.resolve follows links
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == script:
+            return f" ({assignment.command[0]}, line {frame.lineno})"
+    return ""
+
+
+# --- the stage ---------------------------------------------------------------
+
+
+def _hold_device(assignment: Assignment) -> device_locks.DeviceLock | None:
+    """Take the worker's device for as long as this process lives.
+
+    Raises:
+        DeviceTakenError: another process has it.
+        DeviceError: its lock cannot be used.
+    """
+    device = assignment.device
+    if device is None:
+        return None
+    where, claim = Path(assignment.locks), assignment.job
+    try:
+        lock = device_locks.take(where, device, claim=claim, within_s=LOCK_S)
+    except OSError as error:
+        sentence = (
+            f"the script was not run: {device_locks.path_of(where, device)}: {error.strerror}"
+        )
+        raise DeviceError(sentence) from error
+    if lock is not None:
+        return lock
+    who = device_locks.holder_text(where, device)
+    raise DeviceTakenError(
+        f"the script was not run: {who} has device {device} ({device_locks.path_of(where, device)})"
+    )
+
+
+def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
+    """Make this process look as if ``python train.py ...`` had started it."""
+    for name in MALLOC_VARIABLES:
+        os.environ.pop(name, None)
+    if assignment.device is not None:
+        os.environ[DEVICES_VARIABLE] = str(assignment.device)
+    os.chdir(assignment.cwd)
+    script = assignment.command[0]
+    path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links
+    sys.argv = list(assignment.command)
+    sys.orig_argv = [sys.executable, *assignment.command]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
+    importlib.invalidate_caches()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # as random does by itself; siblings must not share a stream
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a pipe, but people follow it
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    names: dict[str, Any] = {
+        "__builtins__": sys.modules["builtins"],
+        "__cached__": None,
+        "__annotations__": {},
+    }
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the script {script}: {error.strerror}") from error
+    return module, compile(source, path, "exec", dont_inherit=True)
+
+
+# --- the end -----------------------------------------------------------------
+
+
+def _clean_up(code: int) -> None:
+    """Do what the interpreter does at its end, but not for longer than ``CLEANUP_S``."""
+    watchdog = threading.Timer(CLEANUP_S, os._exit, (code,))
+    watchdog.daemon = True
+    watchdog.start()
+    _flush()
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the script's threads
+    atexit._run_exitfuncs()  # noqa: SLF001  # no public name; the same since Python 3.0
+    _flush()
+
+
+def _flush() -> None:
+    """Write out every open file, those of the script that it forgot to close included."""
+    frozen = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # by the fork server
+    for thing in (*frozen, *gc.get_objects()):
+        if isinstance(thing, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+            with contextlib.suppress(OSError, ValueError):
+                thing.flush()

@@ -1,0 +1,266 @@
+"""Starts workers warm: one process that has torch imported and forks the others.
+
+Owns its children: forks them on request, kills them, reaps them, reports how they ended, and
+leaves nothing behind when the agent dies.  Knows nothing of what they train.
+
+    agent ==socket pair of records== fork server --fork--> worker --fork--> its loader processes
+
+One thread, no tensor operation, no ``torch.cuda`` call: a parent that ran a two-thread region
+hangs the child, and forking from the main thread is what PR_SET_PDEATHSIG follows.  Orphans of a
+worker come back to this process (it is their subreaper), so a dead worker's helpers end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn, assert_never
+
+from pliant.core.exits import EXIT_FAILED
+from pliant.core.values import ReplicaId
+from pliant.engine.worker import bootstrap
+from pliant.wire.launch import (
+    MAX_RECORD_BYTES,
+    NUM_START_FDS,
+    Assignment,
+    GuardFiles,
+    KillWorker,
+    Report,
+    ServerFailed,
+    ServerReady,
+    StartWorker,
+    WorkerExited,
+    WorkerStarted,
+    read_request,
+    write_report,
+)
+
+WARM_MODULES: tuple[str, ...] = (
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch.optim",
+    "pliant.engine.session",
+)
+"""What takes seconds to import.  An optimizer's first use imports torch._dynamo."""
+
+BURY_S = 5.0
+"""Longest wait for killed children to be gone, in seconds; they cannot refuse."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class AgentGoneError(Exception):
+    """The agent closed its end: this process has no purpose any more."""
+
+
+class ForkServer:
+    """The loop of the fork server, over an open socket to the agent."""
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = agent
+        self._workers: dict[int, ReplicaId] = {}
+        self._guarded: dict[str, tuple[int, int]] = {}
+        self._child_r, self._child_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> NoReturn:
+        """Serve until the agent is gone, then bury everything and exit."""
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to handle
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._child_w, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._agent, select.POLLIN)
+        poll.register(self._child_r, select.POLLIN)
+        try:
+            self._report(ServerReady(pid=os.getpid()))
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if self._child_r in ready:
+                    self._reap()
+                if self._agent.fileno() in ready:
+                    self._obey()
+        except AgentGoneError:
+            self._bury()
+            os._exit(0)
+
+    def _report(self, report: Report) -> None:
+        try:
+            self._agent.send(write_report(report))
+        except OSError as error:
+            raise AgentGoneError from error
+
+    def _obey(self) -> None:
+        """Carry out one request."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._agent, MAX_RECORD_BYTES, NUM_START_FDS)
+        except OSError as error:
+            raise AgentGoneError from error
+        if not data:
+            raise AgentGoneError
+        match read_request(data):
+            case StartWorker(assignment=assignment):
+                self._start(assignment, fds)
+            case KillWorker(replica=replica):
+                for pid, name in self._workers.items():
+                    if name == replica:
+                        _kill_group(pid)
+            case GuardFiles(paths=paths):
+                for path in paths:
+                    with contextlib.suppress(OSError):
+                        found = Path(path).stat()
+                        self._guarded[path] = (found.st_dev, found.st_ino)
+            case other:
+                assert_never(other)
+
+    def _start(self, assignment: Assignment, fds: list[int]) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_worker(assignment, fds, parent)
+            finally:
+                os._exit(EXIT_FAILED)
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(OSError):  # the child does it too, whoever is first
+            os.setpgid(pid, pid)
+        self._workers[pid] = assignment.replica
+        self._report(WorkerStarted(replica=assignment.replica, pid=pid))
+
+    def _become_worker(self, assignment: Assignment, fds: list[int], parent: int) -> NoReturn:
+        """Turn the forked child into a process of its own; never returns."""
+        os.setpgid(0, 0)
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._agent.close()
+        os.close(self._child_r)
+        os.close(self._child_w)
+        control, stdout, stderr = fds
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.close(stdout)
+        os.close(stderr)
+        _tie_children()
+        bootstrap.run_worker(assignment, socket.socket(fileno=control))
+
+    def _reap(self) -> None:
+        """Bury every child that has ended, and report the workers among them.
+
+        A worker's process group is killed before the worker is reaped: until then its number
+        cannot belong to anyone else.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._child_r, 4096)
+        for pid in _ended_children():
+            if pid in self._workers:
+                _kill_group(pid)
+            _, status = os.waitpid(pid, 0)
+            replica = self._workers.pop(pid, None)
+            if replica is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._report(WorkerExited(replica=replica, pid=pid, returncode=code))
+
+    def _bury(self) -> None:
+        """Leave nothing: no worker, no process of one, no file of the job's runtime."""
+        deadline_s = time.monotonic() + BURY_S
+        for path, (device, inode) in self._guarded.items():
+            with contextlib.suppress(OSError):
+                found = Path(path).stat()
+                if (found.st_dev, found.st_ino) == (device, inode):
+                    Path(path).unlink()
+        for pid in self._workers:
+            _kill_group(pid)
+        while time.monotonic() < deadline_s and (children := _children()):
+            for pid in children:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            select.select([self._child_r], [], [], 0.02)
+            for pid in _ended_children():
+                os.waitpid(pid, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the thread of ``parent`` that forked it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(EXIT_FAILED)
+
+
+def _tie_children() -> None:
+    """Make processes that this worker's main thread forks die with it.
+
+    Only those: PR_SET_PDEATHSIG follows the forking thread, and a grandchild may be a daemon
+    on purpose.
+    """
+    worker = os.getpid()
+    thread = _libc.gettid()
+    forking: list[bool] = [False]
+
+    def before() -> None:
+        forking[0] = os.getpid() == worker and _libc.gettid() == thread
+
+    def in_child() -> None:
+        if forking[0]:
+            die_with_parent(worker)
+
+    os.register_at_fork(before=before, after_in_child=in_child)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _ended_children() -> Iterator[int]:
+    """Yield children that have ended; each must be waited for before the next is taken."""
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None:
+            return
+        yield ended.si_pid
+
+
+def _children() -> list[int]:
+    """List the processes whose parent this one is, adopted ones included."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii")
+    return [int(word) for word in text.split()]
+
+
+def main() -> NoReturn:
+    """Import what is slow, then serve the socket whose number is the first argument."""
+    agent = socket.socket(fileno=int(sys.argv[1]))
+    agent.set_inheritable(False)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # a worker puts its script's directory there
+    try:
+        for name in WARM_MODULES:
+            importlib.import_module(name)
+    except ImportError as error:
+        with contextlib.suppress(OSError):
+            agent.send(write_report(ServerFailed(reason=f"{error}")))
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()  # pages stay shared with the workers
+    ForkServer(agent).serve()
+
+
+if __name__ == "__main__":
+    main()

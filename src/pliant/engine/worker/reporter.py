@@ -1,0 +1,74 @@
+"""Reporter: what a session tells people.
+
+Owns the seam and its form for a script that runs alone: facts on standard output, notes on
+standard error; under an agent the same travels as notes of the wire.  Must not know the protocol.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.wire.messages import Committed, Logged, Noted, Planned
+
+
+class Reporter(Protocol):
+    """Who passes on what a session has to say."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say what a step consists of."""
+
+    def committed(self, committed: Committed) -> None:
+        """Say that a step was committed."""
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on what the script logged; called by the leader only."""
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+
+
+class Printer:
+    """The reporter of a script that runs alone."""
+
+    def planned(self, planned: Planned) -> None:
+        """Say nothing: the script's author knows."""
+
+    def committed(self, committed: Committed) -> None:
+        """Say nothing: the script logs what it wants seen."""
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one line."""
+        words = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+        sys.stdout.write(f"step {step}  {words}\n")
+        sys.stdout.flush()
+
+    def noted(self, text: str) -> None:
+        """Write one line on standard error."""
+        sys.stderr.write(f"pliant: {text}\n")
+
+
+class WireReporter:
+    """Sends what a session has to say to the agent; never blocks."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    def planned(self, planned: Planned) -> None:
+        """Pass on what a step consists of."""
+        self._context.link.send(planned)
+
+    def committed(self, committed: Committed) -> None:
+        """Pass on a commit; it may wait for company."""
+        self._context.link.send(committed, urgent=False)
+
+    def logged(self, step: int, values: Mapping[str, float]) -> None:
+        """Pass on what the script logged."""
+        note = Logged(replica=self._context.replica, step=step, values=dict(values))
+        self._context.link.send(note, urgent=False)
+
+    def noted(self, text: str) -> None:
+        """Pass on one sentence for people."""
+        self._context.link.send(Noted(replica=self._context.replica, text=text), urgent=False)

@@ -1,0 +1,1 @@
+"""What one machine gives: files, locks, processes, a clock, and who serves on it."""

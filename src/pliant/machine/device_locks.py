@@ -1,0 +1,211 @@
+"""The locks of a pool's devices: who uses one holds the lock of its file, and dying frees it.
+
+Owns how a process takes a device, how another sees whether it is taken, and how one that must go
+is ended without ever ending a stranger.  Knows nothing of pools or offers, and decides nothing.
+
+    <directory>/3.lock    an exclusive flock; who took it last is inside: {"claim": "gpt", "pid": 7}
+
+The kernel frees a lock when the last process that shares it has died, so that a device cannot stay
+taken, and two processes that ask cannot both have it.  Whose lock it is says the kernel as well
+(``/proc/<pid>/fdinfo``), never the file alone: a process id in a file may be another's by now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.machine.processes import process_started
+
+TAKE_S = 2.0
+"""How long ``take`` tries unless told otherwise, in seconds: a look of the pool lasts less."""
+
+AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process that holds the lock of a device, as the kernel says."""
+
+    pid: int
+    taker: int
+    """Who took it: this one or an ancestor of it that is gone; 0: one that is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What the last process that took a device has written into its file."""
+
+    claim: str
+    pid: int
+
+
+class DeviceLock:
+    """One device that this process uses; held until ``release``, or until it dies.
+
+    Processes that it forks share the lock, and one that it execs does if it is handed ``fd``.
+    """
+
+    def __init__(self, device: int, fd: int) -> None:
+        self.device = device
+        self.fd = fd
+
+    def release(self) -> None:
+        """Give the device back; a second call does nothing.
+
+        What is written in the file stays: a process that shares the lock still is told by it.
+        """
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def path_of(directory: Path, device: int) -> Path:
+    """Return the file whose lock stands for a device."""
+    return directory / f"{device}.lock"
+
+
+def take(
+    directory: Path, device: int, *, claim: str, within_s: float = TAKE_S
+) -> DeviceLock | None:
+    """Take a device for a claim; None if another process holds it for so long.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    fd = os.open(path_of(directory, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    pause, until = threading.Event(), time.monotonic() + within_s
+    while not _locks(fd, fcntl.LOCK_EX):
+        if time.monotonic() >= until:
+            os.close(fd)
+            return None
+        pause.wait(AGAIN_S)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps({"claim": claim, "pid": os.getpid()}).encode(), 0)
+    return DeviceLock(device, fd)
+
+
+def is_free(directory: Path, device: int) -> bool:
+    """Whether no process uses a device; asked with a shared lock that lasts for a moment."""
+    try:
+        fd = os.open(path_of(directory, device), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        return _locks(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
+def ever_used(directory: Path) -> set[int]:
+    """Return the devices that have a file: of the others nothing need be asked."""
+    names = (path.stem for path in directory.glob("*.lock"))
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def written_on(directory: Path, device: int) -> Written:
+    """Return what was written when a device was taken last; empty if nothing was."""
+    try:
+        values = json.loads(path_of(directory, device).read_bytes())
+        return Written(claim=str(values["claim"]), pid=int(values["pid"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Written(claim="", pid=0)
+
+
+def claim_on(directory: Path, device: int) -> str:
+    """Return for whom a device was taken last; empty if nobody wrote that."""
+    return written_on(directory, device).claim
+
+
+def holders(directory: Path, device: int) -> list[Holder]:
+    """Return the processes that hold the lock of a device now: by the kernel's word, not by ids.
+
+    Those of other users are not seen.  Looks at every process: for exceptions, not for a loop.
+    """
+    path = path_of(directory, device).resolve()
+    pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    takers = ((pid, _taker(pid, path)) for pid in pids)
+    return [Holder(pid=pid, taker=taker) for pid, taker in takers if taker is not None]
+
+
+def holder_text(directory: Path, device: int) -> str:
+    """Name who holds the lock of a device, for people; the claim only if its holder wrote it."""
+    found, written = holders(directory, device), written_on(directory, device)
+    if not found:
+        return "another process"
+    of_claim = (
+        f" of claim {written.claim}" if written.claim and found[0].taker == written.pid else ""
+    )
+    return f"process {found[0].pid}{of_claim}"
+
+
+def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
+    """SIGKILL the processes that use a device for ``claim``; return their ids.
+
+    A process dies only if it holds the lock, and who took that lock is who wrote this claim into
+    the file.  It is pinned (pidfd) before that is looked at, so that its id cannot pass to a
+    stranger meanwhile.
+    """
+    path, written = path_of(directory, device).resolve(), written_on(directory, device)
+    if not claim or written.claim != claim:
+        return []
+    return [
+        holder.pid
+        for holder in holders(directory, device)
+        if holder.pid != os.getpid() and _end(holder.pid, path, written)
+    ]
+
+
+def _end(pid: int, path: Path, written: Written) -> bool:
+    try:
+        pinned = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        taker = _taker(pid, path)
+        is_writers = taker == written.pid or (taker == 0 and process_started(written.pid) is None)
+        if taker is None or not is_writers:
+            return False
+        signal.pidfd_send_signal(pinned, signal.SIGKILL)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(pinned)
+
+
+def _taker(pid: int, path: Path) -> int | None:
+    """Return who took the exclusive lock of a file that a process shares; None: it shares none.
+
+    A line of fdinfo: ``lock:   1: FLOCK  ADVISORY  WRITE 23019 fe:00:9977965 0 EOF``.
+    """
+    process = Path(f"/proc/{pid}")
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except OSError:
+        return None  # gone, or another user's
+    for descriptor in descriptors:
+        with suppress(OSError, ValueError):
+            if descriptor.readlink() != path:
+                continue
+            for line in (process / "fdinfo" / descriptor.name).read_text().splitlines():
+                words = line.split()
+                if words[:1] == ["lock:"] and words[2] == "FLOCK" and words[4] == "WRITE":
+                    return int(words[5])
+    return None
+
+
+def _locks(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

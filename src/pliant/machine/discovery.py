@@ -1,0 +1,215 @@
+"""Who serves on this machine: the records by which commands find jobs and pools.
+
+Owns the files below the user's state directory that say where something is served, and who may
+talk to it.  Knows nothing of what is served.
+
+    <state>/pliant/jobs/gpt.json       {"job": "gpt", "url": ..., "pid": ..., "out": ..., ...}
+    <state>/pliant/jobs/gpt.token      for this user only
+    <state>/pliant/pools/default.json  {"pool": "default", ...}
+
+Who looks removes what the dead have left.  That nobody removes what a process that follows is just
+writing, the lock of the directory sees to; it is held for the moment of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+from pliant.machine.processes import process_lives, process_started
+
+STARTED_S = 60.0
+"""A token without a record is of what was killed, if it is as old as that, in seconds."""
+
+WRITE_S = 2.0
+"""How long a record waits for who removes others, in seconds; it is written all the same then."""
+
+AGAIN_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One discovery record whose process lives."""
+
+    kind: str
+    """``job`` or ``pool``."""
+
+    name: str
+    url: str
+    pid: int
+    out: Path
+    """Where its files lie."""
+
+    started: float
+    token_file: Path
+    began: str = ""
+    """When its process began (``machine.processes``): ids are used again, after a reboot soon.  Empty:
+    the record is of an earlier version."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process does."""
+        return process_started(self.pid) is not None and process_lives(self.pid, self.began)
+
+    def token(self) -> str:
+        """Read the token that its REST interface asks for.
+
+        Raises:
+            ConfigError: only the user who started it can read it.
+        """
+        try:
+            return self.token_file.read_text().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"the token of {self.kind} {self.name} cannot be read: {error.strerror}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFiles:
+    """What says that a job or a pool is served, and who may talk to it; gone when it ends."""
+
+    kind: str
+    record: Path
+    token: Path
+
+    @classmethod
+    def of(cls, kind: str, name: str) -> RuntimeFiles:
+        """Return those of a job or a pool."""
+        directory = directory_of(kind)
+        return cls(kind, directory / f"{name}.json", directory / f"{name}.token")
+
+    def write(self, *, url: str, token: str, out: Path) -> None:
+        """Write the token, for this user only, and then the record that points to it.
+
+        Raises:
+            ConfigError: the state directory cannot be written.
+        """
+        values = {
+            self.kind: self.record.stem,
+            "url": url,
+            "pid": os.getpid(),
+            "began": process_started(os.getpid()) or "",
+            "started": time.time(),
+            "out": str(out.absolute()),
+        }
+        try:
+            self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _alone(self.record.parent, within_s=WRITE_S):
+                write_privately(self.token, token)
+                write_privately(self.record, json.dumps(values))
+        except OSError as error:
+            sentence = f"{self.record.parent} cannot be written: {error.strerror}"
+            raise ConfigError(sentence) from error
+
+    def remove(self) -> None:
+        """Remove what ``write`` wrote, if it is still this process's."""
+        with suppress(OSError, ValueError, KeyError):
+            if json.loads(self.record.read_text())["pid"] == os.getpid():
+                self.token.unlink(missing_ok=True)
+                self.record.unlink()  # last: whoever finds it alone knows what to remove
+
+
+def directory_of(kind: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return where the records of all jobs, or of all pools, lie."""
+    environ = os.environ if environ is None else environ
+    state = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(state) / "pliant" / f"{kind}s"
+
+
+def served(kind: str, directory: Path | None = None) -> list[Served]:
+    """Return what is served, oldest first; remove the records of what is gone."""
+    directory = directory_of(kind) if directory is None else directory
+    records = {path: _read(kind, path) for path in directory.glob("*.json")}
+    found = [one for one in records.values() if one is not None and one.lives]
+    stale = [path for path, one in records.items() if one is not None and not one.lives]
+    if stale or any(_is_orphan(token) for token in directory.glob("*.token")):
+        with suppress(OSError), _alone(directory, within_s=0) as is_alone:
+            if is_alone:  # else whoever looks next removes them
+                _sweep(kind, directory, stale)
+    return sorted(found, key=lambda one: (one.started, one.name))
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
+    """Keep others from writing or removing records meanwhile; yield whether that is so."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        pause, until_s = threading.Event(), time.monotonic() + within_s
+        while not (is_alone := _locks(fd)) and time.monotonic() < until_s:
+            pause.wait(AGAIN_S)
+        yield is_alone
+    finally:
+        os.close(fd)
+
+
+def _locks(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without such locks: nothing to wait for
+    return True
+
+
+def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:
+    """Remove the records of the dead, and the tokens of what was killed before it was found."""
+    for path in stale:
+        one = _read(kind, path)
+        if one is None or one.lives:  # another has been written since
+            continue
+        for left in (one.token_file, path):
+            with suppress(OSError):
+                left.unlink()
+    for token in directory.glob("*.token"):
+        if _is_orphan(token):
+            token.unlink(missing_ok=True)
+
+
+def _is_orphan(token: Path) -> bool:
+    """Whether a token is of what was killed before it could be found."""
+    try:
+        is_old = time.time() - token.stat().st_mtime > STARTED_S
+    except OSError:
+        return False
+    return is_old and not token.with_suffix(".json").exists()
+
+
+def _read(kind: str, path: Path) -> Served | None:
+    try:
+        values = json.loads(path.read_text())
+        return Served(
+            kind=kind,
+            name=str(values[kind]),
+            url=str(values["url"]),
+            pid=int(values["pid"]),
+            out=Path(values["out"]),
+            started=float(values["started"]),
+            token_file=path.with_suffix(".token"),
+            began=str(values.get("began", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # being written, or not ours

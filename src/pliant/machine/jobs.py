@@ -1,0 +1,150 @@
+"""Finding jobs: which run here, and which one a command is about.
+
+Owns the choice among the discovery records, and those of suspended jobs.  Knows nothing of what a
+job is doing; that is asked over its URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+from pliant.machine.discovery import Served, directory_of, served
+
+NONE_RUNNING = "no job is running; start one with pliant run"
+
+SUSPENDED = ".suspended"
+"""Ends the names of records of jobs that do not run and can go on."""
+
+
+def jobs_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where the records of jobs lie."""
+    return directory_of("job", environ)
+
+
+def running_jobs(directory: Path | None = None) -> list[Served]:
+    """Return every running job, oldest first; remove the records of those that are gone."""
+    return served("job", directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedJob:
+    """A job that does not run and can go on from a checkpoint."""
+
+    job: str
+    out: Path
+    committed: int
+
+
+def record_suspended(job: str, out: Path, committed: int, directory: Path | None = None) -> None:
+    """Remember a job that can go on; what cannot be remembered is still on its storage."""
+    directory = jobs_directory() if directory is None else directory
+    values = {"job": job, "out": str(out.absolute()), "committed": committed}
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / f"{job}{SUSPENDED}").write_text(json.dumps(values))
+
+
+def forget_suspended(job: str, directory: Path | None = None) -> None:
+    """Forget a job that runs again."""
+    with suppress(OSError):
+        ((jobs_directory() if directory is None else directory) / f"{job}{SUSPENDED}").unlink()
+
+
+def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
+    """Return the jobs that can go on, by name; forget those whose directory is gone."""
+    directory = jobs_directory() if directory is None else directory
+    found = []
+    for path in sorted(directory.glob(f"*{SUSPENDED}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            values = json.loads(path.read_text())
+            job = SuspendedJob(
+                job=str(values["job"]), out=Path(values["out"]), committed=int(values["committed"])
+            )
+            if (job.out / "events.jsonl").exists():
+                found.append(job)
+            else:
+                path.unlink()
+    return found
+
+
+def find_job(name: str | None = None, directory: Path | None = None) -> Served:
+    """Return the job that is meant.
+
+    Raises:
+        ConfigError: none runs, several do and none was named, or none has that name.
+    """
+    jobs = running_jobs(directory)
+    if name is not None:
+        named = next((job for job in jobs if job.name == name), None)
+        if named is not None:
+            return named
+        others = f"running: {_names(jobs)}" if jobs else "none is; start one with pliant run"
+        raise ConfigError(f"no job named {name} is running; {others}")
+    if not jobs:
+        raise ConfigError(_none_running(directory))
+    if len(jobs) > 1:
+        raise ConfigError(f"several jobs are running, say which with --job: {_names(jobs)}")
+    return jobs[0]
+
+
+def find_run(name: str | None, out: Path | None, directory: Path | None = None) -> Path:
+    """Return the output directory that is meant: ``out``, or that of a running job.
+
+    Without either, the newest run below ``runs/`` here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if out is not None:
+        if not (out / "events.jsonl").is_file():
+            raise ConfigError(f"{out} holds no run: it has no events.jsonl")
+        return out
+    if name is not None or running_jobs(directory):
+        return find_job(name, directory).out
+    logs = list(Path("runs").glob("*/events.jsonl"))
+    if not logs:
+        raise ConfigError(NONE_RUNNING)
+    return max(logs, key=lambda path: path.stat().st_mtime).parent
+
+
+def _none_running(directory: Path | None) -> str:
+    waiting = suspended_jobs(directory)
+    if not waiting:
+        return NONE_RUNNING
+    names = ", ".join(f"{job.job} (after step {job.committed})" for job in waiting)
+    return f"no job is running; suspended: {names}; go on with pliant resume {waiting[-1].job}"
+
+
+def find_resumable(which: str | None, directory: Path | None = None) -> Path:
+    """Return the directory of the run to resume: named, or of a suspended job, or the newest here.
+
+    Raises:
+        ConfigError: there is none, or several are suspended.
+    """
+    if which is not None and (Path(which) / "events.jsonl").is_file():
+        return Path(which)
+    waiting = suspended_jobs(directory)
+    if which is not None:
+        named = next((job for job in waiting if job.job == which), None)
+        if named is None:
+            known = ", ".join(job.job for job in waiting) or "none is"
+            raise ConfigError(f"{which} is neither a run's directory nor suspended ({known})")
+        return named.out
+    if len(waiting) > 1:
+        names = ", ".join(job.job for job in waiting)
+        raise ConfigError(f"several jobs are suspended, say which: {names}")
+    if waiting:
+        return waiting[0].out
+    logs = list(Path("runs").glob("*/events.jsonl"))
+    if not logs:
+        raise ConfigError("there is no run to resume here; name its directory")
+    return max(logs, key=lambda path: path.stat().st_mtime).parent
+
+
+def _names(jobs: list[Served]) -> str:
+    return ", ".join(job.name for job in jobs)

@@ -1,0 +1,186 @@
+"""Who took what from whom in a pool, when and why: read from its event log.
+
+Owns the choice of what people are told, and its words; every reason is the sentence that the
+decision itself carried.  Knows nothing of columns or colours.
+
+Kinds of a pool's log beside the core's events and actions (``core.allocation.values``):
+
+    pool_started  name, life, devices, capacity, follows, url
+    gone          name, reason; a claimant that has ended, died or fallen silent
+    ended         name, device, pids, reason; processes that did not leave a device in time
+    not_ended     name, device, reason
+    complaint     reason; what the capacity follows cannot be read
+    not_written   reason; the state cannot be written
+    records_lost  number; of records that could not be written before this one
+    pool_stopped  name, keeping
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pliant.core.counts import counted
+from pliant.observe.log import Record
+from pliant.observe.prose import kept_by
+
+LAST = 40
+"""Moves that are told unless somebody asks for more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One thing that happened to a claim, or to the whole pool."""
+
+    at: float
+    claim: str
+    """Empty: it concerns the pool."""
+
+    what: str
+    for_: str = ""
+    """The claim that gets what this one gives."""
+
+    reason: str = ""
+
+
+def moves_of(records: Iterable[Record], last: int = LAST) -> list[Move]:
+    """Return the last moves, oldest first.
+
+    A claim that asks again changes something that people are not told (what a further replica is
+    worth to it, whether it has checkpoints) if its sentence is the same: that is left out.
+    """
+    kept: deque[Move] = deque(maxlen=max(last, 1))
+    asked: dict[str, str] = {}
+    for record in records:
+        move = move_of(record)
+        if move is None:
+            continue
+        if record.get("kind") == "asked":
+            if asked.get(move.claim) == move.what:
+                continue
+            asked[move.claim] = move.what
+        elif record.get("kind") == "gone":
+            asked.pop(move.claim, None)
+        kept.append(move)
+    return list(kept)
+
+
+def move_of(record: Record) -> Move | None:
+    """Return what a record tells people; None for what only machines need."""
+    say = _SAY.get(str(record.get("kind")))
+    what = None if say is None else say(record)
+    if what is None:
+        return None
+    return Move(
+        at=float(record.get("at") or 0.0),
+        claim=_claim_of(record),
+        what=what,
+        for_=str(record.get("for_") or ""),
+        reason=str(record.get("reason") or ""),
+    )
+
+
+def sentence(move: Move) -> str:
+    """Say a move in one line."""
+    who = f"{move.claim} " if move.claim else ""
+    why = f": {move.reason}" if move.reason else ""
+    return f"{who}{move.what}{why}"
+
+
+def _claim_of(record: Record) -> str:
+    if record.get("kind") in ("pool_started", "pool_stopped", "team_removed"):
+        return ""
+    claim = record.get("claim")
+    return str((claim.get("name") if isinstance(claim, dict) else record.get("name")) or "")
+
+
+def _numbers(value: Any) -> str:
+    devices = [int(number) for number in value] if isinstance(value, list) else []
+    noun = "device" if len(devices) == 1 else "devices"
+    return f"{noun} {', '.join(map(str, devices))}"
+
+
+def _asked(record: Record) -> str:
+    claim = record["claim"]
+    low, high = claim.get("min_replicas"), claim.get("ask_replicas")
+    wants = str(high) if low == high else f"{low} to {high}"
+    team = "" if claim.get("team") == "default" else f", team {claim.get('team')}"
+    return f"asks for {wants} ({claim.get('priority')}{team})"
+
+
+def _granted(record: Record) -> str:
+    devices = record.get("devices")
+    now = f"has {record.get('to')}"
+    return f"gets {_numbers(devices)} and {now}" if devices else f"may keep what it {now}"
+
+
+def _shrunk(record: Record) -> str:
+    to, devices = record.get("to"), record.get("devices")
+    which = f" without {_numbers(devices)}" if devices else ""
+    return f"is to shrink to {to}{which} within {_seconds(record.get('notice_s'))}"
+
+
+def _seconds(value: Any) -> str:
+    return f"{value:g} s" if isinstance(value, int | float) else "no time"
+
+
+def _recovered(record: Record) -> str:
+    devices = record.get("devices")
+    return f"is here, with {_numbers(devices)}" if devices else "is here, and waits"
+
+
+def _ended(record: Record) -> str:
+    pids = record.get("pids")
+    said = ", ".join(map(str, pids)) if isinstance(pids, list) else str(pids)
+    return f"did not leave device {record.get('device')}: process {said} was ended"
+
+
+def _team(record: Record) -> str:
+    team = record["team"]
+    quota = team.get("quota")
+    return f"team {team.get('name')} has " + (
+        "no quota" if quota is None else f"a quota of {quota}"
+    )
+
+
+def _stopped(record: Record) -> str:
+    keeping = record.get("keeping")
+    kept = f"; {kept_by(keeping)}" if keeping else ""
+    return f"the pool stopped{kept}"
+
+
+def _started(record: Record) -> str:
+    again = " again" if record.get("follows") else ""
+    follows = f", as {record.get('capacity')} says" if record.get("capacity") else ""
+    return f"the pool started{again} with {counted(record.get('devices'), 'device')}{follows}"
+
+
+_SAY: dict[str, Callable[[Record], str | None]] = {
+    "pool_started": _started,
+    "pool_stopped": _stopped,
+    "asked": _asked,
+    "recovered": _recovered,
+    "grant": _granted,
+    "shrink": _shrunk,
+    "suspend": lambda r: f"is to save and give everything back within {_seconds(r['notice_s'])}",
+    "overdue": lambda r: f"still has {counted(r.get('excess'), 'device')} too many",
+    "refuse": lambda r: "is refused",
+    "released": lambda r: f"gave back {_numbers(r.get('devices'))}",
+    "gone": lambda r: "is gone",
+    "ended": _ended,
+    "not_ended": lambda r: f"has not left device {r.get('device')}",
+    "devices_set": lambda r: f"{counted(r.get('count'), 'device')} may be in use",
+    "cordoned": lambda r: f"{_numbers(r.get('devices'))}: not handed out any more",
+    "uncordoned": lambda r: f"{_numbers(r.get('devices'))}: handed out again",
+    "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back",
+    "team_set": _team,
+    "team_removed": lambda r: f"team {r.get('name')} is forgotten",
+    "class_set": lambda r: (
+        f"class {r['priority'].get('name')} has the value {r['priority'].get('value')}"
+    ),
+    "complaint": lambda r: "the capacity cannot be read",
+    "not_written": lambda r: "the state cannot be written; nothing is handed out",
+}
+"""How each kind is said; a kind that is missing is not told."""

@@ -1,0 +1,117 @@
+"""What a pool looks like from outside: one JSON object, drawn by every view.
+
+Owns its shape.  Decides nothing: everything is read from the core and from the claimants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pliant.core import allocation
+from pliant.core.allocation import Standing, Summary
+from pliant.pool.claims import Claimant
+from pliant.pool.driver import PoolDriver
+
+
+def board_of(driver: PoolDriver) -> dict[str, Any]:
+    """Return the documented shape of ``pliant pool status --json``."""
+    summary = allocation.summary(driver.core)
+    claims = [_claim(driver, name) for name in _in_order(driver, summary)]
+    in_use = sum(len(claim["devices"]) for claim in claims)
+    return {
+        "pool": driver.name,
+        "life": driver.life,
+        "size": driver.orders.size,
+        "limit": summary.limit,
+        "usable": summary.usable,
+        "in_use": in_use,
+        "free": max(0, min(len(summary.free), summary.limit - in_use)),
+        "follows": driver.orders.follows or None,
+        "recovering": driver.awaited(),
+        "failure": driver.failure or None,
+        "devices": _devices(driver, summary, claims),
+        "claims": claims,
+        "teams": [
+            {
+                "team": use.team.name,
+                "quota": use.team.quota,
+                "borrow_limit": use.team.borrow_limit,
+                "reclaim_from": use.team.reclaim.from_,
+                "reclaim_by": use.team.reclaim.by,
+                "share": use.share,
+                "claims": use.claims,
+            }
+            for use in summary.teams
+        ],
+        "classes": driver.orders.all_classes,
+    }
+
+
+def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
+    """Return the claims: who has devices, oldest first, then who waits, as they are served."""
+    waiting = [name for name in summary.waiting]
+    others = [name for name in allocation.claims(driver.core) if name not in waiting]
+    return [*sorted(others, key=lambda name: _since(driver, name)), *waiting]
+
+
+def _since(driver: PoolDriver, name: str) -> float:
+    claimant = driver.claimants.get(name)
+    return claimant.since if claimant is not None else 0.0
+
+
+def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
+    standing = allocation.standing(driver.core, name)
+    if standing is None:
+        raise KeyError(name)
+    claimant = driver.claimants.get(name)
+    claim = standing.claim
+    leave_s = standing.leave_by_s - driver.now_s()
+    return {
+        "name": name,
+        "kind": claim.kind,
+        "team": claim.team,
+        "priority": claim.priority,
+        "state": _state(standing, claimant),
+        "devices": list(standing.devices),
+        "replicas": standing.replicas,
+        "share": standing.share,
+        "min": claim.min_replicas,
+        "ask": claim.ask_replicas,
+        "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
+        "since": claim.since,
+        "pid": claimant.pid if claimant is not None else None,
+        "reason": allocation.why(driver.core, name),
+    }
+
+
+def _state(standing: Standing, claimant: Claimant | None) -> str:
+    if standing.is_withdrawn:
+        return "ending"
+    if standing.is_suspended:
+        return "suspending" if standing.devices else "suspended"
+    if standing.replicas < standing.claim.min_replicas:
+        return "waiting"
+    if not math.isinf(standing.leave_by_s):
+        return "shrinking"
+    if standing.claim.kind == "elastic" and claimant is not None and not claimant.is_running:
+        return "starting"
+    return "running"
+
+
+def _devices(
+    driver: PoolDriver, summary: Summary, claims: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    owners = {device: claim["name"] for claim in claims for device in claim["devices"]}
+    leaving = {device for one in driver.claimants.values() for device in one.leaving}
+    return [
+        {
+            "device": device,
+            "claim": owners.get(device),
+            "is_leaving": device in leaving,
+            "is_cordoned": device in driver.orders.cordoned,
+            "is_drained": device in driver.orders.drained,
+            "is_blocked": device in driver.blocked,
+        }
+        for device in range(summary.devices)
+    ]

@@ -1,0 +1,1 @@
+"""What a command hosts: a coordinator, one agent, both, a pool, a job in a pool."""

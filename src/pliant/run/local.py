@@ -1,0 +1,130 @@
+"""One job on one machine: a coordinator and an agent in one process, talking over loopback.
+
+Owns joining the two, and that nothing is left at the end.  Decides nothing about the job.
+
+    run_job: agent (fork server imports meanwhile) + coordinator --WebSocket over loopback-- agent
+    in a pool: the same, but the fork server starts only when the job is offered its minimum; and
+               all of it again each time that it was suspended for others
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from pliant.agent.agent import Agent, AgentConfig, nobody_listens
+from pliant.core.commands import EndJob
+from pliant.core.exits import EXIT_STOPPED
+from pliant.core.policy.decide import Policy
+from pliant.core.values import NodeId
+from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.pools import PoolPlace
+from pliant.run.hosting import JobConfig, hosted, locked, refuse_second
+from pliant.run.observer import Observer
+from pliant.run.pool_job import Tenant
+
+CPU_DEVICES = 4
+"""Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""
+
+
+def run_job(config: JobConfig, *, observer: Observer | None = None) -> int:
+    """Run a job to its end; return its exit code.  Leaves no process and no runtime file.
+
+    Raises:
+        ConfigError: the port is in use, a job of this name runs, or a file cannot be written.
+        ConflictError: a coordinator on another machine has taken over the directory.
+    """
+    try:
+        return asyncio.run(_run(config, observer))
+    except KeyboardInterrupt:  # before the job could be asked to stop
+        return EXIT_STOPPED
+
+
+def count_devices() -> int:
+    """Return how many replicas this machine has room for, by its accelerators or cores."""
+    accelerators = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+    return len(accelerators) or min(CPU_DEVICES, len(os.sched_getaffinity(0)))
+
+
+def most_replicas(policy: Policy) -> int:
+    """Return how many replicas an explicit maximum wants room for, spares included."""
+    return policy.max_replicas + policy.spares if policy.max_replicas else 0
+
+
+async def _run(config: JobConfig, observer: Observer | None) -> int:
+    refuse_second(config.name)
+    with locked(config.out, alone=True):
+        if config.pool is not None:
+            return await _run_in_pool(config, config.pool, observer)
+        agent = Agent(
+            _agent_config(config, devices=max(most_replicas(config.policy), count_devices())),
+            listener=observer.output if observer else nobody_listens,
+        )
+        try:
+            agent.open()  # imports torch in a process of its own while this one imports FastAPI
+            return await _run_alone(agent, config, observer)
+        finally:
+            await agent.close()
+
+
+def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None) -> AgentConfig:
+    files = RuntimeFiles.of("job", config.name)
+    return AgentConfig(
+        node=NodeId(socket.gethostname()),
+        devices=devices,
+        environment=dict(os.environ),
+        address=config.address,
+        work=config.work(),
+        guarded=(files.token, files.record),
+        locks=locks,
+    )
+
+
+async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
+    """Serve the job's coordinator, connect the agent, and wait for the end."""
+    token, devices = secrets.token_urlsafe(32), count_devices()
+    async with hosted(
+        config, config.work(), token=token, devices=devices, observer=observer
+    ) as host:
+        agent.guard()
+        try:
+            end = await host.until_the_end(agent.serve(host.agents_url, token))
+        finally:
+            await agent.close()
+    return end.exit_code
+
+
+async def _run_in_pool(config: JobConfig, place: PoolPlace, observer: Observer | None) -> int:
+    """Live as often as the pool suspends the job; return how the last life ended."""
+    tenant = Tenant(place, job=config.name, policy=config.policy)
+    async with tenant.present():
+        while True:
+            end = await _live_in_pool(config, tenant, observer)
+            if end.exit_code != EXIT_STOPPED or tenant.is_stopped:
+                return end.exit_code
+
+
+async def _live_in_pool(config: JobConfig, tenant: Tenant, observer: Observer | None) -> EndJob:
+    """Serve the job's coordinator and connect the agent; the pool says when it starts workers."""
+    token, devices = secrets.token_urlsafe(32), tenant.pool_devices
+    agent = Agent(
+        _agent_config(config, devices=devices, locks=tenant.locks),
+        listener=observer.output if observer else nobody_listens,
+        on_devices=tenant.on_devices,
+    )
+    async with hosted(
+        config,
+        config.work(),
+        token=token,
+        devices=devices,
+        observer=observer,
+        on_offer=tenant.pushed,
+    ) as host:
+        with tenant.life(host, agent):
+            try:
+                return await host.until_the_end(agent.serve(host.agents_url, token), tenant.talks())
+            finally:
+                await agent.close()

@@ -1,0 +1,324 @@
+"""A pool in this process: served, found by jobs and people, ended by signals.
+
+Owns what a process that runs a pool has besides it: socket, event log, token, discovery record,
+signals, the source of its capacity, and that no other pool of its name runs.  Decides nothing.
+
+    run_pool: state of the life before --> serve --> record --> ... --> record gone, socket closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+from pliant.machine.clock import Clock
+from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.pools import DEVICES, pool_directory, running_pools
+from pliant.observe.log import EventLog, Record
+from pliant.pool import push
+from pliant.pool.admin import PoolAdmin
+from pliant.pool.capacity import read_number, replayed, watched
+from pliant.pool.configuration import Orders
+from pliant.pool.devices import DeviceWatch
+from pliant.pool.driver import PoolDriver, PoolSettings, RefusedError
+from pliant.pool.journal import Journal
+from pliant.pool.push import Pusher
+from pliant.pool.state import Given, SavedPool, StateFile
+from pliant.run.hosting import locked, log_path
+from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
+from pliant.spec.trace import Change, parse_trace
+
+Listener = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What sets the number of devices: nobody but people, a watched file, or a trace."""
+
+    text: str
+    """As it was typed."""
+
+    file: Path | None = None
+    trace: Path | None = None
+    time_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """A pool to run."""
+
+    name: str
+    devices: int | None
+    """None: as many as in the life before, or ``default_devices``."""
+
+    default_devices: int
+    file: PoolFile | None = None
+    """None: teams and classes as in the life before."""
+
+    capacity: Capacity | None = None
+    port: int = 0
+    address: str = "127.0.0.1"
+    settings: PoolSettings | None = None
+
+
+def parse_capacity(text: str | None, *, time_scale: float | None) -> Capacity | None:
+    """Read ``file:PATH`` or ``trace:FILE``.
+
+    Raises:
+        ConfigError: it is neither, or is played at no speed.
+    """
+    kind, _, path = (text or "").partition(":")
+    if time_scale is not None and kind != "trace":
+        raise ConfigError("--time-scale is for --capacity trace:FILE")
+    if time_scale is not None and not 0 < time_scale < math.inf:
+        raise ConfigError(f"--time-scale {time_scale:g} must be a number above 0")
+    if text is None:
+        return None
+    if kind not in ("file", "trace") or not path:
+        raise ConfigError(f"--capacity {text!r} is neither file:PATH nor trace:FILE")
+    if kind == "file":
+        return Capacity(text=text, file=Path(path))
+    return Capacity(text=text, trace=Path(path), time_scale=time_scale or 1.0)
+
+
+def check(config: PoolConfig) -> None:
+    """Check what can be checked before anything is written.
+
+    Raises:
+        ConfigError: it cannot run like this, or runs already.
+    """
+    if any(pool.name == config.name for pool in running_pools()):
+        raise ConfigError(_runs_already(config.name))
+    if config.file is not None:
+        _check_promises(config.file.spec.teams, config.devices or config.default_devices)
+    if config.capacity is not None:
+        _changes(config.capacity, config.devices or config.default_devices)
+        if config.capacity.file is not None:
+            read_number(config.capacity.file)
+
+
+def run_pool(config: PoolConfig, *, listener: Listener) -> int:
+    """Run a pool until it is stopped; return the exit code.
+
+    Raises:
+        ConfigError: it cannot run like this, or a pool of this name runs.
+        PermanentError: its state cannot be read.
+    """
+    try:
+        return asyncio.run(_run(config, listener))
+    except KeyboardInterrupt:  # before it had begun
+        return 0
+
+
+async def _run(config: PoolConfig, listener: Listener) -> int:
+    from pliant.http.server import open_socket
+
+    check(config)
+    out = pool_directory(config.name)
+    _make(out)
+    sock = open_socket(config.address, config.port)
+    with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
+        state = StateFile(out / "state.json")
+        found = state.read()
+        saved = _begun(config, found)
+        log = Journal(log_path(out), job=config.name)
+        log.subscribe(listener)
+        with contextlib.closing(log):
+            driver = _driver(config, saved, state, log, out)
+            await _serve(driver, config, saved, log, sock, follows=found is not None)
+            keeping = driver.stop()
+            if not keeping:
+                state.remove()
+            log.write("pool_stopped", name=config.name, keeping=keeping)
+    return 0
+
+
+def _driver(
+    config: PoolConfig, saved: SavedPool, state: StateFile, log: EventLog, out: Path
+) -> PoolDriver:
+    return PoolDriver(
+        saved,
+        orders=Orders.of(saved, follows=config.capacity.text if config.capacity else ""),
+        state=state,
+        watch=DeviceWatch(out / DEVICES, log),
+        log=log,
+        pusher=Pusher(push.client()),
+        clock=Clock(),
+        settings=config.settings,
+    )
+
+
+async def _serve(
+    driver: PoolDriver,
+    config: PoolConfig,
+    saved: SavedPool,
+    log: EventLog,
+    sock: socket.socket,
+    *,
+    follows: bool,
+) -> None:
+    """Serve the pool until it is stopped."""
+    from pliant.http.authentication import Bearer
+    from pliant.http.mistakes import say_mistakes
+    from pliant.http.server import Server, url_of
+    from pliant.pool.app import create_app
+
+    files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
+    app = create_app(driver, events_path=log.path)
+    app.add_middleware(Bearer, token=token, whose="the pool")
+    say_mistakes(app)
+    server = Server(app, sock)
+    log.write(
+        "pool_started",
+        name=config.name,
+        life=driver.life,
+        devices=saved.size,
+        capacity=driver.orders.follows or None,
+        follows=follows,
+        url=url_of(sock),
+    )
+    with _signals(driver):
+        try:
+            await driver.begin()
+            await server.start()
+            files.write(url=url_of(sock), token=token, out=log.path.parent)
+            await _until_stopped(driver, config.capacity)
+        finally:
+            await server.stop()
+            await driver.close()
+            files.remove()
+
+
+async def _until_stopped(driver: PoolDriver, capacity: Capacity | None) -> None:
+    running = asyncio.create_task(driver.run())
+    following = asyncio.create_task(_follow(driver, capacity))
+    try:
+        done, _ = await asyncio.wait({running, following}, return_when=asyncio.FIRST_COMPLETED)
+        if following in done:
+            following.result()
+        await running
+    finally:
+        for task in (running, following):
+            task.cancel()
+        await asyncio.gather(running, following, return_exceptions=True)
+
+
+async def _follow(driver: PoolDriver, capacity: Capacity | None) -> None:
+    """Tell the pool how many devices there are, as its source says it."""
+    if capacity is not None:
+        async for devices in _numbers(capacity, driver):
+            try:
+                await PoolAdmin(driver).follow(devices)
+            except RefusedError as error:
+                driver.complain(str(error))
+    await asyncio.Event().wait()
+
+
+def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
+    orders = driver.orders
+    if capacity.file is not None:
+        return watched(capacity.file, orders.size, driver.complain)
+    now_at = time.time()
+    orders.trace_began_at = orders.trace_began_at or now_at
+    return replayed(
+        _changes(capacity, orders.size),
+        time_scale=capacity.time_scale,
+        elapsed_s=max(0.0, now_at - orders.trace_began_at),  # the clock may have gone back
+    )
+
+
+def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
+    """Return what the pool begins with: what was asked for, over what the life before has left.
+
+    Raises:
+        ConfigError: quotas promise more than there is.
+    """
+    given = _given(config)
+    began = found or SavedPool(name=config.name, size=0, devices=0)
+    is_same = found is not None and began.given == given
+    changed: dict[str, object] = {"given": given, "trace_began_at": None}
+    if not is_same:
+        size = config.devices or began.size or config.default_devices
+        changed |= {"size": size, "devices": size, "number": size}
+        changed |= {} if given.teams is None else {"teams": given.teams}
+        changed |= {} if given.classes is None else {"classes": given.classes}
+    began = began.model_copy(update=changed)
+    if config.capacity is not None:
+        began = _at_first(config.capacity, began, found if is_same else None)
+    _check_promises(began.teams, began.size)
+    return began
+
+
+def _given(config: PoolConfig) -> Given:
+    given = Given(devices=config.devices, capacity=repr(config.capacity))
+    if config.file is None:
+        return given
+    spec = config.file.spec
+    classes = {entry.name: entry.value for entry in spec.priority_classes}
+    return given.model_copy(update={"teams": tuple(spec.teams), "classes": classes})
+
+
+def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
+    """Refuse quotas that promise more than there is."""
+    teams = list(teams)
+    if promised(teams) > size:
+        raise ConfigError(promised_too_much(teams, size))
+
+
+def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
+    """Return the pool with the devices that its source says there are at the very beginning."""
+    if capacity.file is not None:
+        devices = min(read_number(capacity.file), began.size)
+        return began.model_copy(update={"devices": devices})
+    if found is not None and found.trace_began_at is not None:
+        goes_on = {"devices": found.devices, "trace_began_at": found.trace_began_at}
+        return began.model_copy(update=goes_on)
+    first = _changes(capacity, began.size)[0]
+    devices = first.devices if first.at_s == 0 else 0
+    return began.model_copy(update={"devices": devices})
+
+
+def _changes(capacity: Capacity, size: int) -> list[Change]:
+    """Read the trace; nothing if there is none."""
+    if capacity.trace is None:
+        return []
+    try:
+        text = capacity.trace.read_text()
+    except OSError as error:
+        raise ConfigError(f"{capacity.trace} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{capacity.trace} cannot be read: it is no UTF-8 text") from None
+    return parse_trace(text, source=str(capacity.trace), most=size)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+
+
+def _runs_already(name: str) -> str:
+    return f"a pool named {name} is running already; choose another with --name"
+
+
+@contextlib.contextmanager
+def _signals(driver: PoolDriver) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into the end of the pool."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, driver.stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,160 @@
+"""A job in several processes: one coordinator, and an agent on each node.
+
+Owns the life of each of the two processes.  A coordinator may die at any moment and be started
+again with the same words; agents come back to the same URL, and training goes on meanwhile.  Who
+of two coordinators counts is for the register to say.  Decides nothing about the job.
+
+    run_coordinator: register --> serve --> agents come --> end: wait until they have heard it
+    run_agent:       connect --> what the job runs --> fork server, workers --> end, or given up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pliant.agent.agent import Agent, AgentConfig
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
+from pliant.core.values import NodeId
+from pliant.observe.log import read
+from pliant.run.hosting import (
+    TOKEN,
+    JobConfig,
+    hosted,
+    lasting_token,
+    locked,
+    log_path,
+    refuse_second,
+)
+from pliant.run.observer import Observer
+
+GIVE_UP_S = 300.0
+"""How long an agent looks for its coordinator unless told otherwise, in seconds."""
+
+HANG_UP_S = 15.0
+"""How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Where an agent runs, and whom it serves."""
+
+    url: str
+    """Of the coordinator, as it is printed when that starts."""
+
+    token_file: Path
+    node: str
+    devices: int
+    give_up_s: float = GIVE_UP_S
+
+
+def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> int:
+    """Run the coordinator of a job whose agents are elsewhere; return the job's exit code.
+
+    Raises:
+        ConfigError: the port is in use, the directory holds something else, or a file cannot be
+            written.
+        ConflictError: another coordinator has taken over; the job goes on.
+    """
+    try:
+        return asyncio.run(_coordinate(config, observer))
+    except KeyboardInterrupt:  # before the job could be asked to stop
+        return EXIT_STOPPED
+
+
+def run_agent(config: NodeConfig, environ: Mapping[str, str]) -> int:
+    """Run workers for a coordinator until the job ends; return the exit code.
+
+    Raises:
+        ConfigError: the URL or the token cannot be used.
+        PermanentError: the coordinator refuses this agent, or was not found for too long.
+    """
+    url = agents_url(config.url)
+    try:
+        token = config.token_file.read_text().strip()
+    except OSError as error:
+        sentence = f"--token-file {config.token_file} cannot be read: {error.strerror}"
+        raise ConfigError(sentence) from None
+    return asyncio.run(_serve(config, url, token, environ))
+
+
+def agents_url(url: str) -> str:
+    """Return where the agents of a coordinator connect.
+
+    Raises:
+        ConfigError: it is no URL of one.
+    """
+    parts = urlsplit(url)
+    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    if parts.scheme not in schemes or not parts.netloc:
+        raise ConfigError(f"{url} is no URL of a coordinator, such as http://127.0.0.1:7000")
+    return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/agents"
+
+
+async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
+    refuse_second(config.name, besides=config.out)
+    with locked(config.out, alone=False):
+        follows = _follows(config)
+        token = lasting_token(config.out)
+        async with hosted(
+            config, config.work(), token=token, follows=follows, observer=observer
+        ) as host:
+            end = await host.until_the_end()
+            await host.driver.hung_up(HANG_UP_S)
+        (config.out / TOKEN).unlink(missing_ok=True)
+    return end.exit_code
+
+
+def _follows(config: JobConfig) -> bool:
+    """Whether another coordinator of this job has gone before, and did not come to its end.
+
+    Raises:
+        ConfigError: the directory is that of another run, or of one that has finished.
+    """
+    records = read(log_path(config.out)).records
+    began = [record for record in records if record.get("kind") == "job_started"]
+    if not began:
+        return False
+    mine = (config.name, list(config.argv))
+    if (began[-1].get("job"), began[-1].get("command")) != mine:
+        raise ConfigError(f"{config.out} holds another run; choose another --out")
+    marks = ("job_started", "coordinator_started", "job_ended")
+    last = next(record for record in reversed(records) if record.get("kind") in marks)
+    if last["kind"] != "job_ended":
+        return True
+    if last.get("exit_code") == EXIT_OK:
+        raise ConfigError(f"the run of {config.out} has finished; choose another --out")
+    return False
+
+
+async def _serve(config: NodeConfig, url: str, token: str, environ: Mapping[str, str]) -> int:
+    agent = Agent(
+        AgentConfig(
+            node=NodeId(config.node),
+            devices=config.devices,
+            environment=environ,
+            give_up_s=config.give_up_s,
+        )
+    )
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    serving = asyncio.create_task(agent.serve(url, token))
+    stopping = asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            return EXIT_INTERRUPTED
+        serving.result()
+        return EXIT_OK
+    finally:
+        for task in (serving, stopping):
+            task.cancel()
+        await asyncio.gather(serving, stopping, return_exceptions=True)
+        await agent.close()

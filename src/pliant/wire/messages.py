@@ -1,0 +1,166 @@
+"""What processes tell each other that the core never decides on.
+
+Owns the facts for people (commits, logged values, error texts, process ids), the signs of life
+of agent and coordinator, and what an agent is told to run.  Knows nothing of the protocol: a note
+may be lost without changing what happens to a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.events import ExitKind
+from pliant.core.values import Generation, NodeId, ReplicaId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A replica committed a step.  Every member may report it; the log keeps the first."""
+
+    replica: ReplicaId
+    generation: Generation
+    step: int
+    mono_s: float
+    """Moment of the commit on the node's monotonic clock, in seconds."""
+    loss: float | None
+    grad_norm: float | None
+    samples: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Values the script passed to ``session.log``."""
+
+    replica: ReplicaId
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a step consists of and how many there are, from the script's own arguments."""
+
+    replica: ReplicaId
+    num_slots: int
+    total_steps: int | None
+    num_samples: int
+    global_batch: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """One sentence of the session for people, e.g. its memory report."""
+
+    replica: ReplicaId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalChosen:
+    """How often there will be a checkpoint, and why: one sentence."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """No checkpoint could be written."""
+
+    replica: ReplicaId
+    committed: int
+    """Of the state that was to be kept."""
+    reason: str
+    retry_s: float | None
+    """When it is tried again, in seconds; None: the limit is reached, the job is to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The sentence of a ConfigError or UsageError; the worker ends with code 2."""
+
+    replica: ReplicaId
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback:
+    """The script's traceback, the user's frames only."""
+
+    replica: ReplicaId
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last thing a worker says: why it ends.  One that is killed says nothing."""
+
+    replica: ReplicaId
+    kind: ExitKind
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The agent started a worker process."""
+
+    replica: ReplicaId
+    node: NodeId
+    pid: int
+    device: int | None = None
+    """Of its pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The agent's sign of life; ``refused`` counts messages of its workers it could not read."""
+
+    node: NodeId
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFailed:
+    """The agent cannot start workers any more; the reason is for people."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a job runs: the first thing that a coordinator says to an agent, on each connection."""
+
+    job: str
+
+    command: tuple[str, ...]
+    """The script and its arguments."""
+
+    cwd: str
+    """Where it runs; absolute, and the same on every node."""
+
+    out: str
+    """Directory of the run, absolute; every node sees the same one."""
+
+    init: str | None = None
+    """File with weights to start from."""
+
+    holder: str = ""
+    """Identifies the job at its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """How many messages the coordinator has read on this connection; also its sign of life."""
+
+    count: int
+
+
+WorkerNote = (
+    Committed | Logged | Planned | Noted | IntervalChosen | SaveFailed | Usage | Traceback | Ended
+)
+AgentNote = Started | Alive | AgentFailed
+CoordinatorNote = Work | Heard
+Note = WorkerNote | AgentNote | CoordinatorNote

@@ -1,0 +1,26 @@
+"""What the shells ask of each other, as Protocols of at most six methods.
+
+Owns the seams where a test, a simulator or a cluster plugs in something else.  Knows no
+implementation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pliant.core.commands import Command
+from pliant.core.values import Incarnation, ReplicaId
+
+
+class NodeChannel(Protocol):
+    """The coordinator's way to one agent."""
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        """Queue a command; never blocks, drops it if the agent is gone."""
+
+
+class OutputListener(Protocol):
+    """Someone who follows the output of replicas as it is written."""
+
+    def __call__(self, replica: ReplicaId, line: str, /) -> None:
+        """Take one line, without its newline."""

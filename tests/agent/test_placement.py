@@ -1,0 +1,108 @@
+"""Which worker is on which device."""
+
+from __future__ import annotations
+
+from pliant.agent.placement import Devices
+from pliant.core.values import ReplicaId
+
+R1, R2, R3 = (ReplicaId(f"r{n}") for n in (1, 2, 3))
+
+
+def test_each_worker_has_a_device_of_its_own() -> None:
+    devices = Devices(range(2))
+
+    assert [devices.put(name) for name in (R1, R2, R3)] == [0, 1, None]
+    assert devices.used == {0: R1, 1: R2}
+    assert devices.device_of(R2) == 1
+    assert devices.device_of(R3) is None
+
+
+def test_a_device_is_used_again_once_its_worker_is_gone() -> None:
+    devices = Devices([0])
+    devices.put(R1)
+
+    devices.leave(R1)
+    devices.leave(R1)
+
+    assert devices.used == {}
+    assert [devices.put(R2), devices.put(R3)] == [0, None]
+
+
+def test_a_device_that_was_just_left_is_the_last_to_be_used_again() -> None:
+    devices = Devices(range(3))
+    devices.put(R1)
+
+    devices.leave(R1)
+
+    assert [devices.put(name) for name in (R1, R2, R3)] == [1, 2, 0]
+
+
+def test_who_is_on_a_device_stays_there_when_it_may_not_be_used_any_more() -> None:
+    devices = Devices(range(2))
+    devices.put(R1)
+
+    devices.allow([1, 2])
+
+    assert devices.used == {0: R1}
+    devices.leave(R1)
+    assert [devices.put(name) for name in (R1, R2, R3)] == [1, 2, None]
+
+
+def test_a_device_that_comes_back_while_it_is_used_is_not_free() -> None:
+    devices = Devices([0])
+    devices.put(R1)
+    devices.allow([])
+    devices.allow([0])
+
+    assert devices.put(R2) is None
+    devices.leave(R1)
+    assert devices.put(R2) == 0
+
+
+def test_a_device_that_others_use_rests_longer_each_time() -> None:
+    devices = Devices([0])
+    rests = []
+    for _ in range(7):
+        devices.put(R1)
+        rests.append(devices.rest(R1))
+        assert devices.put(R2) is None
+        devices.wake(0)
+        devices.wake(0)
+
+    assert rests == [(0, rest_s) for rest_s in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)]
+    assert [devices.put(R1), devices.put(R2)] == [0, None]
+
+
+def test_a_device_that_had_a_worker_since_rests_as_the_first_time() -> None:
+    devices = Devices([0])
+    devices.put(R1)
+    devices.rest(R1)
+    devices.wake(0)
+    devices.put(R2)
+    devices.leave(R2)
+
+    devices.put(R3)
+
+    assert devices.rest(R3) == (0, 1.0)
+
+
+def test_a_device_that_rests_keeps_no_worker_from_another() -> None:
+    devices = Devices(range(2))
+    devices.put(R1)
+
+    devices.rest(R1)
+    devices.allow(range(3))
+
+    assert devices.used == {}
+    assert [devices.put(name) for name in (R1, R2, R3)] == [1, 2, None]
+
+
+def test_a_device_that_was_given_back_while_it_rested_is_not_used_again() -> None:
+    devices = Devices(range(2))
+    devices.put(R1)
+    devices.rest(R1)
+
+    devices.allow([1])
+    devices.wake(0)
+
+    assert [devices.put(R2), devices.put(R3)] == [1, None]

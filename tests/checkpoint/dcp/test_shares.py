@@ -1,0 +1,339 @@
+"""A checkpoint exists all at once or not at all."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.checkpoint.faulty import CrashError, FaultyStorage, Fuse, full
+from tests.checkpoint.states import contents, differing, save
+
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.archives import write_piece
+from pliant.checkpoint.dcp.layout import Piece, name_of
+from pliant.checkpoint.dcp.read import load, nested, open_checkpoint
+from pliant.checkpoint.dcp.shares import (
+    Contents,
+    NotAllowedError,
+    discard,
+    present,
+    publish,
+    write_share,
+)
+from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError, StorageError
+from pliant.checkpoint.store.base import Data
+from pliant.checkpoint.store.local import LocalStorage
+
+
+@pytest.mark.parametrize("num_shares", [1, 2, 3, 4, 5])
+def test_what_any_number_of_members_wrote_is_read_back_to_the_byte(
+    tmp_path: Path, num_shares: int
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+    state = contents(rows=20_000)
+
+    manifest = save(storage, state=state, num_shares=num_shares)
+
+    found = load(open_checkpoint(storage, manifest.name))
+    assert differing(found, state) == []
+    assert len(manifest.files) == num_shares + 1
+    assert manifest.versions["torch"] == torch.__version__
+
+
+def test_shares_of_another_generation_do_not_count(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    for rank in range(2):
+        write_share(storage, name, contents(), rank=rank, num_shares=3, generation=3)
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=4)
+
+    assert present(storage, name, generation=3) == {0, 1}
+    assert present(storage, name, generation=4) == {0}
+    with pytest.raises(MissingError, match=r"share-3-2\.json cannot be read: it does not exist"):
+        publish(storage, name, generation=3, num_shares=3, job="gpt")
+    publish(storage, name, generation=4, num_shares=1, job="gpt")
+
+
+def test_a_late_writer_of_an_older_generation_cannot_damage_what_is_published(
+    tmp_path: Path,
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = save(storage, num_shares=2, generation=4).name
+
+    write_share(storage, name, contents(99), rank=0, num_shares=2, generation=3)
+
+    assert catalogue.verify(storage, name).is_sound
+    assert differing(load(open_checkpoint(storage, name)), contents(500)) == []
+
+
+def test_members_that_hold_different_states_publish_nothing(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    other = contents(rows=41)
+    write_share(storage, name, contents(), rank=0, num_shares=2, generation=3)
+    write_share(storage, name, other, rank=1, num_shares=2, generation=3)
+
+    with pytest.raises(DamagedError, match="its shares are parts of different states"):
+        publish(storage, name, generation=3, num_shares=2, job="gpt")
+    assert catalogue.listed(storage) == []
+
+
+def test_a_share_that_has_shrunk_since_is_not_published(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=3)
+    data = tmp_path / name / "__0_3.distcp"
+    size = data.stat().st_size
+    data.write_bytes(data.read_bytes()[:100])
+
+    with pytest.raises(DamagedError, match=f"is damaged: 100 of {size} bytes are there"):
+        publish(storage, name, generation=3, num_shares=1, job="gpt")
+    assert catalogue.listed(storage) == []
+
+
+def test_a_share_that_an_earlier_run_left_is_not_published(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(99), rank=1, num_shares=2, generation=1, run="killed")
+    write_share(storage, name, contents(), rank=0, num_shares=2, generation=1, run="new")
+
+    with pytest.raises(DamagedError, match="it is the record of another share"):
+        publish(storage, name, generation=1, num_shares=2, job="gpt", run="new")
+    write_share(storage, name, contents(), rank=1, num_shares=2, generation=1, run="new")
+    publish(storage, name, generation=1, num_shares=2, job="gpt", run="new")
+    assert catalogue.verify(storage, name).is_sound
+
+
+def test_what_has_lost_a_file_is_published_again(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = save(storage, num_shares=2, generation=4).name
+    (tmp_path / name / "__1_4.distcp").unlink()
+
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=5)
+    publish(storage, name, generation=5, num_shares=1, job="gpt")
+
+    assert catalogue.verify(storage, name).is_sound
+
+
+def test_publishing_again_changes_nothing(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    first = save(storage)
+
+    again = publish(storage, first.name, generation=9, num_shares=1, job="other")
+
+    assert again == first
+
+
+def test_whoever_lost_the_lease_publishes_nothing(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=3)
+
+    with pytest.raises(NotAllowedError, match="is not published: another job holds its root"):
+        publish(storage, name, generation=3, num_shares=1, job="gpt", allowed=lambda: False)
+    assert catalogue.listed(storage) == []
+
+
+def test_a_write_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    asked = iter([False, False, True])
+
+    with pytest.raises(StoppedError, match="the write of step-00000500-l1 was stopped"):
+        write_share(
+            storage,
+            name_of(500, 1),
+            contents(),
+            rank=0,
+            num_shares=1,
+            generation=3,
+            stop=lambda: next(asked),
+        )
+    assert present(storage, name_of(500, 1), generation=3) == frozenset()
+
+
+def test_a_share_that_is_written_again_does_not_count_meanwhile(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    write_share(storage, name, contents(), rank=0, num_shares=1, generation=3)
+
+    with pytest.raises(StoppedError):
+        write_share(
+            storage, name, contents(), rank=0, num_shares=1, generation=3, stop=lambda: True
+        )
+    assert present(storage, name, generation=3) == frozenset()
+
+
+def test_tied_weights_are_written_once_and_read_under_both_names(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    manifest = save(storage, aliases={"model.head.weight": "model.linear.weight"})
+
+    found = load(open_checkpoint(storage, manifest.name))
+
+    assert torch.equal(found["model.head.weight"], found["model.linear.weight"])
+    written = sum((tmp_path / manifest.name / f.name).stat().st_size for f in manifest.files)
+    assert manifest.num_bytes == written
+
+
+def test_a_piece_is_written_from_the_tensors_own_memory() -> None:
+    tensor = torch.randn(100, 50)
+    start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    large = []
+
+    class Out:
+        def write(self, data: Data, /) -> int:
+            if len(data) > 1000:
+                address = np.frombuffer(data, dtype=np.uint8).ctypes.data
+                large.append((address >= start and address + len(data) <= end, len(data)))
+            return len(data)
+
+        def flush(self) -> None:
+            pass
+
+    write_piece(tensor[Piece("x", (20, 0), (30, 50)).box], Out())
+
+    assert large == [(True, 30 * 50 * 4)]
+
+
+def test_items_can_be_had_as_plain_torch_nests_them(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    checkpoint = open_checkpoint(storage, save(storage).name)
+
+    found = nested(checkpoint, load(checkpoint))
+
+    assert found["optim"]["param_groups"] == [{"lr": 0.125, "betas": (0.9, 0.999)}]
+    assert list(found["optim"]["state"]["linear.weight"]) == ["exp_avg"]
+
+
+def few(committed: int) -> Contents:
+    tensors = {f"model.{n}": torch.full((3, n + 1), float(committed)) for n in range(3)}
+    return Contents(tensors=tensors, objects={"pliant.document": b"x"})
+
+
+def next_save(storage: FaultyStorage) -> None:
+    """What a job does after its first checkpoint: write, publish, prune, sweep."""
+    save(storage, 600, state=few(600))
+    catalogue.prune(storage, keep=1, known_sound=["step-00000600-l1"])
+    catalogue.sweep(storage)
+
+
+def operations(directory: Path) -> int:
+    inner = LocalStorage(str(directory))
+    save(inner, 500, state=few(500))
+    fuse = Fuse()
+    next_save(FaultyStorage(inner, fuse))
+    return fuse.count
+
+
+@pytest.mark.timeout(120)
+def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Path) -> None:
+    total = operations(tmp_path / "counted")
+    assert total > 25
+    found = set()
+    for moment in range(total):
+        inner = LocalStorage(str(tmp_path / str(moment)))
+        save(inner, 500, state=few(500))
+
+        with pytest.raises(CrashError):
+            next_save(FaultyStorage(inner, Fuse(blows_at=moment)))
+
+        assert [one.damage for one in catalogue.listed(inner) if one.damage] == []
+        newest = catalogue.newest(inner).found
+        assert newest is not None
+        state = few(newest.committed)
+        assert differing(load(open_checkpoint(inner, newest.name)), state) == []
+        next_save(FaultyStorage(inner, Fuse()))  # and the job goes on
+        (left,) = catalogue.listed(inner)
+        assert catalogue.verify(inner, left.name).is_sound
+        assert {e.name for e in inner.entries()} == {"step-00000600-l1"}
+        found.add(newest.committed)
+    assert found == {500, 600}
+
+
+def test_a_full_storage_is_an_error_in_one_sentence_and_can_be_tried_again(tmp_path: Path) -> None:
+    inner = LocalStorage(str(tmp_path))
+    name = name_of(500, 1)
+    fuse = Fuse(blows_at=5, error=full(inner.place(name)))
+
+    with pytest.raises(StorageError, match=r"step-00000500-l1 cannot be written: the storage is "):
+        write_share(
+            FaultyStorage(inner, fuse), name, contents(), rank=0, num_shares=1, generation=3
+        )
+
+    assert present(inner, name, generation=3) == frozenset()
+    save(inner, 500, num_shares=1)
+    assert catalogue.verify(inner, name).is_sound
+
+
+def test_a_discarded_checkpoint_is_gone(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = save(storage).name
+
+    discard(storage, name)
+
+    assert storage.entries() == []
+
+
+WRITER = """
+import sys, torch
+from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.dcp.shares import Contents, publish, write_share
+from pliant.checkpoint.dcp.layout import name_of
+from pliant.checkpoint import catalogue
+storage = LocalStorage(sys.argv[1])
+print("ready", flush=True)
+for committed in range(1, 10_000):
+    tensors = {f"model.{n}": torch.full((100, 100), float(committed)) for n in range(20)}
+    name = name_of(committed, 1)
+    write_share(storage, name, Contents(tensors=tensors), rank=0, num_shares=1, generation=1)
+    publish(storage, name, generation=1, num_shares=1, job="gpt")
+    catalogue.prune(storage, keep=1, known_sound=[name])
+    print(committed, flush=True)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_killed_writer_leaves_what_it_last_published(tmp_path: Path) -> None:
+    for wait_for in (1, 4):
+        root = tmp_path / str(wait_for)
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            said = 0
+            for line in writer.stdout:
+                said = int(line) if line.strip().isdigit() else 0
+                if said == wait_for:
+                    break
+            writer.send_signal(signal.SIGKILL)
+            said = max([said, *(int(line) for line in writer.stdout if line.strip().isdigit())])
+
+        storage = LocalStorage(str(root))
+        newest = catalogue.newest(storage).found
+
+        assert newest is not None
+        assert newest.committed in (said, said + 1)
+        values = load(open_checkpoint(storage, newest.name))
+        assert all(bool((t == newest.committed).all()) for t in values.values())
+        catalogue.sweep(storage)
+        assert all(catalogue.verify(storage, e.name).is_sound for e in storage.entries())
+
+
+def test_the_names_of_files_tell_rank_and_generation() -> None:
+    assert layout.data_file(2, 7) == "__2_7.distcp"
+    assert layout.parse_share_file(layout.share_file(2, 7)) == (2, 7)
+
+
+def test_objects_alone_make_a_checkpoint(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    state = Contents(tensors={}, objects={"pliant.document": b"x"})
+
+    name = save(storage, state=state, num_shares=3).name
+
+    assert load(open_checkpoint(storage, name)) == {"pliant.document": b"x"}

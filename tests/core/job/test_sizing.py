@@ -1,0 +1,108 @@
+"""What someone has set while the job ran outlives its coordinators, but not another wish."""
+
+from __future__ import annotations
+
+from pliant.core.events import NodeJoined, PolicySet, Prepared, Registered, Scaled, Spare
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings
+from pliant.core.membership.state import Timeouts
+from pliant.core.policy.decide import Policy
+from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
+
+GIVEN = JobSettings(policy=Policy(max_replicas=4))
+SET = Policy(max_replicas=2, scaling_timeout_s=5)
+NODE = NodeJoined(node=NodeId("n1"), devices=4)
+
+
+def after_setting(*policies: Policy) -> Register:
+    """Return the register of a job in which these were set, one after the other."""
+    job, ready = controller.begin(now_s=0.0, settings=GIVEN)
+    register = ready.register
+    job, _ = controller.step(job, NODE, now_s=0.0, settings=GIVEN)
+    for policy in policies:
+        job, ready = controller.step(job, PolicySet(policy=policy), now_s=1.0, settings=GIVEN)
+        register = ready.register
+    assert register is not None
+    return register
+
+
+def registered(name: ReplicaId) -> Registered:
+    return Registered(
+        replica=name,
+        asked_by=Incarnation(2),
+        lineage=Lineage(1),
+        committed=3,
+        calls=0,
+        has_state=True,
+        current=Generation(1),
+        prepared=Generation(0),
+        ordered=Generation(0),
+        broken=False,
+        leaving=False,
+        finished=False,
+        spare=None,
+    )
+
+
+def begun(settings: JobSettings, register: Register) -> Job:
+    return controller.begin(now_s=9.0, settings=settings, register=register)[0]
+
+
+def test_it_is_recorded_with_what_it_took_the_place_of() -> None:
+    register = after_setting(SET, Policy(max_replicas=3))
+
+    assert register.policy == Policy(max_replicas=3)
+    assert register.policy_given == GIVEN.policy
+
+
+def test_the_next_coordinator_goes_on_with_it() -> None:
+    job = begun(GIVEN, after_setting(SET))
+    job, _ = controller.step(job, NODE, now_s=9.0, settings=GIVEN)
+
+    assert job.policy == SET
+    assert job.decision is not None
+    assert job.decision.target_replicas == 2
+
+
+def test_a_coordinator_that_was_given_another_policy_takes_that_one() -> None:
+    other = JobSettings(policy=Policy(max_replicas=3))
+
+    job = begun(other, after_setting(SET))
+
+    assert (job.policy, job.policy_given) == (None, None)
+
+
+def test_a_decision_that_waits_is_looked_at_when_it_says() -> None:
+    patient = Timeouts(heartbeat_s=1e6, hang_s=1e6)
+    settings = JobSettings(policy=Policy(scale_up_snooze_time_s=60), timeouts=patient)
+    first, ready = controller.begin(now_s=0.0, settings=settings)
+    assert ready.register is not None
+    job, _ = controller.step(first, NODE, now_s=0.0, settings=settings)
+    names = tuple(job.replicas)
+    for name in names:
+        spare = Spare(replica=name, calls=0, num_slots=8, layout="", endpoint="")
+        job, _ = controller.step(job, spare, now_s=1.0, settings=settings)
+    for name in names:
+        event = Prepared(replica=name, generation=Generation(1))
+        job, ready = controller.step(job, event, now_s=1.0, settings=settings)
+    assert ready.register is not None
+
+    job = begun(settings, ready.register)
+    more = NodeJoined(node=NODE.node, devices=6, replicas=names)
+    job, _ = controller.step(job, more, now_s=9.0, settings=settings)
+    for name in names:
+        job, _ = controller.step(job, registered(name), now_s=10.0, settings=settings)
+
+    assert job.decision is not None
+    assert (job.decision.target_replicas, job.decision.possible_replicas) == (4, 6)
+    assert controller.next_deadline_s(job) == 69.0 == job.decision.earliest_s
+
+
+def test_what_was_set_decides_which_wishes_are_possible() -> None:
+    job = begun(GIVEN, after_setting(SET))
+    job, _ = controller.step(job, NODE, now_s=9.0, settings=GIVEN)
+
+    _, ready = controller.step(job, Scaled(target=3), now_s=9.0, settings=GIVEN)
+
+    assert ready.declined is not None
+    assert ready.declined.reason == "3 replicas would be above maxReplicas=2"

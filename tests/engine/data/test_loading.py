@@ -1,0 +1,172 @@
+"""Which samples a slot holds depends on step and slot alone, however it was fetched."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.data.loading import Schedule, SlotLoader, check_dataset, warn_if_random
+
+
+class Drawn(Dataset[Any]):
+    """An item is its index and one random number of each kind."""
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        return index, float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+def schedule(**changes: Any) -> Schedule:
+    values: dict[str, Any] = {
+        "size": 22,
+        "global_batch_size": 8,
+        "micro_batch_size": 2,
+        "seed": 3,
+        "shuffle": True,
+        "drop_last": False,
+    }
+    return Schedule(**(values | changes))
+
+
+def loader(num_workers: int = 0) -> SlotLoader:
+    made = SlotLoader(
+        Drawn(), schedule(), num_slots=4, collate_fn=lambda items: items, num_workers=num_workers
+    )
+    made.open()
+    return made
+
+
+def fetch(source: SlotLoader, step: int, slot: int) -> Any:
+    request = schedule().request(step, slot)
+    assert request is not None
+    return source.take(request)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_epoch_holds_each_sample_once(shuffle: bool) -> None:
+    plan = schedule(shuffle=shuffle)
+    for epoch in range(3):
+        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        requests = [plan.request(step, slot) for step in steps for slot in range(4)]
+        samples = [sample for request in requests if request for sample in request.samples]
+
+        assert sorted(samples) == list(range(22))
+
+
+def test_the_last_batch_of_an_epoch_is_short_or_dropped() -> None:
+    assert [schedule().num_samples(step) for step in range(4)] == [8, 8, 6, 8]
+    assert schedule().request(2, 3) is None
+    assert schedule(drop_last=True).steps_per_epoch == 2
+
+
+def test_a_dataset_smaller_than_one_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the dataset has 7 samples, fewer than one global batch"):
+        schedule(size=7)
+
+
+def test_what_a_slot_holds_does_not_depend_on_who_fetches_it_when() -> None:
+    here = loader()
+    here.want(0, [0, 1, 2, 3])
+    alone = {(step, slot): fetch(here, step, slot) for step in range(2) for slot in range(4)}
+
+    for num_workers in (0, 2):
+        there = loader(num_workers)
+        there.want(0, [2, 3])
+        assert fetch(there, 0, 2) == alone[0, 2]
+        there.want(0, [1, 3])  # ownership changed; 3 may have been fetched ahead
+        assert fetch(there, 0, 3) == alone[0, 3]
+        assert fetch(there, 0, 1) == alone[0, 1]
+        there.want(0, [2])  # the step is done again
+        assert fetch(there, 0, 2) == alone[0, 2]
+        there.want(1, [0])
+        there.forget(before=1)
+        assert fetch(there, 1, 0) == alone[1, 0]
+        there.close()
+    here.close()
+
+
+def test_prefetched_slots_survive_a_change_of_ownership() -> None:
+    fetched: list[int] = []
+
+    class Watched(Drawn):
+        def __getitem__(self, index: int) -> Any:
+            fetched.append(index)
+            return index
+
+    plan = schedule()
+    source = SlotLoader(Watched(), plan, num_slots=4, collate_fn=list, num_workers=0)
+    source.open()
+    source.want(0, [0, 1])
+    later = plan.request(0, 1)
+    assert later is not None
+    source.take(later)  # 0 came on the way and is kept
+    source.want(0, [0, 3])
+
+    first = plan.request(0, 0)
+    assert first is not None
+    assert source.take(first) == list(first.samples)
+    assert len(fetched) == 4
+    source.close()
+
+
+class Ends(Drawn):
+    def __getitem__(self, index: int) -> Any:
+        raise StopIteration
+
+
+class Loses(Drawn):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return indices[1:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("dataset", "error", "sentence"),
+    [
+        (Ends(), RuntimeError, "the dataset or collate_fn raised StopIteration"),
+        (Loses(), UsageError, "__getitems__ returned 1 items for 2 indices"),
+    ],
+)
+def test_a_dataset_that_does_not_keep_its_word_is_named(
+    dataset: Any, error: type[Exception], sentence: str, num_workers: int
+) -> None:
+    source = SlotLoader(dataset, schedule(), num_slots=4, collate_fn=list, num_workers=num_workers)
+    source.open()
+    source.want(0, [0])
+
+    with pytest.raises(error, match=sentence):
+        fetch(source, 0, 0)
+    source.close()
+
+
+def test_an_iterable_dataset_is_refused() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(ConfigError, match="must be map-style"):
+        check_dataset(Stream())
+    with pytest.raises(ConfigError, match="must have a length"):
+        check_dataset(torch.utils.data.Dataset())
+
+
+def test_a_dataset_with_a_generator_of_its_own_is_warned_about() -> None:
+    class Own(Dataset[Any]):
+        generator = torch.Generator()
+
+        def __getitem__(self, index: int) -> Any:
+            return {"x": torch.rand(2, generator=self.generator)}
+
+    with pytest.warns(UserWarning, match=r"Own\[0\] gave two different items"):
+        warn_if_random(Own(), 0)
+    before = torch.get_rng_state()
+    warn_if_random(Drawn(), 0)
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,89 @@
+"""State is handed over as it is after the tail of the step that was committed last."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from pliant.core.membership.resolve import Resolution
+from pliant.core.values import FIRST_LINEAGE, Generation, Order, ReplicaId, Seat
+from pliant.engine.protocol.alone import Shape
+from pliant.engine.protocol.elastic import Elastic, _Meeting
+from pliant.engine.reduce.buckets import Layout
+
+
+class Trainee:
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def commit_voted(self, verdict: Any) -> None:
+        self.did.append("commit")
+
+    def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
+        self.did.append("give up")
+
+    def state_to_send(self) -> dict[str, Any]:
+        self.did.append("send")
+        return {}
+
+
+@pytest.fixture
+def trainee() -> Trainee:
+    return Trainee()
+
+
+@pytest.fixture
+def elastic(trainee: Trainee) -> Any:
+    link = SimpleNamespace(attach=lambda *_: None, send=lambda *_: None)
+    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, address="127.0.0.1")
+    layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
+    return Elastic(context, Shape(num_slots=2, layout=layout, is_exact=True), trainee, ())  # type: ignore[arg-type]
+
+
+def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
+    """Enter a generation of r1, which holds the state, and r2, which is to get it."""
+    seats = tuple(Seat(replica=ReplicaId(name), endpoint="") for name in ("r1", "r2"))
+    order = Order(
+        generation=Generation(generation),
+        members=seats,
+        host=seats[0].replica,
+        origin=None,
+        hold=False,
+    )
+    resolution = Resolution(
+        survivors=(0,),
+        commits=commits,
+        committed=1,
+        made_by=Generation(1),
+        lineage=FIRST_LINEAGE,
+        calls=0,
+        joiners=(1,),
+    )
+    meeting = _Meeting(resolution=resolution, is_stopped=False, loops_differ=False, apart=0)
+    group = SimpleNamespace(rank=0, submit=lambda job: None)
+    elastic._act_on(order, group, meeting)
+
+
+def test_state_waits_for_the_tail_of_a_step_that_was_committed_late(
+    elastic: Any, trainee: Trainee
+) -> None:
+    meet(elastic, 2, commits=(0,))
+    assert trainee.did == ["commit"]
+
+
+def test_state_waits_for_that_tail_even_if_another_generation_comes_first(
+    elastic: Any, trainee: Trainee
+) -> None:
+    meet(elastic, 2, commits=(0,))
+    meet(elastic, 3, commits=())
+    assert trainee.did == ["commit"]
+    elastic._hand_over()
+    assert trainee.did == ["commit", "send"]
+
+
+def test_state_is_sent_at_once_where_no_tail_is_due(elastic: Any, trainee: Trainee) -> None:
+    meet(elastic, 2, commits=())
+    assert trainee.did == ["send"]

@@ -1,0 +1,72 @@
+"""Folding block by block equals the plain fold, bit for bit, and only reads the partials."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.step import batching
+from pliant.engine.reduce.plan import Folder, ReductionPlan, as_real, fold, shard_sizes
+
+DTYPES = [torch.float32, torch.float64, torch.complex64]
+BLOCK = 256 * 1024 // 4
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ReductionPlan:
+    num_slots = draw(st.integers(2, 40))
+    num_replicas = draw(st.integers(2, min(8, num_slots)))
+    speeds = draw(
+        st.none() | st.lists(st.floats(0.5, 4), min_size=num_replicas, max_size=num_replicas)
+    )
+    plan = ReductionPlan.of(num_slots, batching.ownership(num_slots, num_replicas, speeds))
+    return draw(st.sampled_from([plan, plan.one_each()]))
+
+
+def partials_of(plan: ReductionPlan, numel: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(numel)
+    return [
+        torch.randn(numel, dtype=dtype, generator=generator) * 10.0 ** (7 * (index % 3) - 7)
+        for index in range(plan.num_partials)
+    ]
+
+
+@given(
+    plan=plans(),
+    numel=st.sampled_from([1, 15, 33, BLOCK // 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_every_plan_size_and_dtype_gives_the_bits_of_the_plain_fold(
+    plan: ReductionPlan, numel: int, dtype: torch.dtype
+) -> None:
+    partials = partials_of(plan, numel, dtype)
+    before = [partial.clone() for partial in partials]
+    root, copy = torch.empty(numel, dtype=dtype), torch.empty(numel, dtype=dtype)
+
+    folder = Folder(plan)
+    for _ in range(2):  # what is left in its memory does not matter
+        folder.fold([as_real(p) for p in partials], as_real(root), copy=as_real(copy))
+
+    alone = fold(plan, before)
+    for result in (root, copy):
+        assert torch.equal(result.view(torch.uint8), alone.view(torch.uint8))
+    assert all(map(torch.equal, partials, before))
+
+
+@given(plan=plans())
+def test_additions_never_write_to_a_partial_and_end_at_the_root(plan: ReductionPlan) -> None:
+    targets = [target for _, _, target in plan.additions]
+
+    assert min(targets) >= plan.num_partials
+    assert targets[-1] == plan.num_partials
+    assert len(set(targets)) <= plan.num_partials // 2 + 1
+
+
+@given(numel=st.integers(0, 10_000), num_shards=st.integers(1, 9))
+def test_shards_tile_the_tensor_and_the_first_is_the_largest(numel: int, num_shards: int) -> None:
+    sizes = shard_sizes(numel, num_shards)
+
+    assert sum(sizes) == numel
+    assert len(sizes) == num_shards
+    assert sizes[0] == max(sizes)

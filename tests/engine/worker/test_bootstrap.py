@@ -1,0 +1,327 @@
+"""A worker's script finds what ``python train.py`` would give it, and ends in a known way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.processes.servant import DEADLINE_S, fork_server, run
+
+from pliant.core.events import ExitKind, Progressed
+from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
+from pliant.machine import device_locks
+from pliant.wire.messages import Ended, Traceback, Usage
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
+
+
+def script(directory: Path, text: str, name: str = "train.py") -> str:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return name
+
+
+def ended(messages: list[object]) -> Ended:
+    (last,) = [message for message in messages if isinstance(message, Ended)]
+    return last
+
+
+FACTS = """
+    import inspect, json, os, pickle, signal, sys, threading
+    import __main__, neighbour
+    class Thing:
+        pass
+    def where():
+        return sys._getframe().f_code.co_filename
+    def open_files():
+        links = []
+        for fd in os.listdir("/proc/self/fd"):
+            if int(fd) > 2 and os.path.lexists(f"/proc/self/fd/{fd}"):
+                links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return [link for link in links if link.startswith("/") and not link.startswith("/proc")]
+    json.dump({
+        "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "file": __file__, "name": __name__,
+        "path0": sys.path[0], "rest": sys.path[1:], "cwd": os.getcwd(), "spec": repr(__spec__),
+        "package": __package__, "doc": __doc__, "cached": repr(__cached__),
+        "main": __main__.__dict__ is globals(), "code": where(),
+        "pickle": type(pickle.loads(pickle.dumps(Thing()))) is Thing,
+        "source": inspect.getsource(where), "neighbour": neighbour.__file__,
+        "environment": {k: v for k, v in os.environ.items() if k not in ("_", "PWD", "OLDPWD")},
+        "threads": [t.name for t in threading.enumerate() if t.name != "link"],
+        "stdin": sys.stdin.read(), "hash": hash("a"), "safe": sys.flags.safe_path,
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "builtins": type(__builtins__).__name__, "names": sorted(globals()),
+        "loader": type(__loader__).__name__, "files": open_files(),
+    }, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("where", ["", "deep/er"])
+def test_a_script_finds_what_python_would_give_it(tmp_path: Path, where: str) -> None:
+    name = script(tmp_path, FACTS, str(Path(where) / "train.py"))
+    script(tmp_path, "", str(Path(where) / "neighbour.py"))
+    plain = subprocess.run(
+        [sys.executable, name, "--steps", "5"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        # As from a terminal, also where the tests run in the background of a shell.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+
+    code, said, _ = run(
+        tmp_path, name, "--steps", "5", PYTHONHASHSEED="0", MALLOC_TRIM_THRESHOLD_="1"
+    )
+
+    assert code == 0, said
+    warm, expected = json.loads(said), json.loads(plain.stdout)
+    for facts in (warm, expected):
+        facts["environment"].pop("PYTEST_CURRENT_TEST", None)
+    assert warm == expected
+
+
+def test_what_is_printed_last_is_there_without_the_end_of_its_line(tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys; sys.stdout.write('done')")
+
+    code, said, _ = run(tmp_path, name, PYTHONUNBUFFERED="")
+
+    assert (code, said) == (0, "done")
+
+
+def test_classes_of_the_script_reach_spawned_processes(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        import multiprocessing
+        class Thing:
+            def __call__(self):
+                return 42
+        def call(thing):
+            return thing()
+        if __name__ == "__main__":
+            for method in ("spawn", "fork"):
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    print(pool.apply(call, (Thing(),)))
+        """,
+    )
+
+    code, said, _ = run(tmp_path, name)
+
+    assert (code, said) == (0, "42\n42\n")
+
+
+def test_nothing_that_was_written_or_registered_is_lost_at_the_end(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        import atexit, sys, threading, time
+        forgotten = open("forgotten.txt", "w")
+        forgotten.write("text")
+        atexit.register(lambda: print("registered"))
+        threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+        sys.stdout.write("no end of line ")
+        """,
+    )
+
+    code, said, _ = run(tmp_path, name)
+
+    assert (code, said) == (0, "no end of line thread\nregistered\n")
+    assert (tmp_path / "forgotten.txt").read_text() == "text"
+
+
+def test_an_exception_shows_only_the_frames_of_the_script(tmp_path: Path) -> None:
+    name = script(tmp_path, "def f():\n    1 / 0\nf()\n")
+
+    code, said, messages = run(tmp_path, name)
+
+    path = tmp_path / name
+    expected = (
+        "Traceback (most recent call last):\n"
+        f'  File "{path}", line 3, in <module>\n    f()\n'
+        f'  File "{path}", line 2, in f\n    1 / 0\n    ~~^~~\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    assert (code, said) == (1, expected)
+    assert [m.text for m in messages if isinstance(m, Traceback)] == [expected]
+    assert ended(messages).kind is ExitKind.SCRIPT
+    assert ended(messages).detail == "ZeroDivisionError: division by zero"
+
+
+def test_a_wrong_use_is_one_sentence_with_its_line(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        from pliant.core.errors import UsageError
+        raise UsageError("this cannot be")
+        """,
+    )
+
+    code, said, messages = run(tmp_path, name)
+
+    assert (code, said) == (2, "UsageError: this cannot be (train.py, line 3)\n")
+    assert [m.sentence for m in messages if isinstance(m, Usage)] == [
+        "this cannot be (train.py, line 3)"
+    ]
+    assert ended(messages).kind is ExitKind.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said", "kind"),
+    [
+        ("pass", 0, "", ExitKind.EARLY),
+        ("raise SystemExit", 0, "", ExitKind.EARLY),
+        ("raise SystemExit(5)", 5, "", ExitKind.SCRIPT),
+        ("raise SystemExit(2)", 2, "", ExitKind.USAGE),
+        ("raise SystemExit('why')", 1, "why\n", ExitKind.SCRIPT),
+        ("import os; os._exit(9)", 9, "", None),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11, "", None),
+    ],
+)
+def test_every_end_has_its_code(
+    tmp_path: Path, text: str, code: int, said: str, kind: ExitKind | None
+) -> None:
+    found, output, messages = run(tmp_path, script(tmp_path, text))
+
+    assert (found, output) == (code, said)
+    assert [m.kind for m in messages if isinstance(m, Ended)] == ([kind] if kind else [])
+
+
+def test_a_missing_script_is_a_wrong_input(tmp_path: Path) -> None:
+    code, said, _ = run(tmp_path, "nothing.py")
+
+    assert code == 2
+    assert said == "ConfigError: cannot read the script nothing.py: No such file or directory\n"
+
+
+def test_a_session_that_was_left_open_is_closed(tmp_path: Path) -> None:
+    name = script(
+        tmp_path,
+        """
+        from pliant.core.vocabulary import ExitKind
+        from pliant.engine.worker.bootstrap import worker_context
+        class Session:
+            def close(self):
+                print("closed")
+                context.ending = ExitKind.FINISHED
+        context = worker_context()
+        context.session = Session()
+        print(context.replica, context.job, context.out, context.address, context.init)
+        print(context.link.incarnation)
+        """,
+    )
+
+    code, said, messages = run(tmp_path, name)
+
+    assert said.splitlines() == [f"r1 j {tmp_path}/out 127.0.0.1 None", "3", "closed"]
+    assert (code, ended(messages).kind) == (0, ExitKind.FINISHED)
+
+
+def test_a_worker_says_that_it_lives_while_its_script_imports(tmp_path: Path) -> None:
+    _, _, messages = run(tmp_path, script(tmp_path, "import time; time.sleep(0.7)"))
+
+    assert len([message for message in messages if isinstance(message, Progressed)]) >= 2
+
+
+def test_a_script_that_runs_alone_has_no_context() -> None:
+    assert worker_context() is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "size"),
+    [
+        ({}, 1),
+        ({"WORLD_SIZE": "4"}, 1),
+        ({"WORLD_SIZE": "4", "MASTER_ADDR": "here"}, 4),
+        ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, 4),
+        ({"WORLD_SIZE": "x", "MASTER_ADDR": "here"}, 1),
+    ],
+)
+def test_a_torchrun_environment_is_recognised(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], size: int
+) -> None:
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert torchrun_world_size() == size
+
+
+def test_a_worker_has_its_device_of_the_pool_before_its_script_runs(tmp_path: Path) -> None:
+    text = """
+        import os
+        from pathlib import Path
+        from pliant.wire import devices
+        held = [holder.pid for holder in devices.holders(Path(), 3)]
+        print(os.environ["PLIANT_DEVICES"], held == [os.getpid()])
+    """
+    script(tmp_path, text)
+
+    _, said, _ = run(tmp_path, "train.py", device=3)
+
+    assert said.split() == ["3", "True"]
+    assert device_locks.is_free(tmp_path, 3)
+
+
+def test_a_worker_whose_device_is_taken_does_not_run_its_script(tmp_path: Path) -> None:
+    script(tmp_path, "import bootstrap_marker")
+    lock = device_locks.take(tmp_path, 0, claim="stranger")
+    assert lock is not None
+    try:
+        code, said, messages = run(tmp_path, "train.py", device=0)
+    finally:
+        lock.release()
+
+    who = f"process {os.getpid()} of claim stranger"
+    sentence = f"the script was not run: {who} has device 0 ({tmp_path / '0.lock'})"
+    assert (code, said.strip()) == (1, sentence)
+    assert (ended(messages).kind, ended(messages).detail) == (ExitKind.TAKEN, sentence)
+
+
+def test_a_worker_whose_device_is_freed_in_time_runs_its_script(tmp_path: Path) -> None:
+    """A killed worker's loader processes may hold its device for a moment longer."""
+    script(tmp_path, "print('ran')")
+    lock = device_locks.take(tmp_path, 0, claim="the one before")
+    assert lock is not None
+    with fork_server() as servant:
+        worker = servant.start(tmp_path, "train.py", device=0)
+        lock.release()
+        worker.messages()
+
+        assert worker.said() == "ran\n"
+        servant.exit()
+
+
+def test_a_killed_worker_frees_its_device_and_its_loader_processes_die_with_it(
+    tmp_path: Path,
+) -> None:
+    text = """
+        import multiprocessing, os, threading
+        fork = multiprocessing.get_context("fork")
+        loader = fork.Process(target=threading.Event().wait)
+        loader.start()
+        print(loader.pid, flush=True)
+        threading.Event().wait()
+    """
+    script(tmp_path, text)
+    with fork_server() as servant:
+        worker = servant.start(tmp_path, "train.py", device=0)
+        loader = int(worker.line())
+        holders = {holder.pid for holder in device_locks.holders(tmp_path, 0)}
+
+        os.kill(worker.pid, signal.SIGKILL)
+        servant.exit()
+
+        lock = device_locks.take(tmp_path, 0, claim="the next", within_s=DEADLINE_S)
+        assert holders == {worker.pid, loader}
+        assert lock is not None
+        lock.release()

@@ -1,0 +1,174 @@
+"""A running job is found from any directory; one that is gone leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pliant.core.errors import ConfigError
+from pliant.machine import discovery
+from pliant.machine.discovery import RuntimeFiles, Served, write_privately
+from pliant.machine.jobs import find_job, find_run, jobs_directory, running_jobs
+
+
+def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {"job": job, "url": "http://h", "pid": pid, "out": f"/runs/{job}", "started": started}
+    (directory / f"{job}.json").write_text(json.dumps(values))
+    (directory / f"{job}.token").write_text("secret\n")
+    return directory
+
+
+def gone() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_only_job_is_found(tmp_path: Path) -> None:
+    job = find_job(None, record(tmp_path, "gpt", os.getpid()))
+
+    assert (job.name, job.out, job.token()) == ("gpt", Path("/runs/gpt"), "secret")
+
+
+def test_without_a_job_it_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_job(None, tmp_path)
+
+    assert str(caught.value) == "no job is running; start one with pliant run"
+
+
+def test_among_several_it_asks_which(tmp_path: Path) -> None:
+    record(tmp_path, "late", os.getpid(), started=2.0)
+    record(tmp_path, "early", os.getpid(), started=1.0)
+
+    with pytest.raises(ConfigError) as caught:
+        find_job(None, tmp_path)
+
+    assert str(caught.value) == ("several jobs are running, say which with --job: early, late")
+    assert find_job("late", tmp_path).name == "late"
+
+
+def test_a_name_that_does_not_run_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    record(tmp_path, "gpt", os.getpid())
+
+    with pytest.raises(ConfigError) as caught:
+        find_job("cnn", tmp_path)
+
+    assert str(caught.value) == "no job named cnn is running; running: gpt"
+
+
+def test_records_of_the_gone_are_removed_by_whoever_looks(tmp_path: Path) -> None:
+    record(tmp_path, "old", gone())
+    record(tmp_path, "new", os.getpid())
+
+    assert [job.name for job in running_jobs(tmp_path)] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.token"]
+
+
+def test_who_has_the_process_id_of_one_that_is_gone_is_not_taken_for_it(tmp_path: Path) -> None:
+    """After a reboot the ids are soon given again, and the records are still there."""
+    path = record(tmp_path, "gpt", os.getpid()) / "gpt.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"began": "1"}))
+
+    assert running_jobs(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_is_written_meanwhile_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has seen that the process is dead, and the next of its name writes before it removes."""
+    record(tmp_path, "gpt", gone())
+    files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
+    read, writers = discovery._read, list[RuntimeFiles]()
+
+    def slow(kind: str, path: Path) -> Served | None:
+        one = read(kind, path)
+        if not writers:
+            writers.append(files)
+            files.write(url="http://new", token="new", out=tmp_path)
+        return one
+
+    monkeypatch.setattr(discovery, "_read", slow)
+    running_jobs(tmp_path)
+
+    job = find_job("gpt", tmp_path)
+    assert (job.url, job.token()) == ("http://new", "new")
+
+
+def test_whoever_removes_records_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "WRITE_S", 0.05)
+    record(tmp_path, "old", gone())
+    files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
+    with discovery._alone(tmp_path, within_s=0) as is_alone:
+        assert is_alone
+        assert running_jobs(tmp_path) == []
+        files.write(url="http://new", token="new", out=tmp_path)
+        assert (tmp_path / "old.json").exists()
+
+    assert [job.name for job in running_jobs(tmp_path)] == ["gpt"]
+    assert not (tmp_path / "old.json").exists()
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gpt.token").mkdir()
+
+    with pytest.raises(OSError, match="directory"):
+        write_privately(tmp_path / "gpt.token", "secret")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt.token"]
+
+
+def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_path: Path) -> None:
+    for name, age_s in (("killed", 3600.0), ("starting", 1.0)):
+        token = tmp_path / f"{name}.token"
+        token.write_text("secret\n")
+        os.utime(token, (time.time() - age_s,) * 2)
+
+    assert running_jobs(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["starting.token"]
+
+
+def test_a_record_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "gpt.json").write_text('{"job": "gp')
+
+    assert running_jobs(tmp_path) == []
+    assert (tmp_path / "gpt.json").exists()
+
+
+def test_a_token_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    job = find_job(None, record(tmp_path, "gpt", os.getpid()))
+    (tmp_path / "gpt.token").unlink()
+
+    with pytest.raises(ConfigError, match="the token of job gpt cannot be read: No such file"):
+        job.token()
+
+
+def test_the_state_directory_is_the_users() -> None:
+    assert jobs_directory({"XDG_STATE_HOME": "/s"}) == Path("/s/pliant/jobs")
+    assert jobs_directory({}) == Path("~/.local/state/pliant/jobs").expanduser()
+
+
+def test_without_a_running_job_the_newest_run_here_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a", "b")):
+        path = Path("runs") / name / "events.jsonl"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (number, number))
+
+    assert find_run(None, None, tmp_path / "none") == Path("runs/b")
+    assert find_run(None, Path("runs/a"), tmp_path / "none") == Path("runs/a")
+    with pytest.raises(ConfigError, match="holds no run"):
+        find_run(None, Path("runs"), tmp_path / "none")
