@@ -1,4 +1,4 @@
-"""A pool that offers what it is told to: the other side of ``wire.offers``, in a process of its own.
+"""A pool that offers what it is told to: the other side of ``wire.offers``, in its own process.
 
     python tests/processes/fake_pool.py NAME
 

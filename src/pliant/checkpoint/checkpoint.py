@@ -1,7 +1,8 @@
 """Checkpoint: what a script says about durable state, and a session's way to it.
 
 Owns the public object, its refusals, and putting the parts of this room together for one session:
-place, lease, writer, reader (``engine.state.durable.Durability``).  Must not know how any of them works.
+place, lease, writer, reader (``engine.state.durable.Durability``).  Must not know how any of them
+works.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Served:
     started: float
     token_file: Path
     began: str = ""
-    """When its process began (``machine.processes``): ids are used again, after a reboot soon.  Empty:
-    the record is of an earlier version."""
+    """When its process began (``machine.processes``): ids are used again, after a reboot soon.
+    Empty: the record is of an earlier version."""
 
     @property
     def lives(self) -> bool:

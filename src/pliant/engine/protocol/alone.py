@@ -4,8 +4,8 @@ Owns the seam between the session and the protocol, and the membership of a scri
 alone.  Must not know tensors' meaning, optimizers or data: it calls back where those are needed
 (``Trainee``).  ``engine.protocol.elastic`` is the other implementation.
 
-All protocol state is one ``core.membership.member.Member`` value; whoever holds it replaces it, never
-changes it.
+All protocol state is one ``core.membership.member.Member`` value; whoever holds it replaces it,
+never changes it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns the main thread's way from one generation to the next (DESIGN 5.2, 5.3, 5.5): meet the other
 members, agree on the state, commit or redo, hand the state over, go on.  What is decided is in
-``core.membership.member`` and ``core.membership.resolve``; what happens on other threads is in ``keeper``.  Must not
-know what is trained: it calls back (``Trainee``).
+``core.membership.member`` and ``core.membership.resolve``; what happens on other threads is in
+``runtime``.  Must not know what is trained: it calls back (``Trainee``).
 
     arrive --Spare--> wait --Switch--> enter --> steps: decide, settle --boundary--> enter ...
                         |                           |

@@ -6,7 +6,7 @@ autograd, what a slot is, when a step commits.
 Exact: the additions are those of the fold plan, element by element, whoever does them; so the
 result is the same bits for every ownership, every number of members and both ways to travel.
 
-    members of one node               read each other's partials in place: ``engine.reduce.shared_memory``
+    members of one node               read each other's partials in place: ``reduce.shared_memory``
 
 or, through sockets, and always for small buckets and the extras:
 
