@@ -3,7 +3,7 @@
 * PliantError
   + ConfigError       a setting is impossible; the user's to fix, never retried
   + UsageError        the script used the session in a way it forbids; likewise
-  + TransitionError   an event arrived where it cannot: our bug; carries phase and event
+  + TransitionError   an event arrived where it cannot: our bug; carries state, event and story
   + NoStateError      nobody who is left holds the state of the run
   + PermanentError    a shell failed for good
     - ConflictError   another coordinator has taken over the job of this one
@@ -14,6 +14,8 @@ A stale message is none of these: it is expected, dropped and counted.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class PliantError(Exception):
@@ -29,15 +31,21 @@ class UsageError(PliantError):
 
 
 class TransitionError(PliantError):
-    """An event arrived in a phase that forbids it.
+    """An event arrived in a state that forbids it.
 
-    Carries both, so that the report is enough to write the failing test.
+    Carries both, and the last events of the same object, so that the report is enough to write the
+    failing test.
     """
 
-    def __init__(self, *, phase: str, event: object) -> None:
-        super().__init__(f"{event!r} is not legal in phase {phase}")
+    def __init__(self, *, phase: str, event: object, story: Sequence[object] = ()) -> None:
+        said = event if isinstance(event, str) else repr(event)
+        sentence = f"{said} is not legal in phase {phase}"
+        if story:
+            sentence += "; before it, oldest first: " + "; ".join(map(str, story))
+        super().__init__(sentence)
         self.phase = phase
         self.event = event
+        self.story = tuple(story)
 
 
 class NoStateError(PliantError):

@@ -1,0 +1,64 @@
+"""Tables of transitions: which state may follow which, and what brings it about.
+
+Owns the form in which every state machine of the core says what it may do, in the manner of h11:
+the rows are data, a terminal state has an empty row, and each machine sets its state in one
+function, which asks ``Machine.follow``.  Knows no machine; ``tools/make_pages.py`` draws them all.
+
+A cause is the name of an event (``Prepared``), or a few words for what the core itself concludes
+(``all prepared``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from pliant.core.errors import TransitionError
+
+State = TypeVar("State", bound=StrEnum)
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(Generic[State]):
+    """One state machine: its states, and for each of them what may follow."""
+
+    name: str
+    """Whose states these are, in a word or two: ``replica``."""
+
+    initial: State
+
+    rows: Mapping[State, Mapping[str, frozenset[State]]]
+    """State -> cause -> the states that may follow; the state itself is named where it may stay.
+    An empty row is terminal."""
+
+    def follow(
+        self, state: State, cause: str, after: State, *, story: Sequence[object] = ()
+    ) -> State:
+        """Return ``after``, which ``cause`` leads to.
+
+        Args:
+            state: the state before.
+            cause: what has happened.
+            after: the state to be.
+            story: the last events of the object, oldest first, for the report.
+
+        Raises:
+            TransitionError: the table does not allow it.
+        """
+        if after not in self.rows[state].get(cause, NOTHING):
+            event = f"{cause}, to be {after},"
+            raise TransitionError(phase=f"{self.name} {state}", event=event, story=story)
+        return after
+
+    def hears(self, state: State, cause: str) -> bool:
+        """Whether a cause means anything in a state."""
+        return cause in self.rows[state]
+
+    @property
+    def terminal(self) -> frozenset[State]:
+        """Return the states that nothing follows."""
+        return frozenset(state for state, row in self.rows.items() if not row)
