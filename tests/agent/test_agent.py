@@ -259,7 +259,8 @@ def test_a_name_that_is_no_file_name_is_not_started(play: Play, name: str) -> No
 
 def test_a_worker_cannot_speak_for_another(play: Play) -> None:
     script = """
-from pliant.core.vocabulary import Busy, ReplicaId
+from pliant.core.events import Busy
+from pliant.core.values import ReplicaId
 from pliant.engine.worker.bootstrap import worker_context
 link = worker_context().link
 link.send(Busy(replica=ReplicaId("r2"), max_s=1.0))
@@ -401,7 +402,7 @@ def test_an_engine_that_cannot_be_imported_is_reported(
 ) -> None:
     program = (
         "from pliant.engine.worker import fork_server;"
-        "forkserver.WARM_MODULES = ('nothing.of.this.name',); forkserver.main()"
+        "fork_server.WARM_MODULES = ('nothing.of.this.name',); fork_server.main()"
     )
     monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", ["-c", program])
 

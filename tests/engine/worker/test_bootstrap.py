@@ -206,7 +206,7 @@ def test_a_session_that_was_left_open_is_closed(tmp_path: Path) -> None:
     name = script(
         tmp_path,
         """
-        from pliant.core.vocabulary import ExitKind
+        from pliant.core.events import ExitKind
         from pliant.engine.worker.bootstrap import worker_context
         class Session:
             def close(self):
@@ -260,8 +260,8 @@ def test_a_worker_has_its_device_of_the_pool_before_its_script_runs(tmp_path: Pa
     text = """
         import os
         from pathlib import Path
-        from pliant.wire import devices
-        held = [holder.pid for holder in devices.holders(Path(), 3)]
+        from pliant.machine import device_locks
+        held = [holder.pid for holder in device_locks.holders(Path(), 3)]
         print(os.environ["PLIANT_DEVICES"], held == [os.getpid()])
     """
     script(tmp_path, text)
