@@ -1139,7 +1139,7 @@ TYPED = [
         sentence="minReplicas=9, but the nodes can run 8",
         when="`pliant policy set` asks for what nothing could train with",
         instead="a smaller size, or first more nodes",
-        proof="tests/core/test_scenarios.py::test_scenario",
+        proof="tests/conformance/test_scenarios.py::test_scenario",
     ),
     Refusal(
         sentence="--name 'My Job' must be lower-case letters, digits and dashes, at most 63 of "

@@ -1,1 +1,1 @@
-"""Public helpers for tests: clocks, scenario player, fault injection."""
+"""Public helpers for tests: fault injection."""

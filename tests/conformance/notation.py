@@ -1,35 +1,10 @@
-"""Play a scenario file: events in column 0, what the core answered indented below them.
+"""The text form of events and of what a coordinator answers, as scenario files show them.
 
-Owns the text form of events and commands and nothing else; any driver that can be fed events and
-asked for commands can be played.  A file reads like this::
-
-    policy min=1 max=4 start=2
-    waits heartbeat_s=10
-    at 0 node n1 devices=4
-      start r1 on n1
-    at 1 spare r1 r2
-      prepare 1 r1*,r2* origin=r1
-    at 2 exit r1 signal SIGKILL     # a comment
-      ...
-    until 12 r2                     # ticks every second, and r2 gives signs of life
-    at 13 restart                   # another coordinator takes over, with what the register tells
-    at 13 node n1 devices=4 runs=r2
-      roll-call r2
-    at 14 old broken 1 r2           # the one before it is still there, and hears this
-      conflict: another coordinator has taken over
-
-A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
-the same words set another while the job runs.  What is held back is shown as ``wait until``;
-``explain`` on a line of its own shows the reason of the last decision.
-
-In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
-written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
-difference.
+Owns the words and nothing else: what plays them is ``player.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pliant.core.commands import (
@@ -76,128 +51,17 @@ from pliant.core.events import (
     Ticked,
     Unrestorable,
 )
-from pliant.core.job.controller import begin, step
-from pliant.core.job.state import Job, JobSettings, Ready, record
-from pliant.core.membership.state import Timeouts
+from pliant.core.job.state import Ready
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import (
-    NO_GENERATION,
     Found,
     Generation,
     Incarnation,
     Lineage,
     NodeId,
     Order,
-    Register,
     ReplicaId,
 )
-
-
-def play(text: str) -> str:
-    """Return the scenario with the answers that the core gives to its events."""
-    player = _Player()
-    out: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("  "):
-            continue
-        out.append(line)
-        words = line.partition("#")[0].split()
-        match words:
-            case []:
-                pass
-            case ["policy", *options]:
-                player.settings = replace(player.settings, policy=_policy(_options(options)))
-            case ["budget", number]:
-                player.settings = replace(player.settings, restart_budget=int(number))
-            case ["waits", *options]:
-                waits = {name: float(value) for name, value in _options(options).items()}
-                player.settings = replace(player.settings, timeouts=Timeouts(**waits))
-            case ["at", now, *rest]:
-                out.extend(f"  {answer}" for answer in player.feed(float(now), rest))
-            case ["explain"]:
-                out.append(f"  {player.explain()}")
-            case ["until", now, *names]:
-                alive = [ReplicaId(name) for name in names]
-                out.extend(f"  {answer}" for answer in player.wait(float(now), alive))
-            case _:
-                raise ConfigError(f"unknown scenario line: {line}")
-    return "\n".join(out) + "\n"
-
-
-@dataclass(slots=True)
-class _Coordinator:
-    """One life of a coordinator, as a driver knows it."""
-
-    job: Job
-    register: Register
-    """What it wrote last, and must still find there when it writes again."""
-
-
-@dataclass(slots=True)
-class _Player:
-    settings: JobSettings = field(default_factory=JobSettings)
-    now_s: float = 0.0
-    register: Register | None = None
-    coordinators: list[_Coordinator] = field(default_factory=list)
-
-    def feed(self, now_s: float, words: list[str]) -> list[str]:
-        """Let this happen at this time."""
-        self.now_s = now_s
-        if words == ["restart"]:
-            self._begin()
-            return []
-        if not self.coordinators:
-            self._begin()
-        place = -1
-        while words[0] == "old":
-            place, words = place - 1, words[1:]
-        return [answer for event in self._parse(words) for answer in self._step(event, place)]
-
-    def explain(self) -> str:
-        """Say why the job has its size, in the words of its last decision."""
-        decision = self.coordinators[-1].job.decision if self.coordinators else None
-        return "nothing was decided yet" if decision is None else decision.reason
-
-    def _parse(self, words: list[str]) -> list[Event]:
-        """Read events; a registration answers the newest coordinator unless it says otherwise."""
-        events = parse(words)
-        newest = self.coordinators[-1].register.incarnation
-        return [
-            replace(event, asked_by=newest)
-            if isinstance(event, Registered) and not event.asked_by
-            else event
-            for event in events
-        ]
-
-    def _begin(self) -> None:
-        job, _ = begin(now_s=self.now_s, settings=self.settings, register=self.register)
-        self.register = record(job)
-        self.coordinators.append(_Coordinator(job, self.register))
-
-    def wait(self, now_s: float, alive: list[ReplicaId]) -> list[str]:
-        """Let time pass as a driver does, a tick every second, with signs of life of these."""
-        answers: list[str] = []
-        while self.now_s < now_s:
-            self.now_s = min(self.now_s + 1.0, now_s)
-            for name in alive:
-                life = Progressed(replica=name, generation=NO_GENERATION, committed=0, calls=0)
-                answers += self._step(life)
-            answers += self._step(Ticked())
-        return answers
-
-    def _step(self, event: Event, place: int = -1) -> list[str]:
-        coordinator = self.coordinators[place]
-        before = coordinator.job
-        coordinator.job, ready = step(before, event, now_s=self.now_s, settings=self.settings)
-        asks = ready.register is not None or any(isinstance(c, Publish) for c in ready.commands)
-        if asks and coordinator.register != self.register:
-            return ["conflict: another coordinator has taken over"]
-        if ready.register is not None:
-            self.register = coordinator.register = ready.register
-        stale = coordinator.job.stale + coordinator.job.membership.stale
-        is_stale = stale > before.stale + before.membership.stale
-        return render(ready) + ["stale"] * is_stale
-
 
 # --- events -----------------------------------------------------------------------------
 
@@ -206,7 +70,7 @@ def parse(words: list[str]) -> list[Event]:
     """Read the events of one line, without its ``at`` and time."""
     verb, *rest = words
     names = [ReplicaId(word) for word in rest if "=" not in word]
-    options = _options(rest)
+    options = options_of(rest)
     match verb:
         case "prepared" | "switched" | "broken" | "refused" | "finished" | "progressed":
             return _worker_events(verb, names, options)
@@ -248,7 +112,7 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
             return SuspendRequested(reason=options.get("reason", ""))
         case "set":
             said = " ".join(f"{name}={value}" for name, value in options.items())
-            return PolicySet(policy=_policy(options), said=said)
+            return PolicySet(policy=policy_of(options), said=said)
         case "offer":
             given = options.get("notice_s")
             return Offered(
@@ -359,11 +223,11 @@ def _about_checkpoint(verb: str, name: ReplicaId, options: dict[str, str]) -> Ev
     )
 
 
-def _options(words: list[str]) -> dict[str, str]:
+def options_of(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _policy(options: dict[str, str]) -> Policy:
+def policy_of(options: dict[str, str]) -> Policy:
     """Read ``min=2 sizes=2,4 scaling_timeout_s=30 backoff=10,2,60,600``."""
     short = {name: f"{name}_replicas" for name in ("min", "max", "start")}
     short |= {"step": "replica_increment_step", "sizes": "replica_discrete_values"}

@@ -1,0 +1,149 @@
+"""The house: every part has its room, every name one meaning, and nothing goes round in a circle.
+
+What is known to break a rule stands in a list below; such a list may only become shorter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "pliant"
+
+CROSS_MODULE_TESTS = {
+    "checkpoint/test_broken_disk.py": "a whole job whose storage fails",
+    "checkpoint/test_compare_and_export.py": "both read one pair of checkpoints",
+    "checkpoint/test_plain_torch.py": "plain PyTorch reads ours, and ours reads its",
+    "checkpoint/test_session_elsewhere.py": "a session keeps and restores on a store of objects",
+    "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
+    "core/allocation/test_page.py": "the examples of docs/allocation.md",
+    "core/test_explorer.py": "controller and members in every order of events",
+    "engine/test_against_plain_loop.py": "a session alone and a plain loop",
+    "engine/test_checkpointing.py": "a session, the state and the checkpoints of it",
+    "observe/test_restore.py": "status, timeline and audit of a run that was restored",
+    "pool/test_live.py": "real pools and claims in processes of their own",
+    "pool/test_protocol.py": "claims, pool and allocation in every order of messages",
+    "pool/test_storm.py": "a pool, jobs and claims, anyone of which may die",
+    "pool/test_story.py": "a day of a shared pool",
+    "recipes/test_recipes.py": "model and data, trained",
+}
+"""Tests beside a room of the source that are of more than one module, and of what."""
+
+PARALLEL_PARTS = {"app", "driver", "state", "values", "decide", "transitions"}
+"""Modules that several rooms have, each its own."""
+
+KNOWN_DOUBLES = {"local", "PoolPlace", "_Body"}
+KNOWN_WAYS_BACK = {
+    "checkpoint.store.base": {"checkpoint.store.local", "checkpoint.store.objects"},
+    "engine.groups.group": {"engine.groups.build"},
+}
+"""Modules that import what imports them."""
+
+KNOWN_BARE_VERBS = {"take": 18, "look": 11, "hear": 6}
+"""How many there are; one of each may stay."""
+
+KNOWN_LONG_MODULES = {
+    *("agent.agent", "checkpoint.writer", "coordinator.driver", "pool.driver"),
+    *("cli.checkpoint_commands", "cli.claim", "cli.main"),
+    *("core.allocation.decide", "core.allocation.values", "core.job.controller", "core.job.state"),
+    *("core.membership.member", "core.policy.decide", "engine.groups.group", "engine.session"),
+    *("engine.protocol.elastic", "engine.reduce.accumulate", "engine.state.tagged_codec"),
+    *("engine.state.training_state", "engine.state.transfer"),
+}
+
+MOST_LINES = 400
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax of every module by its name below ``pliant``."""
+    return {_name_of(path): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+def _name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__") or "pliant"
+
+
+def imports_of(tree: ast.Module) -> Iterator[str]:
+    """Yield what a module imports of the package, wherever in it the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                is_module = name.removeprefix("pliant.") in modules()
+                yield (name if is_module else str(node.module)).removeprefix("pliant.")
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.removeprefix("pliant.") for alias in node.names)
+
+
+def test_the_tests_of_a_module_are_found_by_its_path() -> None:
+    tests = ROOT / "tests"
+    rooms = [path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()]
+    lost = set()
+    for path in (path for room in rooms for path in (tests / room).rglob("test_*.py")):
+        place = path.relative_to(tests)
+        if not (SOURCE / place.with_name(place.name.removeprefix("test_"))).is_file():
+            lost.add(str(place))
+
+    assert lost <= CROSS_MODULE_TESTS.keys(), "no module has this path: name it or list it"
+
+
+def test_a_class_or_module_has_its_name_for_itself() -> None:
+    where = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        where[path.stem].append(_name_of(path))
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                where[node.name].append(name)
+    shared = {"__init__", *PARALLEL_PARTS}
+    double = {name: at for name, at in where.items() if len(at) > 1 and name not in shared}
+
+    assert double.keys() <= KNOWN_DOUBLES, f"give each a name of its own: {double}"
+
+
+def test_no_import_leads_back_to_its_module_wherever_it_stands() -> None:
+    imports = {
+        name: {one for one in imports_of(tree) if one in modules()}
+        - KNOWN_WAYS_BACK.get(name, set())
+        for name, tree in modules().items()
+    }
+
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail("imported by each other: " + ", ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("verb", KNOWN_BARE_VERBS)
+def test_a_function_says_what_it_takes_looks_at_or_hears(verb: str) -> None:
+    where = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name.lstrip("_") == verb
+    ]
+
+    assert len(where) <= KNOWN_BARE_VERBS[verb], f"{verb} what? {where}"
+
+
+def test_a_module_is_short_enough_to_be_read_in_one_sitting() -> None:
+    sizes = {_name_of(p): len(p.read_text().splitlines()) for p in SOURCE.rglob("*.py")}
+    long = {name: size for name, size in sizes.items() if size > MOST_LINES}
+
+    assert long.keys() <= KNOWN_LONG_MODULES, f"over {MOST_LINES} lines: {long}"
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    rooms = {_name_of(path) for path in SOURCE.rglob("__init__.py")}
+    silent = [name for name in rooms if not ast.get_docstring(modules()[name])]
+
+    assert silent == [], "a room begins with what it is for"
