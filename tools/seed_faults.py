@@ -2,7 +2,7 @@
 
     python tools/seed_faults.py             # all of them, a table at the end
     python tools/seed_faults.py R7 R15      # some rules; Pool: those of docs/allocation.md
-    python tools/seed_faults.py P8 --suite tests/core/test_policy*.py tests/core/test_scenarios.py
+    python tools/seed_faults.py P8 --suite tests/core/policy tests/conformance
     python tools/seed_faults.py --list
 
 Each fault is a piece of text and what replaces it, applied to a copy of ``src``; the core suite
@@ -35,7 +35,8 @@ from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 
 CORE = Path("src") / "pliant" / "core"
 SUITE = [
-    *(f"tests/core/test_{name}.py" for name in ("member", "recovery", "scenarios", "explorer")),
+    *("tests/core/membership/test_member.py", "tests/core/membership/test_resolve.py"),
+    *("tests/conformance", "tests/core/test_explorer.py"),
     *("tests/core/job/test_controller.py", "tests/core"),
 ]
 """What notices most comes first: each fault costs only what it takes to notice it."""
