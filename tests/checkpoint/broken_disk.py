@@ -20,7 +20,7 @@ from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.shares import Contents, publish, write_share
 from pliant.checkpoint.failures import StorageError
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 
 def save(storage: LocalStorage, committed: int, *, kilobytes: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
+from pliant.checkpoint.store.base import Storage, StorageOptions
+from pliant.checkpoint.store.open import open_storage
 
 BUCKET = "checkpoints"
 

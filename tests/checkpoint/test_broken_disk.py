@@ -14,7 +14,7 @@ from tests.checkpoint.states import contents, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.failures import StorageError, Trouble
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 
 def may_mount() -> bool:

@@ -16,7 +16,7 @@ from pliant.checkpoint.dcp.manifest import Manifest
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents, write_share
 from pliant.checkpoint.failures import DamagedError, MissingError
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
 
 

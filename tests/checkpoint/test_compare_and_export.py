@@ -16,7 +16,7 @@ from pliant.checkpoint.dcp.read import open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents
 from pliant.checkpoint.export import export
 from pliant.checkpoint.failures import DamagedError
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
 
 

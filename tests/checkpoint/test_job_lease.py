@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pliant.checkpoint.job_lease import Tenure
 from pliant.checkpoint.lease import read_lease
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 
 def tenure(root: LocalStorage, job: str = "a") -> Tenure:

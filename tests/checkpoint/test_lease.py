@@ -22,7 +22,7 @@ from pliant.checkpoint.failures import LeaseHeldError, StorageError, Trouble
 from pliant.checkpoint.lease import Lease, Surroundings, acquire, machine_id, read_lease
 from pliant.checkpoint.lease_rules import LeaseRecord, LeaseVerdict, judge
 from pliant.checkpoint.store.base import Storage
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.machine.processes import process_lives, process_started
 
 JOBS = st.sampled_from(["a", "b"])
@@ -128,7 +128,7 @@ def test_the_same_job_takes_over_at_once_and_the_old_holder_notices(root: LocalS
 def test_the_lease_of_a_process_that_was_killed_is_taken_over_at_once(root: LocalStorage) -> None:
     code = (
         "import sys; from pliant.checkpoint.lease import acquire;"
-        "from pliant.checkpoint.store.local import LocalStorage;"
+        "from pliant.checkpoint.store.directory import LocalStorage;"
         "acquire(LocalStorage(sys.argv[1]), 'gpt'); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -17,7 +17,7 @@ from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import load, nested, open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents
 from pliant.checkpoint.failures import UntrustedError
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

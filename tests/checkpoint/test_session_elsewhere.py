@@ -12,7 +12,8 @@ from tests.engine import models
 
 import pliant
 from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.store.base import StorageOptions, open_storage
+from pliant.checkpoint.store.base import StorageOptions
+from pliant.checkpoint.store.open import open_storage
 
 pytestmark = pytest.mark.timeout(120)
 

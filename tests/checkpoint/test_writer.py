@@ -14,7 +14,7 @@ import torch
 
 from pliant.checkpoint.catalogue import listed
 from pliant.checkpoint.job_lease import Tenure
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.checkpoint.writer import Identity, Writer, WriterRules
 from pliant.core.durability import parse_interval
 from pliant.core.values import Generation, Lineage

@@ -15,7 +15,7 @@ from tests.checkpoint.states import plain_save, save
 
 from pliant.checkpoint.dcp.shares import Contents, write_share
 from pliant.checkpoint.lease import acquire
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.cli.main import code_of
 
 

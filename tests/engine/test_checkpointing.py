@@ -144,7 +144,7 @@ def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys
 from pliant.checkpoint.lease import acquire
-from pliant.checkpoint.store.base import open_storage
+from pliant.checkpoint.store.open import open_storage
 acquire(open_storage(sys.argv[1]), "first")
 print("held", flush=True)
 sys.stdin.read()

@@ -13,7 +13,8 @@ import pytest
 
 from pliant.core.errors import ConfigError
 from pliant.machine import discovery
-from pliant.machine.discovery import RuntimeFiles, Served, write_privately
+from pliant.machine.discovery import RuntimeFiles, Served
+from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.jobs import find_job, find_run, jobs_directory, running_jobs
 
 
@@ -123,7 +124,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "gpt.token").mkdir()
 
     with pytest.raises(OSError, match="directory"):
-        write_privately(tmp_path / "gpt.token", "secret")
+        replace_file(tmp_path / "gpt.token", b"secret", mode=PRIVATE)
 
     assert [path.name for path in tmp_path.iterdir()] == ["gpt.token"]
 

@@ -19,7 +19,8 @@ import torch
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents, publish, write_share
-from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
+from pliant.checkpoint.store.base import Storage, StorageOptions
+from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import ConfigError
 
 _TENSOR_BYTES = 8 << 20

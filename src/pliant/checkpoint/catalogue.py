@@ -19,6 +19,7 @@ from pliant.checkpoint.dcp.shares import discard
 from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
 from pliant.checkpoint.store.base import Data, Storage
 from pliant.core.errors import ConfigError
+from pliant.machine.files import is_leftover
 
 Milestones = int | Sequence[int] | None
 """Checkpoints kept for ever: every so many steps, or those of certain committed counts."""
@@ -197,7 +198,7 @@ def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
     for entry in storage.entries():
         if entry.is_directory and layout.parse_name(entry.name) and entry.name not in sparing:
             removed += _rubbish_in(storage, entry.name)
-        elif not entry.is_directory and _is_leftover(entry.name):
+        elif not entry.is_directory and is_leftover(entry.name):
             removed.append(entry.name)
     for path in removed:
         storage.remove(path)
@@ -327,10 +328,6 @@ def _rubbish_in(storage: Storage, name: str) -> list[str]:
         return []  # damaged: for a person to look at, or for prune
     needed = {layout.MANIFEST, *(record.name for record in manifest.files)}
     return [f"{name}/{file}" for file in files if file not in needed]
-
-
-def _is_leftover(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".new")
 
 
 def _copy_file(

@@ -19,7 +19,8 @@ from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.job_lease import Tenure
-from pliant.checkpoint.store.base import Storage, StorageOptions, open_storage
+from pliant.checkpoint.store.base import Storage, StorageOptions
+from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import DOCUMENT, Identity, Writer, WriterRules
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError

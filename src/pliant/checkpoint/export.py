@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from pliant.checkpoint.dcp.manifest import Item
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 from pliant.checkpoint.failures import storage_error
 from pliant.core.errors import ConfigError
+from pliant.machine.files import fresh_beside
 
 _DTYPES = {
     "float64": "F64",
@@ -76,14 +75,10 @@ def export(
     if not repeat_tied:
         weights, tied = _untied(weights)
     header = _header(checkpoint, weights, tied)
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
     try:
-        try:
+        with fresh_beside(path) as fresh:
             _write(fresh, header, _tensors(checkpoint, weights.values()))
             fresh.replace(path)
-        finally:
-            with suppress(FileNotFoundError):
-                fresh.unlink()
     except OSError as error:
         raise storage_error(error, str(path), "written") from error
     return Exported(

@@ -15,7 +15,7 @@ import torch
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load, open_checkpoint
-from pliant.checkpoint.store.base import open_storage
+from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import ConfigError, PliantError
 
 MARK = "pliant_initial"

@@ -92,7 +92,7 @@ def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) 
     Reads manifests and sizes of files; verify reads everything.
     """
     from pliant.checkpoint.catalogue import listed
-    from pliant.checkpoint.store.base import open_storage
+    from pliant.checkpoint.store.open import open_storage
 
     found = listed(open_storage(place, _options(option)))
     if as_json:
@@ -202,7 +202,7 @@ def prune(
     from uuid import uuid4
 
     from pliant.checkpoint import catalogue, lease
-    from pliant.checkpoint.store.base import open_storage
+    from pliant.checkpoint.store.open import open_storage
 
     storage = open_storage(place, _options(option))
     kept = _milestones(milestones)
@@ -348,7 +348,7 @@ def _resolved(place: str, option: list[str] | None) -> tuple[Storage, str]:
     """Return the root and the name of the checkpoint that is meant."""
     from pliant.checkpoint import catalogue
     from pliant.checkpoint.dcp import layout
-    from pliant.checkpoint.store.base import open_storage
+    from pliant.checkpoint.store.open import open_storage
 
     options = _options(option)
     parent, _, last = place.rstrip("/").rpartition("/")

@@ -7,16 +7,14 @@ over the same value is a conflict.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Register
-from pliant.machine.files import replace_durably
+from pliant.machine.files import replace_file
+from pliant.machine.locks import locked
 
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 
@@ -26,6 +24,7 @@ class RegisterFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = path.with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> Register | None:
@@ -49,9 +48,9 @@ class RegisterFile:
         Raises:
             ConflictError: something else is recorded.
         """
-        with self._locked():
+        with locked(self._lock):
             self._require(expected)
-            replace_durably(self._path, _ADAPTER.dump_json(register))
+            replace_file(self._path, _ADAPTER.dump_json(register), mode=0o644, is_durable=True)
 
     def confirm(self, expected: Register) -> None:
         """Make sure that ``expected`` is still what is recorded: nobody has taken over (R20).
@@ -59,7 +58,7 @@ class RegisterFile:
         Raises:
             ConflictError: something else is recorded.
         """
-        with self._locked():
+        with locked(self._lock):
             self._require(expected)
 
     def _require(self, expected: Register | None) -> None:
@@ -71,10 +70,3 @@ class RegisterFile:
                 if found
                 else f"{self._path} was removed while the job ran"
             )
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold a lock that ends with this process; its file stays, it has no meaning of its own."""
-        with self._path.with_suffix(".lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield

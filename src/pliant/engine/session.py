@@ -42,6 +42,7 @@ from pliant.engine.training import Training
 from pliant.engine.update import Scheduler, Update
 from pliant.engine.worker.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
+from pliant.machine.files import fresh_beside
 from pliant.wire.messages import Planned
 
 MAX_REASON_CHARACTERS = 300
@@ -440,9 +441,9 @@ class Session:
 
     def _write_weights(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        torch.save(self._parts.model.state_dict(), partial)
-        partial.replace(target)
+        with fresh_beside(target) as fresh:
+            torch.save(self._parts.model.state_dict(), fresh)
+            fresh.replace(target)
 
     def _finish(self) -> None:
         """Wait until nobody needs this replica; then do what a dead leader has left undone."""

@@ -12,22 +12,18 @@ taken, and two processes that ask cannot both have it.  Whose lock it is says th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.machine.locks import lock
 from pliant.machine.processes import process_started
 
 TAKE_S = 2.0
 """How long ``take`` tries unless told otherwise, in seconds: a look of the pool lasts less."""
-
-AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +77,9 @@ def take(
         OSError: the directory cannot be written.
     """
     fd = os.open(path_of(directory, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    pause, until = threading.Event(), time.monotonic() + within_s
-    while not _locks(fd, fcntl.LOCK_EX):
-        if time.monotonic() >= until:
-            os.close(fd)
-            return None
-        pause.wait(AGAIN_S)
+    if not lock(fd, within_s=within_s):
+        os.close(fd)
+        return None
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({"claim": claim, "pid": os.getpid()}).encode(), 0)
     return DeviceLock(device, fd)
@@ -99,7 +92,7 @@ def is_free(directory: Path, device: int) -> bool:
     except FileNotFoundError:
         return True
     try:
-        return _locks(fd, fcntl.LOCK_SH)
+        return lock(fd, shared=True, within_s=0)
     finally:
         os.close(fd)
 
@@ -201,11 +194,3 @@ def _taker(pid: int, path: Path) -> int | None:
                 if words[:1] == ["lock:"] and words[2] == "FLOCK" and words[4] == "WRITE":
                     return int(words[5])
     return None
-
-
-def _locks(fd: int, how: int) -> bool:
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -14,10 +14,8 @@ writing, the lock of the directory sees to; it is held for the moment of either.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.locks import lock
 from pliant.machine.processes import process_lives, process_started
 
 STARTED_S = 60.0
@@ -32,8 +32,6 @@ STARTED_S = 60.0
 
 WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
-
-AGAIN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +103,8 @@ class RuntimeFiles:
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _alone(self.record.parent, within_s=WRITE_S):
-                write_privately(self.token, token)
-                write_privately(self.record, json.dumps(values))
+                replace_file(self.token, token.encode(), mode=PRIVATE)
+                replace_file(self.record, json.dumps(values).encode(), mode=PRIVATE)
         except OSError as error:
             sentence = f"{self.record.parent} cannot be written: {error.strerror}"
             raise ConfigError(sentence) from error
@@ -139,40 +137,18 @@ def served(kind: str, directory: Path | None = None) -> list[Served]:
     return sorted(found, key=lambda one: (one.started, one.name))
 
 
-def write_privately(path: Path, text: str) -> None:
-    """Write a file that only this user can read, whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
-
-
 @contextlib.contextmanager
 def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
     """Keep others from writing or removing records meanwhile; yield whether that is so."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        pause, until_s = threading.Event(), time.monotonic() + within_s
-        while not (is_alone := _locks(fd)) and time.monotonic() < until_s:
-            pause.wait(AGAIN_S)
+        try:
+            is_alone = lock(fd, within_s=within_s)
+        except OSError:
+            is_alone = True  # a file system without such locks: nothing to wait for
         yield is_alone
     finally:
         os.close(fd)
-
-
-def _locks(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without such locks: nothing to wait for
-    return True
 
 
 def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:

@@ -6,24 +6,67 @@ Owns how one is replaced.  Knows nothing of what is in it.
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+PRIVATE = 0o600
+"""Mode of a file that only this user may read."""
 
-def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace a file; on return it survives a power cut, and before it the old one does.
+LEFTOVER = ".new"
+"""Ends the names of files that were not whole when their writer died."""
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = False) -> None:
+    """Replace a file, whole or not at all.
+
+    Args:
+        path: of the file.
+        data: what it is to hold.
+        mode: who may read it, less what the umask takes away.
+        is_durable: it survives a power cut on return, and before that the old one does.
 
     Raises:
         OSError: the storage does not take it; the file is as it was.
     """
-    fresh = path.with_suffix(".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with fresh_beside(path) as fresh:
+        write_new(fresh, data, mode=mode, is_durable=is_durable)
+        fresh.replace(path)
+        if is_durable:
+            sync_directory(path.parent)
+
+
+@contextmanager
+def fresh_beside(path: Path) -> Iterator[Path]:
+    """Yield a name beside a file that nobody else uses; remove what is still there at the end."""
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}{LEFTOVER}")
+    try:
+        yield fresh
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file is what ``fresh_beside`` could not remove: its writer was killed."""
+    return name.startswith(".") and name.endswith(LEFTOVER)
+
+
+def write_new(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = False) -> None:
+    """Write a file that is not there yet."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        if is_durable:
+            file.flush()
+            os.fsync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make durable which names a directory has."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        os.fsync(fd)
     finally:
-        os.close(directory)
+        os.close(fd)

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pliant.core.errors import PermanentError
-from pliant.machine.files import replace_durably
+from pliant.machine.files import PRIVATE, replace_file
 from pliant.spec.pool import TeamEntry
 from pliant.wire.offers import Wanted
 
@@ -129,7 +129,7 @@ class StateFile:
         data = saved.model_dump_json(by_alias=True).encode()
         if data == self._written:
             return False
-        replace_durably(self._path, data, mode=0o600)
+        replace_file(self._path, data, mode=PRIVATE, is_durable=True)
         self._written = data
         return True
 

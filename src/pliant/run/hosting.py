@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 import signal
@@ -27,8 +26,10 @@ from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
+from pliant.machine import locks
 from pliant.machine.clock import Clock
-from pliant.machine.discovery import RuntimeFiles, write_privately
+from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import PoolPlace
 from pliant.observe.log import EventLog
@@ -208,7 +209,7 @@ def lasting_token(out: Path) -> str:
     path = out / TOKEN
     try:
         if not path.exists():
-            write_privately(path, secrets.token_urlsafe(32))
+            replace_file(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
         return path.read_text().strip()
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
@@ -229,12 +230,9 @@ def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None
     Raises:
         ConfigError: another runs the job that does not go with this one.
     """
-    with (out / "running.lock").open("ab") as file:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            said = taken or f"the job of {out} is running already; see pliant status"
-            raise ConfigError(said) from None
+    with locks.locked(out / "running.lock", shared=not alone, within_s=0) as is_ours:
+        if not is_ours:
+            raise ConfigError(taken or f"the job of {out} is running already; see pliant status")
         yield
 
 
@@ -312,7 +310,5 @@ def _holder(config: JobConfig) -> str:
         if said := path.read_text().strip():
             return said
     holder = f"{config.name}-{secrets.token_hex(4)}"
-    fresh = path.with_name(".holder")
-    fresh.write_text(f"{holder}\n")
-    fresh.replace(path)
+    replace_file(path, f"{holder}\n".encode())
     return holder

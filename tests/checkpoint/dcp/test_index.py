@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from pliant.checkpoint.dcp.index import dump_index, load_index
 from pliant.checkpoint.dcp.manifest import Chunk, Item
 from pliant.checkpoint.failures import DamagedError, UntrustedError
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 ITEMS = (
     Item(

@@ -28,7 +28,7 @@ from pliant.checkpoint.dcp.shares import (
 )
 from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError, StorageError
 from pliant.checkpoint.store.base import Data
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 
 
 @pytest.mark.parametrize("num_shares", [1, 2, 3, 4, 5])
@@ -281,7 +281,7 @@ def test_a_discarded_checkpoint_is_gone(tmp_path: Path) -> None:
 
 WRITER = """
 import sys, torch
-from pliant.checkpoint.store.local import LocalStorage
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.checkpoint.dcp.shares import Contents, publish, write_share
 from pliant.checkpoint.dcp.layout import name_of
 from pliant.checkpoint import catalogue

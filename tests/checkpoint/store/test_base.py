@@ -14,8 +14,9 @@ from tests.checkpoint.states import contents, differing, save
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import MissingError, StorageError, Trouble
-from pliant.checkpoint.store.base import Storage, StorageEntry, StorageOptions, open_storage
+from pliant.checkpoint.store.base import Storage, StorageEntry, StorageOptions
 from pliant.checkpoint.store.objects import PART_BYTES
+from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(60)

@@ -1,8 +1,7 @@
 """Storage: the few operations that durable state needs of a place that keeps bytes.
 
-Owns the seam and the choice between its two implementations: a local directory, where durable
-means fsync of file and directory, and an object store behind fsspec.  Must not know what the bytes
-are.
+Owns what a storage must be able to do, and the values that go with it.  ``directory`` and
+``objects`` do it; ``open`` chooses.  Must not know what the bytes are.
 
 Paths are relative to the root, with ``/``.  Every failure is a ``StorageError`` that names the
 whole place; what is absent is a ``MissingError``.
@@ -102,24 +101,3 @@ class StorageOptions:
             raise ConfigError('encryption_key is of use only with encryption="aws:kms"')
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s={self.timeout_s} must be more than 0")
-
-
-def open_storage(url: str, options: StorageOptions | None = None) -> Storage:
-    """Return the storage at a directory or URL; nothing is touched yet.
-
-    Raises:
-        ConfigError: no such scheme, its package is not installed, or an option does not fit.
-    """
-    options = options or StorageOptions()
-    scheme, _, rest = url.partition("://") if "://" in url else ("file", "", url)
-    if (not rest.strip("/") and scheme != "file") or not rest:
-        raise ConfigError(f"{url!r} names no place to keep checkpoints")
-    if options.encryption is not None and scheme not in ("s3", "s3a"):
-        raise ConfigError(f"encryption={options.encryption!r} is for s3://, not for {url}")
-    if scheme == "file":
-        from pliant.checkpoint.store.local import LocalStorage
-
-        return LocalStorage(rest)
-    from pliant.checkpoint.store.objects import open_objects
-
-    return open_objects(url, scheme, options)

@@ -7,16 +7,16 @@ gained or lost a name.  Must not know what the bytes are.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from pliant.checkpoint.failures import storage_error
 from pliant.checkpoint.store.base import Data, Sink, StorageEntry
+from pliant.machine.files import fresh_beside, replace_file, sync_directory, write_new
+from pliant.machine.locks import locked
 
 _BUFFER_BYTES = 1 << 20
 """A tensor's archive is some forty small writes and a large one."""
@@ -56,31 +56,36 @@ class LocalStorage:
     def write(self, path: str, data: bytes) -> None:
         """Write beside, fsync, rename."""
         with self._named(path, "written"):
-            self._replace(self._root / path, data)
+            _make_directory((self._root / path).parent)
+            replace_file(self._root / path, data, is_durable=True)
 
     def create(self, path: str, data: bytes) -> bool:
         """Link a whole file under its name: the file system lets only one do it."""
         target = self._root / path
-        with self._named(path, "written"), self._beside(target, data) as fresh:
+        with self._named(path, "written"), fresh_beside(target) as fresh:
+            _make_directory(target.parent)
+            write_new(fresh, data, is_durable=True)
             try:
                 os.link(fresh, target)
             except FileExistsError:
                 return False
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
             return True
 
     def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
         """Compare and replace under a lock that ends with the process."""
         target = self._root / path
-        with self._named(path, "written"), self._locked(target):
-            try:
-                found = target.read_bytes()
-            except FileNotFoundError:
-                return False
-            if found != expected:
-                return False
-            self._replace(target, data)
-            return True
+        with self._named(path, "written"):
+            _make_directory(target.parent)
+            with locked(target.parent):
+                try:
+                    found = target.read_bytes()
+                except FileNotFoundError:
+                    return False
+                if found != expected:
+                    return False
+                replace_file(target, data, is_durable=True)
+                return True
 
     def sink(self, path: str) -> Sink:
         """Begin a large file, in place: whoever reads it has another file that says it is whole."""
@@ -114,7 +119,7 @@ class LocalStorage:
                     target.unlink()
             except (FileNotFoundError, NotADirectoryError):
                 return
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
 
     @contextlib.contextmanager
     def _named(self, path: str, doing: str) -> Iterator[None]:
@@ -122,37 +127,6 @@ class LocalStorage:
             yield
         except OSError as error:
             raise storage_error(error, self.place(path), doing) from error
-
-    def _replace(self, target: Path, data: bytes) -> None:
-        with self._beside(target, data) as fresh:
-            fresh.replace(target)
-            _sync_directory(target.parent)
-
-    @contextlib.contextmanager
-    def _beside(self, target: Path, data: bytes) -> Iterator[Path]:
-        """Write a durable file of a name that nobody else uses; remove it if it is still there."""
-        _make_directory(target.parent)
-        fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.new")
-        try:
-            with fresh.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            yield fresh
-        finally:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-
-    @contextlib.contextmanager
-    def _locked(self, target: Path) -> Iterator[None]:
-        """Hold the directory's own lock: nothing is left behind, and it ends with the process."""
-        _make_directory(target.parent)
-        fd = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
 
 
 class _FileSink:
@@ -174,7 +148,7 @@ class _FileSink:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            _sync_directory(Path(self._file.name).parent)
+            sync_directory(Path(self._file.name).parent)
 
     def abandon(self) -> None:
         """Leave what is there; its directory is rubbish."""
@@ -188,12 +162,4 @@ def _make_directory(path: Path) -> None:
         missing.append(missing[-1].parent)
     path.mkdir(parents=True, exist_ok=True)
     for made in missing:
-        _sync_directory(made.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync_directory(made.parent)

@@ -1,0 +1,30 @@
+"""Locks keep other processes away; here other descriptors stand for them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pliant.machine.locks import locked
+
+
+def test_a_lock_is_refused_at_once_or_after_its_time(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+
+    with locked(tmp_path / "a.lock") as first, locked(tmp_path / "a.lock", within_s=0) as second:
+        assert (first, second) == (True, False)
+    with locked(tmp_path) as first, locked(tmp_path, within_s=0.1) as second:
+        assert (first, second) == (True, False)
+
+    assert time.monotonic() - began_s >= 0.1
+
+
+def test_who_shares_a_lock_tolerates_others_who_do(tmp_path: Path) -> None:
+    path = tmp_path / "running.lock"
+
+    with locked(path, shared=True), locked(path, shared=True, within_s=0) as second:
+        assert second
+        with locked(path, within_s=0) as alone:
+            assert not alone
+    with locked(path, within_s=0) as afterwards:
+        assert afterwards
