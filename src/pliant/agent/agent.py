@@ -35,6 +35,7 @@ from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
 from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.machine import run_files
 from pliant.wire.codec import Message
 from pliant.wire.launch import (
     Assignment,
@@ -141,7 +142,7 @@ class Agent:
         self._launcher.start(
             environment=self._config.environment,
             cwd=Path(self._work.cwd),
-            log=Path(self._work.out) / "logs" / "forkserver.log",
+            log=Path(self._work.out) / run_files.LOGS / "forkserver.log",
         )
         if self._config.guarded:
             self.guard()
@@ -274,7 +275,7 @@ class Agent:
         replica, work = worker.replica, self._work
         if work is None:
             raise PermanentError(f"{replica} is to start before anybody said what it runs")
-        fds = await worker.open(Path(work.out) / "logs" / f"{replica}.log", self._listener)
+        fds = await worker.open(Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener)
         assignment = Assignment(
             replica=replica,
             job=work.job,

@@ -17,6 +17,7 @@ from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load, open_checkpoint
 from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import ConfigError, PliantError
+from pliant.core.exits import EXIT_OK, EXIT_USAGE
 
 MARK = "pliant_initial"
 """Key of the file; a file of plain weights has none of this name."""
@@ -76,8 +77,8 @@ def main() -> int:
         write_initial(source, Path(target), trust="--trust" in options)
     except PliantError as error:
         sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
+        return EXIT_USAGE
+    return EXIT_OK
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import httpx
 from pliant.cli.printing import say
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
 from pliant.http.client import UnheardError, offer_in
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
@@ -52,9 +53,6 @@ POLL_S = 0.05
 MARGIN_S = 2.0
 """How long before the end of its notice a command is killed that does not end, in seconds."""
 
-DEVICES_VARIABLE = "PLIANT_DEVICES"
-"""Where the command finds the numbers of its devices, with commas between them."""
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -71,8 +69,8 @@ class ClaimConfig:
     wait_s: float | None = None
     """None: wait for as long as it takes."""
 
-    priority: str = "normal"
-    team: str = "default"
+    priority: str = DEFAULT_CLASS
+    team: str = DEFAULT_TEAM
     notice_s: float = 30.0
     command: tuple[str, ...] = ()
     is_json: bool = False
@@ -370,7 +368,7 @@ def _started(
         return None
     return subprocess.Popen(  # noqa: S603 - what the user typed
         config.command,
-        env={**environ, DEVICES_VARIABLE: ",".join(map(str, devices))},
+        env={**environ, locks.DEVICES_VARIABLE: ",".join(map(str, devices))},
         pass_fds=[lock.fd for lock in held],
         preexec_fn=_die_with_parent(),
     )

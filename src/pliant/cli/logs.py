@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 
 POLL_S = 0.2
@@ -35,7 +36,7 @@ def show(out: Path, replica: str | None, *, follow: bool, as_json: bool) -> int:
 
 
 def _file_of(out: Path, replica: str | None) -> Path:
-    directory = out / "logs"
+    directory = out / run_files.LOGS
     names = sorted((path.stem for path in directory.glob("*.log")), key=lambda n: (len(n), n))
     if not names:
         raise ConfigError(f"no replica has printed anything yet (looked in {directory})")

@@ -34,8 +34,9 @@ from pliant.cli.options import JobWords, job_options, takes
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError, PliantError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
 from pliant.http.client import Client
-from pliant.machine import jobs, pools
+from pliant.machine import jobs, pools, run_files
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of, pool_of
@@ -229,7 +230,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     if out is None:
         found = Client(jobs.find_job(job)).status()
     else:
-        found = board_of(log.read(jobs.find_run(job, out) / "events.jsonl").records).as_json()
+        found = board_of(log.read(run_files.event_log(jobs.find_run(job, out))).records).as_json()
     if as_json:
         return _print_json(found)
     _console().print(screens.job_panel(found))
@@ -322,7 +323,7 @@ def explain(
     """Show why the job has its size, and what would change it."""
     if of_pool is not None:
         return _explain_pool(of_pool, out, as_json=as_json)
-    records = log.read(jobs.find_run(job, out) / "events.jsonl").records
+    records = log.read(run_files.event_log(jobs.find_run(job, out))).records
     decisions = decisions_of(records)
     interval, place = interval_of(records), pool_of(records)
     if as_json:
@@ -353,10 +354,10 @@ def claim(
     ] = None,
     priority: Annotated[
         str, typer.Option("--priority", metavar="CLASS", help="How important it is.")
-    ] = "normal",
+    ] = DEFAULT_CLASS,
     team: Annotated[
         str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
-    ] = "default",
+    ] = DEFAULT_TEAM,
     wait: Annotated[
         str | None,
         typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]"),
@@ -434,7 +435,7 @@ def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Prove from the ledger that every sample counted exactly once."""
     directory = jobs.find_run(job, out)
     found = audit_run(directory)
-    spent = goodput_of(log.read(directory / "events.jsonl").records)
+    spent = goodput_of(log.read(run_files.event_log(directory)).records)
     if as_json:
         values = {**asdict(found), "samples_exactly_once": found.exactly_once}
         _print_json({**values, "goodput": asdict(spent)})
@@ -490,9 +491,9 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
         out = pools.find_pool(name).out
-    elif not (out / "events.jsonl").is_file():
-        raise ConfigError(f"{out} holds no pool: it has no events.jsonl")
-    moves = moves_of(log.read(out / "events.jsonl").records)
+    elif not run_files.holds_run(out):
+        raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
+    moves = moves_of(log.read(run_files.event_log(out)).records)
     if as_json:
         return _print_json({"moves": [asdict(move) for move in moves]})
     _console().print(screens.moves_table(moves) if moves else "nothing has happened yet")

@@ -16,6 +16,7 @@ from pliant.cli import printing
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
 from pliant.http.client import Caller
+from pliant.machine import run_files
 from pliant.machine.pools import DEFAULT, find_pool, pool_directory, running_pools
 from pliant.run import background
 from pliant.spec.model import NAME, NAME_RULE
@@ -262,7 +263,7 @@ def _detached(name: str, options: list[str], *, as_json: bool) -> int:
         raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
     found = background.start(
         ["pool", "start", "--name", name, *options],
-        log=directory / "pliant.log",
+        log=directory / run_files.OUTPUT,
         find=lambda: next((pool for pool in running_pools() if pool.name == name), None),
     )
     if as_json:

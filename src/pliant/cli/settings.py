@@ -16,6 +16,7 @@ from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
+from pliant.machine import run_files
 from pliant.machine.pools import PoolPlace
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
@@ -312,11 +313,11 @@ def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
     if settings["resume"].value:
         return _writable(_resumable(given, name))
     if given is not None:
-        if (given / "events.jsonl").exists():
+        if run_files.holds_run(given):
             raise ConfigError(f"{given} already holds a run; choose another --out or remove it")
         return _writable(given)
     out, number = Path("runs") / name, 1
-    while (out / "events.jsonl").exists():
+    while run_files.holds_run(out):
         number += 1
         out = Path("runs") / f"{name}-{number}"
     return _writable(out)
@@ -324,13 +325,13 @@ def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
 
 def _resumable(given: Path | None, name: str) -> Path:
     if given is not None:
-        if not (given / "events.jsonl").exists():
+        if not run_files.holds_run(given):
             raise ConfigError(f"{given} holds no run to resume; leave out --resume to start one")
         return given
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     runs = [
         (int(found[1] or 1), log.parent)
-        for log in Path("runs").glob("*/events.jsonl")
+        for log in Path("runs").glob(f"*/{run_files.EVENTS}")
         if (found := pattern.fullmatch(log.parent.name))
     ]
     if not runs:

@@ -40,6 +40,7 @@ from pliant.core.exits import (
     EXIT_USAGE,
 )
 from pliant.core.policy.decide import Policy
+from pliant.machine import run_files
 from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
 from pliant.machine.pools import find_pool
 from pliant.observe import log
@@ -82,7 +83,7 @@ def coordinated(command: list[str], settings: Mapping[str, Resolved], *, as_json
     settings = {
         **settings,
         "out": Resolved(value=out, source="--out"),
-        "resume": Resolved(value=_has_begun(out), source="--out"),
+        "resume": Resolved(value=run_files.holds_run(out), source="--out"),
     }
     return attached(command, settings, as_json=as_json, is_apart=True)
 
@@ -130,7 +131,7 @@ def _attached(
     console = Console(highlight=False)
     show = shown_replica(settings)
     view = JsonView(console, show=show) if as_json else view_for(console, show=show)
-    for record in log.read(out / "events.jsonl").records:  # of the run that is resumed
+    for record in log.read(run_files.event_log(out)).records:  # of the run that is resumed
         view.board.add(record)
     code = EXIT_FAILED
     try:
@@ -146,7 +147,8 @@ def _attached(
     finally:
         if code == EXIT_USAGE and waiting is not None:
             record_suspended(name, waiting.out, waiting.committed)
-        if new and not view.board.committed and (code == EXIT_USAGE or not _has_begun(out)):
+        has_begun = code != EXIT_USAGE and run_files.holds_run(out)
+        if new and not view.board.committed and not has_begun:
             _remove(out, settings)
     if out.exists() and not as_json:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
@@ -167,7 +169,7 @@ def resumed(out: Path, *, detach: bool, as_json: bool) -> int:
     Raises:
         ConfigError: what it was cannot be read, or its script is gone.
     """
-    records = log.read(out / "events.jsonl").records
+    records = log.read(run_files.event_log(out)).records
     began = [record for record in records if _is_start(record)]
     if not began:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
@@ -263,7 +265,7 @@ def detached(command: list[str], settings: Mapping[str, Resolved], *, as_json: b
     try:
         job = background.start(
             _again(command, settings, name, out),
-            log=out / "pliant.log",
+            log=out / run_files.OUTPUT,
             find=lambda: next((job for job in running_jobs() if job.name == name), None),
         )
     except background.EndedError as ended:
@@ -333,10 +335,6 @@ def _remove(out: Path, settings: Mapping[str, Resolved]) -> None:
     if settings["out"].value is None:
         with suppress(OSError):
             out.parent.rmdir()  # runs/, if it was made for this
-
-
-def _has_begun(out: Path) -> bool:
-    return (out / "events.jsonl").exists()
 
 
 def _exists(settings: Mapping[str, Resolved]) -> bool:

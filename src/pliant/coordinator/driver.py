@@ -26,6 +26,7 @@ from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, EndJob, EndReplica, Publish, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Event, Exited, NodeJoined, NodeLost, Progressed, Ticked
+from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
 from pliant.core.job.state import Demand, Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
@@ -294,7 +295,7 @@ class JobDriver:
         if now_s >= controller.next_deadline_s(self._state):
             await self._step(Ticked(), now_s)
         if self._failure is not None and self._end is None:
-            end = EndJob(exit_code=1, reason=self._failure)
+            end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
             await self._carry_out(Ready(incarnation=self.incarnation, commands=(end,)))
 
     def _silent_nodes(self, now_s: float) -> list[NodeId]:

@@ -17,6 +17,8 @@ EXIT_STATE_LOST = 4
 """Nobody who is left holds the state of the run, and no checkpoint does."""
 EXIT_TAKEN_OVER = 5
 """Another coordinator has the job now."""
+EXIT_AGENT_GONE = 70
+"""A worker whose agent is gone; nobody reads it but a person with strace."""
 EXIT_NOT_STARTED = 127
 """The command of a claim could not be started; what shells say."""
 EXIT_INTERRUPTED = 130

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import batching
 from pliant.engine import identity, session_settings
@@ -42,6 +43,7 @@ from pliant.engine.training import Training
 from pliant.engine.update import Scheduler, Update
 from pliant.engine.worker.bootstrap import WorkerContext, torchrun_world_size, worker_context
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
+from pliant.machine import run_files
 from pliant.machine.files import fresh_beside
 from pliant.wire.messages import Planned
 
@@ -530,7 +532,7 @@ class Session:
             bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
         ) / (1 << 20)
         what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
-        slots = "1 slot is" if len(owned) == 1 else f"{len(owned)} slots are"
+        slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
         self._reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
 
     def _load_initial_weights(self) -> None:
@@ -578,4 +580,4 @@ class Session:
 
 
 def _ledger_path(context: WorkerContext | None) -> Path | None:
-    return None if context is None else context.out / "ledger" / f"{context.replica}.jsonl"
+    return None if context is None else context.out / run_files.LEDGER / f"{context.replica}.jsonl"

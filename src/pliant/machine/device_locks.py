@@ -22,6 +22,9 @@ from pathlib import Path
 from pliant.machine.locks import lock
 from pliant.machine.processes import process_started
 
+DEVICES_VARIABLE = "PLIANT_DEVICES"
+"""Environment variable that tells a process the numbers of its devices, commas between them."""
+
 TAKE_S = 2.0
 """How long ``take`` tries unless told otherwise, in seconds: a look of the pool lasts less."""
 

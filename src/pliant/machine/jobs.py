@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.machine import run_files
 from pliant.machine.discovery import Served, directory_of, served
 
 NONE_RUNNING = "no job is running; start one with pliant run"
@@ -65,7 +66,7 @@ def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
             job = SuspendedJob(
                 job=str(values["job"]), out=Path(values["out"]), committed=int(values["committed"])
             )
-            if (job.out / "events.jsonl").exists():
+            if run_files.holds_run(job.out):
                 found.append(job)
             else:
                 path.unlink()
@@ -101,15 +102,14 @@ def find_run(name: str | None, out: Path | None, directory: Path | None = None) 
         ConfigError: there is none.
     """
     if out is not None:
-        if not (out / "events.jsonl").is_file():
-            raise ConfigError(f"{out} holds no run: it has no events.jsonl")
+        if not run_files.holds_run(out):
+            raise ConfigError(f"{out} holds no run: it has no {run_files.EVENTS}")
         return out
     if name is not None or running_jobs(directory):
         return find_job(name, directory).out
-    logs = list(Path("runs").glob("*/events.jsonl"))
-    if not logs:
+    if (newest := run_files.newest_run()) is None:
         raise ConfigError(NONE_RUNNING)
-    return max(logs, key=lambda path: path.stat().st_mtime).parent
+    return newest
 
 
 def _none_running(directory: Path | None) -> str:
@@ -126,7 +126,7 @@ def find_resumable(which: str | None, directory: Path | None = None) -> Path:
     Raises:
         ConfigError: there is none, or several are suspended.
     """
-    if which is not None and (Path(which) / "events.jsonl").is_file():
+    if which is not None and run_files.holds_run(Path(which)):
         return Path(which)
     waiting = suspended_jobs(directory)
     if which is not None:
@@ -140,10 +140,9 @@ def find_resumable(which: str | None, directory: Path | None = None) -> Path:
         raise ConfigError(f"several jobs are suspended, say which: {names}")
     if waiting:
         return waiting[0].out
-    logs = list(Path("runs").glob("*/events.jsonl"))
-    if not logs:
+    if (newest := run_files.newest_run()) is None:
         raise ConfigError("there is no run to resume here; name its directory")
-    return max(logs, key=lambda path: path.stat().st_mtime).parent
+    return newest
 
 
 def _names(jobs: list[Served]) -> str:

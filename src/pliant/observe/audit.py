@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core.step import order
+from pliant.machine import run_files
 from pliant.observe.log import Reading, Record, parse, read
 
 MAX_PROBLEMS = 20
@@ -115,8 +116,8 @@ class _Ledger:
 
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on."""
-    readings = _read_ledgers(out / "ledger")
-    records = read(out / "events.jsonl").records
+    readings = _read_ledgers(out / run_files.LEDGER)
+    records = read(run_files.event_log(out)).records
     plan, doubt = plan_of(records)
     ledgers = {replica: reading.records for replica, reading in readings.items()}
     audit = audit_of(ledgers, plan, first_step=first_step_of(records))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pliant.core.counts import counted
+from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.observe.log import Record
 from pliant.observe.prose import kept_by
 
@@ -106,7 +107,7 @@ def _asked(record: Record) -> str:
     claim = record["claim"]
     low, high = claim.get("min_replicas"), claim.get("ask_replicas")
     wants = str(high) if low == high else f"{low} to {high}"
-    team = "" if claim.get("team") == "default" else f", team {claim.get('team')}"
+    team = "" if claim.get("team") == DEFAULT_TEAM else f", team {claim.get('team')}"
     return f"asks for {wants} ({claim.get('priority')}{team})"
 
 

@@ -26,7 +26,7 @@ from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.machine import locks
+from pliant.machine import locks, run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.files import PRIVATE, replace_file
@@ -40,9 +40,6 @@ from pliant.wire.messages import Work
 if TYPE_CHECKING:
     from pliant.coordinator.driver import JobDriver
     from pliant.wire.offers import Offer
-
-TOKEN = "token"  # noqa: S105  the file's name
-"""File in the directory of a run that says who may talk to its coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,19 +165,18 @@ async def hosted(
 
     sock = open_socket(config.address, config.port)
     url, files = url_of(sock), RuntimeFiles.of("job", config.name)
-    log = EventLog(log_path(config.out), job=config.name)
+    events = run_files.event_log(config.out)
+    log = EventLog(events, job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
     driver = JobDriver(
         settings=_settings(config),
-        register=RegisterFile(config.out / "register.json"),
+        register=RegisterFile(config.out / run_files.REGISTER),
         log=log,
-        metrics_path=config.out / "metrics.jsonl",
+        metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
     )
-    app = create_app(
-        driver, work=work, token=token, events_path=log_path(config.out), on_offer=on_offer
-    )
+    app = create_app(driver, work=work, token=token, events_path=events, on_offer=on_offer)
     server = Server(app, sock)
     interrupted = asyncio.Event()
     with contextlib.closing(log), contextlib.closing(sock), _signals(driver, interrupted):
@@ -195,18 +191,13 @@ async def hosted(
             files.remove()
 
 
-def log_path(out: Path) -> Path:
-    """Return where the event log of a run lies."""
-    return out / "events.jsonl"
-
-
 def lasting_token(out: Path) -> str:
     """Return the token of all coordinators of a directory; the first of them makes it.
 
     Raises:
         ConfigError: it cannot be read or written.
     """
-    path = out / TOKEN
+    path = out / run_files.TOKEN
     try:
         if not path.exists():
             replace_file(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
@@ -230,7 +221,7 @@ def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None
     Raises:
         ConfigError: another runs the job that does not go with this one.
     """
-    with locks.locked(out / "running.lock", shared=not alone, within_s=0) as is_ours:
+    with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=0) as is_ours:
         if not is_ours:
             raise ConfigError(taken or f"the job of {out} is running already; see pliant status")
         yield
@@ -305,7 +296,7 @@ def _log_start(
 
 def _holder(config: JobConfig) -> str:
     """Return who this job is to its checkpoints: the same in every life of its directory."""
-    path = config.out / "holder"
+    path = config.out / run_files.HOLDER
     with contextlib.suppress(FileNotFoundError):
         if said := path.read_text().strip():
             return said

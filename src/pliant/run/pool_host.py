@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.pools import DEVICES, pool_directory, running_pools
@@ -33,7 +34,7 @@ from pliant.pool.driver import PoolDriver, PoolSettings, RefusedError
 from pliant.pool.journal import Journal
 from pliant.pool.push import Pusher
 from pliant.pool.state import Given, SavedPool, StateFile
-from pliant.run.hosting import locked, log_path
+from pliant.run.hosting import locked
 from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 
@@ -127,10 +128,10 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     _make(out)
     sock = open_socket(config.address, config.port)
     with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
-        state = StateFile(out / "state.json")
+        state = StateFile(out / run_files.STATE)
         found = state.read()
         saved = _begun(config, found)
-        log = Journal(log_path(out), job=config.name)
+        log = Journal(run_files.event_log(out), job=config.name)
         log.subscribe(listener)
         with contextlib.closing(log):
             driver = _driver(config, saved, state, log, out)

@@ -21,14 +21,13 @@ from pliant.agent.agent import Agent, AgentConfig
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.values import NodeId
+from pliant.machine import run_files
 from pliant.observe.log import read
 from pliant.run.hosting import (
-    TOKEN,
     JobConfig,
     hosted,
     lasting_token,
     locked,
-    log_path,
     refuse_second,
 )
 from pliant.run.observer import Observer
@@ -106,7 +105,7 @@ async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
         ) as host:
             end = await host.until_the_end()
             await host.driver.hung_up(HANG_UP_S)
-        (config.out / TOKEN).unlink(missing_ok=True)
+        (config.out / run_files.TOKEN).unlink(missing_ok=True)
     return end.exit_code
 
 
@@ -116,7 +115,7 @@ def _follows(config: JobConfig) -> bool:
     Raises:
         ConfigError: the directory is that of another run, or of one that has finished.
     """
-    records = read(log_path(config.out)).records
+    records = read(run_files.event_log(config.out)).records
     began = [record for record in records if record.get("kind") == "job_started"]
     if not began:
         return False

@@ -22,12 +22,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_POOL
 from pliant.spec.load import load_as
 from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
-
-BUILT_IN = {"urgent": 1000, "high": 100, "normal": 0, "low": -100}
-"""Priority classes that every pool has; a file may give them other values."""
-
 
 MOST_DEVICES = 100_000
 """More than any pool of one machine will have; a number above it is a mistake in typing."""
@@ -87,7 +84,7 @@ class TeamEntry(Model):
 class PoolMetadata(Model):
     """Which pool it is."""
 
-    name: Annotated[str, AfterValidator(checked_name)] = "default"
+    name: Annotated[str, AfterValidator(checked_name)] = DEFAULT_POOL
 
 
 class PoolSpec(Model):
@@ -106,7 +103,7 @@ class PoolSpec(Model):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise impossible(f"{what} {twice} is given twice")
-        classes = BUILT_IN | {entry.name: entry.value for entry in self.priority_classes}
+        classes = CLASS_VALUES | {entry.name: entry.value for entry in self.priority_classes}
         for team in self.teams:
             check_reclaim(team, classes)
         if self.devices is not None and promised(self.teams) > self.devices:

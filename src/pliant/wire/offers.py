@@ -17,6 +17,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
+
 HEARTBEAT_S = 2.0
 """Between two reports of a claimant to which nothing happens, in seconds."""
 
@@ -32,8 +34,8 @@ class Wanted(_Body):
     """What a claimant asks for."""
 
     kind: Literal["elastic", "fixed"] = "elastic"
-    team: str = "default"
-    priority: str = "normal"
+    team: str = DEFAULT_TEAM
+    priority: str = DEFAULT_CLASS
     """Name of a priority class of the pool."""
 
     min_replicas: Annotated[int, Field(ge=1)] = 1

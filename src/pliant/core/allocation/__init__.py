@@ -15,7 +15,6 @@ from pliant.core.allocation.standings import claims, standing, summary, why
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.values import (
     CLASSES,
-    DEFAULT_TEAM,
     Action,
     Asked,
     Claim,
@@ -48,7 +47,6 @@ from pliant.core.allocation.values import (
 
 __all__ = [
     "CLASSES",
-    "DEFAULT_TEAM",
     "Action",
     "Asked",
     "Claim",

@@ -14,6 +14,7 @@ from pliant.core.allocation.state import NEVER, Pool
 from pliant.core.allocation.values import Claim, PriorityClass, Team
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.pool_defaults import DEFAULT_TEAM
 
 
 def refusal(pool: Pool, claim: Claim) -> str:
@@ -57,7 +58,7 @@ def require_no_claims(pool: Pool, team: str) -> None:
     """
     if team not in pool.teams:
         raise ConfigError(f"there is no team {team!r} to remove; there are {_names(pool.teams)}")
-    if team == "default":
+    if team == DEFAULT_TEAM:
         raise ConfigError("the team default cannot be removed; set another quota for it")
     used = sorted(name for name, entry in pool.entries.items() if entry.claim.team == team)
     if used:

@@ -16,7 +16,6 @@ from pliant.core.allocation.settling import settle
 from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
 from pliant.core.allocation.values import (
     CLASSES,
-    DEFAULT_TEAM,
     Action,
     Asked,
     Claim,
@@ -43,6 +42,7 @@ from pliant.core.allocation.values import (
     Withdrawn,
 )
 from pliant.core.counts import counted
+from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.core.table import Table
 
 Actions = tuple[Action, ...]

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pliant.core.errors import ConfigError
-
-DEFAULT_TEAM = "default"
-"""The team that is always there, without a quota: it may use everything that nobody is owed."""
+from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_CLASS, DEFAULT_TEAM
 
 Kind = Literal["elastic", "fixed"]
 From = Literal["lower_priority", "same_team", "never"]
@@ -33,13 +31,7 @@ class PriorityClass:
     value: int
 
 
-CLASSES = (
-    PriorityClass(name="urgent", value=1000),
-    PriorityClass(name="high", value=100),
-    PriorityClass(name="normal", value=0),
-    PriorityClass(name="low", value=-100),
-)
-"""Those that every pool begins with."""
+CLASSES = tuple(PriorityClass(name=name, value=value) for name, value in CLASS_VALUES.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +109,7 @@ class Claim:
 
     name: str
     team: str = DEFAULT_TEAM
-    priority: str = "normal"
+    priority: str = DEFAULT_CLASS
     """Name of a priority class."""
 
     kind: Kind = "elastic"

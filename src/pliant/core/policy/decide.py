@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
+from pliant.core.counts import counted
 from pliant.core.policy import hysteresis
 from pliant.core.policy.costs import Costs, is_faster, marginal_efficiency, worthwhile
 from pliant.core.policy.fields import Policy, PolicyBackoff, require_slots
@@ -194,13 +195,13 @@ def decide(view: PolicyView, policy: Policy, *, now_s: float) -> Decision:
 def objection(wished: int, view: PolicyView, policy: Policy) -> str | None:
     """Return why a wish for this size must be refused, or None."""
     if wished < policy.min_replicas:
-        return f"{_count(wished, 'replica')} would be below minReplicas={policy.min_replicas}"
+        return f"{counted(wished, 'replica')} would be below minReplicas={policy.min_replicas}"
     if policy.max_replicas is not None and wished > policy.max_replicas:
         return f"{wished} replicas would be above maxReplicas={policy.max_replicas}"
     if view.num_slots is not None and wished > view.num_slots:
         return f"{wished} replicas cannot share the {view.num_slots} slots of a step"
     if policy.fitted(wished) is None:
-        return f"{_count(wished, 'replica')} would be none of {policy.sizes_text()}"
+        return f"{counted(wished, 'replica')} would be none of {policy.sizes_text()}"
     return None
 
 
@@ -245,11 +246,11 @@ def _ceiling(view: PolicyView, policy: Policy, *, is_asked: bool) -> tuple[int, 
     if policy.max_replicas is not None:
         ceiling, because = policy.max_replicas, f"maxReplicas={policy.max_replicas}"
     else:
-        ceiling, because = view.devices, f"there are {_count(view.devices, 'device')}"
+        ceiling, because = view.devices, f"there are {counted(view.devices, 'device')}"
         if policy.spares and not is_asked:
             ceiling, because = max(0, ceiling - policy.spares), f"{because}, spares={policy.spares}"
     if view.num_slots is not None and view.num_slots < ceiling:
-        return view.num_slots, f"a step has {_count(view.num_slots, 'slot')}"
+        return view.num_slots, f"a step has {counted(view.num_slots, 'slot')}"
     return ceiling, because
 
 
@@ -381,7 +382,7 @@ def _would_change(case: _Case, target: int, possible: int, wait: Wait | None) ->
         return f"a wish: pliant scale {case.bound}; or a lower minMarginalEfficiency"
     if target < case.wanted:
         larger = next((s for s in policy.sizes(case.wanted) if s > target), case.wanted)
-        return f"room for {_count(larger, 'replica')}: a larger offer, or more devices"
+        return f"room for {counted(larger, 'replica')}: a larger offer, or more devices"
     if case.asked is not None and case.asked <= case.bound:
         return "another wish: pliant scale N"
     if view.num_slots is not None and case.ceiling == view.num_slots and target == view.num_slots:
@@ -393,8 +394,8 @@ def _would_change(case: _Case, target: int, possible: int, wait: Wait | None) ->
 
 def _move(now: int, target: int) -> str:
     if target == now:
-        return f"stay at {_count(now, 'replica')}"
-    return f"{'grow' if target > now else 'shrink'} from {now} to {_count(target, 'replica')}"
+        return f"stay at {counted(now, 'replica')}"
+    return f"{'grow' if target > now else 'shrink'} from {now} to {counted(target, 'replica')}"
 
 
 def _idle_share(view: PolicyView, target: int) -> str:
@@ -402,7 +403,3 @@ def _idle_share(view: PolicyView, target: int) -> str:
         return ""
     busy = efficiency(view.num_slots, target)
     return "" if busy == 1.0 else f"; {view.num_slots} slots keep them {busy:.0%} busy"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 
 
@@ -221,10 +222,9 @@ def require_slots(policy: Policy, num_slots: int) -> None:
     sizes += [("replicaDiscreteValues", value) for value in policy.replica_discrete_values or ()]
     for name, value in sizes:
         if value is not None and value > num_slots:
-            slots = "1 slot" if num_slots == 1 else f"{num_slots} slots"
             raise ConfigError(
-                f"{name}={value} is above the {slots} of a step, and each replica needs "
-                f"one; lower {name} to {num_slots}, or make micro_batch_size smaller"
+                f"{name}={value} is above the {counted(num_slots, 'slot')} of a step, and each "
+                f"replica needs one; lower {name} to {num_slots}, or make micro_batch_size smaller"
             )
 
 

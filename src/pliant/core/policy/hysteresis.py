@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import median
 
+from pliant.core.counts import counted
 from pliant.core.policy.costs import Costs, stay_that_pays_s
 from pliant.core.policy.fields import Policy
 
@@ -118,12 +119,12 @@ def rest(pace: Pace, policy: Policy) -> list[Wait]:
             waits.append(Wait(until_s=last_s + period_s, why=why))
         if policy.backoff is not None:
             wait_s = policy.backoff.wait_s(pace.backoff_level)
-            changes = "1 change" if pace.backoff_level == 1 else f"{pace.backoff_level} changes"
+            changes = counted(pace.backoff_level, "change")
             why = f"after {changes} in a row the next waits {wait_s:g} s (backoff)"
             waits.append(Wait(until_s=last_s + wait_s, why=why))
     limit = policy.max_scale_events_per_hour
     if limit is not None and len(pace.changed_at) >= limit:
-        changes = "1 change was" if limit == 1 else f"{limit} changes were"
+        changes = f"{counted(limit, 'change')} {'was' if limit == 1 else 'were'}"
         why = f"{changes} made within {HOUR_S:g} s (maxScaleEventsPerHour)"
         waits.append(Wait(until_s=pace.changed_at[-limit] + HOUR_S, why=why))
     return waits

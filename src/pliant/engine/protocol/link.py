@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 from pliant.core.commands import Command
 from pliant.core.events import Event, Progressed
+from pliant.core.exits import EXIT_AGENT_GONE
 from pliant.core.values import Generation, Incarnation, ReplicaId
 from pliant.wire.codec import COMMANDS, Message, Refusal, decode, encode
 from pliant.wire.framing import FrameError, Unframer, frame
@@ -33,9 +34,6 @@ HEARTBEAT_S = 0.5
 
 LINGER_S = 0.1
 """How long a message that is not urgent may wait for company, in seconds."""
-
-AGENT_GONE_CODE = 70
-"""Exit code of a worker whose agent is gone; nobody reads it but a person with strace."""
 
 _RECEIVE_BYTES = 1 << 16
 
@@ -58,7 +56,7 @@ class Link:
         replica: ReplicaId,
         *,
         incarnation: Incarnation,
-        on_agent_gone: Callable[[], None] = lambda: os._exit(AGENT_GONE_CODE),
+        on_agent_gone: Callable[[], None] = lambda: os._exit(EXIT_AGENT_GONE),
     ) -> None:
         self.replica = replica
         self.stale = 0

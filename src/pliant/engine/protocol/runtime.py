@@ -40,6 +40,7 @@ from pliant.core.events import (
     Registered,
     Spare,
 )
+from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Member, Task
 from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, ReplicaId
@@ -252,7 +253,7 @@ class ProtocolRuntime:
 
     def _go(self) -> NoReturn:
         self._context.ending = ExitKind.LEFT
-        raise SystemExit(0)
+        raise SystemExit(EXIT_OK)
 
     # --- the link's thread ------------------------------------------------------------------
 

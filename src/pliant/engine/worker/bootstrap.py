@@ -35,7 +35,7 @@ from typing import Any, NoReturn, Protocol
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import ExitKind
-from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
+from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import ReplicaId
 from pliant.engine.protocol.link import Link
 from pliant.machine import device_locks
@@ -51,9 +51,6 @@ CLEANUP_S = 10.0
 LOCK_S = 3.0
 """Longest wait for the device of a pool, in seconds: what a killed worker has forked may take a
 moment to die, and the pool looks at a lock by taking it."""
-
-DEVICES_VARIABLE = "PLIANT_DEVICES"
-"""Where the script finds the number of its device in the pool."""
 
 MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Set by the agent before the fork server starts; glibc has read them, the script need not."""
@@ -212,7 +209,7 @@ def _ended_well(context: WorkerContext) -> tuple[int, ExitKind, str]:
 def _exit_code(stop: SystemExit) -> int:
     """Translate ``sys.exit(...)`` as the interpreter does."""
     if stop.code is None:
-        return 0
+        return EXIT_OK
     if isinstance(stop.code, int):
         return stop.code & 0xFF
     sys.stderr.write(f"{stop.code}\n")
@@ -271,7 +268,7 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
     if assignment.device is not None:
-        os.environ[DEVICES_VARIABLE] = str(assignment.device)
+        os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     os.chdir(assignment.cwd)
     script = assignment.command[0]
     path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links

@@ -256,7 +256,7 @@ def main() -> NoReturn:
     except ImportError as error:
         with contextlib.suppress(OSError):
             agent.send(write_report(ServerFailed(reason=f"{error}")))
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)
     gc.collect()
     gc.freeze()  # pages stay shared with the workers
     ForkServer(agent).serve()

@@ -1,0 +1,54 @@
+"""What the files in the directory of a run are called; a pool's has the first four as well.
+
+Owns the names.  Knows nothing of what is in the files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EVENTS = "events.jsonl"
+"""Everything that happened, in order: status, audit and resumption read it."""
+
+RUNNING_LOCK = "running.lock"
+"""Locked by whoever serves the directory."""
+
+OUTPUT = "pliant.log"
+"""What a detached process prints."""
+
+STATE = "state.json"
+"""What a pool must not forget."""
+
+REGISTER = "register.json"
+"""What a coordinator must not forget."""
+
+METRICS = "metrics.jsonl"
+"""What scripts log, once per committed step."""
+
+TOKEN = "token"  # noqa: S105  a file's name
+"""Who knows it may talk to the coordinator."""
+
+HOLDER = "holder"
+"""Who this job is to its checkpoints, in every life of the directory."""
+
+LEDGER = "ledger"
+"""Directory: which samples each replica computed."""
+
+LOGS = "logs"
+"""Directory: what workers and fork servers print."""
+
+
+def event_log(out: Path) -> Path:
+    """Return where the event log of a run or a pool lies."""
+    return out / EVENTS
+
+
+def holds_run(out: Path) -> bool:
+    """Whether something has begun to run in a directory."""
+    return event_log(out).is_file()
+
+
+def newest_run(runs: Path = Path("runs")) -> Path | None:
+    """Return the directory of the run that was written last, of those below ``runs``."""
+    logs = list(runs.glob(f"*/{EVENTS}"))
+    return max(logs, key=lambda path: path.stat().st_mtime).parent if logs else None
