@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from pliant.cli import checkpoint_commands, policy_commands, pool_commands, screens, settings
 from pliant.cli.arguments import ExplainCommand, RunCommand
@@ -453,9 +454,20 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> int:
     """Disturb a run in every way, and show that nothing was lost."""
-    from pliant.cli import demo as showing
+    from pliant.recipes.demo import demo as run_demo
 
-    return showing.demo(out, quick=quick, as_json=as_json)
+    console = Console(highlight=False, stderr=as_json)
+    report = run_demo(
+        out,
+        quick=quick,
+        quiet=as_json,
+        say=lambda sentence: console.print(Text(sentence), soft_wrap=True),
+    )
+    for part in () if as_json else screens.demo_report(report, out):
+        console.print(part, soft_wrap=isinstance(part, Text))
+    if as_json:
+        _print_json(report)
+    return EXIT_OK if report["passed"] else EXIT_FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

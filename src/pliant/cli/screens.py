@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -259,3 +260,31 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
     for problem in audit.problems:
         text.append(f"\n- {problem}", style="red")
     return text
+
+
+def demo_report(report: dict[str, Any], out: Path) -> list[RenderableType]:
+    """Say what the demo did to its run, and whether the outcome is the same."""
+    same = ("yes", "bold green") if report["bit_identical"] else ("NO", "bold red")
+    once, audits = "yes" if report["samples_exactly_once"] else "NO", report["audit"]
+    num_samples = audits[0]["committed_samples"]
+    pictures = (
+        f"pictures: {', '.join(report['pictures'])}"
+        if report["pictures"]
+        else "no pictures: they need matplotlib (pip install pliant[demo])"
+    )
+    return [
+        Text(),
+        Text("What happened to the elastic run", style="bold"),
+        events_table(report["events"], wrap=True),
+        Text(),
+        Text.assemble(
+            "final state bit-identical to the undisturbed run: ",
+            same,
+            f"  (digest {report['state_digest']}, {report['steps']} steps)",
+        ),
+        Text(f"every sample exactly once, in order: {once}  ({num_samples} samples audited)"),
+        Text(f"steps lost: {report['steps_lost']}"),
+        *(Text(f"- {problem}", style="red") for audit in audits for problem in audit["problems"]),
+        Text(pictures),
+        Text(f"report: {out / 'report.json'}  ({report['wall_s']:.0f} s in all)"),
+    ]

@@ -1,8 +1,9 @@
-"""``pliant demo``: one run that is disturbed on purpose, one that is not, and the comparison.
+"""The demo: one run that is disturbed on purpose, one that is not, and the comparison.
 
-Owns the schedule of disturbances and the report.  Does to the job exactly what a person would: it
-starts ``pliant run``, types ``pliant scale`` and ``pliant drain``, and sends a SIGKILL.  Every act
-waits for what the event log says, never for time to pass; time only limits the wait.
+Owns the schedule of disturbances and the report; must not know how the report is shown.  Does to
+the job exactly what a person would: it starts ``pliant run``, types ``pliant scale`` and ``pliant
+drain``, and sends a SIGKILL.  Every act waits for what the event log says, never for time to pass;
+time only limits the wait.
 
     2 replicas --scale 4--> 4 --drain--> 3 --SIGKILL--> 2 --replaced--> 3 --scale 4--> 4 --> end
     then the same job at one replica, undisturbed; then both final states are compared
@@ -26,10 +27,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from pliant.cli import screens
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.observe import log
 from pliant.observe.audit import Audit, audit_run
@@ -94,8 +91,14 @@ class BoardWatch:
         return self.board
 
 
-def demo(out: Path, *, quick: bool, as_json: bool) -> int:
-    """Run the whole demo; return 0 if it proved what it claims.
+def demo(out: Path, *, quick: bool, quiet: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run the whole demo; return the report, which says whether it proved what it claims.
+
+    Args:
+        out: where both runs, the report and the pictures go.
+        quick: as briefly as the machine allows.
+        quiet: do not show what the runs print.
+        say: told what is about to happen.
 
     Raises:
         ConfigError: something it needs is not here.
@@ -103,33 +106,22 @@ def demo(out: Path, *, quick: bool, as_json: bool) -> int:
     """
     script = _script()
     size = QUICK if quick else FULL
-    console = Console(highlight=False, stderr=as_json)
     began = time.monotonic()
     for part in ("elastic", "undisturbed"):
         shutil.rmtree(out / part, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    length = f"{size.steps} steps"
-    _say(console, _INTRODUCTION.format(length="as briefly as it can" if quick else length))
-    _say(console, "1. An elastic run: 2 replicas grow to 4, one is drained, one is killed.")
-    steps = _run(
-        out / "elastic",
-        script,
-        size,
-        ("--min", "1", "--max", "4", "--start", "2"),
-        _ACTS,
-        quiet=as_json,
-    )
-    _say(console, "\n2. The same job at one replica, undisturbed.")
+    length = "as briefly as it can" if quick else f"{size.steps} steps"
+    say(_INTRODUCTION.format(length=length))
+    say("1. An elastic run: 2 replicas grow to 4, one is drained, one is killed.")
+    bounds = ("--min", "1", "--max", "4", "--start", "2")
+    steps = _run(out / "elastic", script, size, bounds, _ACTS, quiet=quiet)
+    say("\n2. The same job at one replica, undisturbed.")
     size = Size(steps=steps, spacing=0)
-    _run(out / "undisturbed", script, size, ("--min", "1", "--max", "1"), (), quiet=as_json)
+    _run(out / "undisturbed", script, size, ("--min", "1", "--max", "1"), (), quiet=quiet)
     report = make_report(out)
     report["wall_s"] = round(time.monotonic() - began, 1)
     (out / "report.json").write_text(json.dumps(log.plain(report), indent=2) + "\n")
-    if as_json:
-        print(json.dumps(log.plain(report), indent=2))
-    else:
-        _show(console, report, out)
-    return 0 if report["passed"] else 1
+    return report
 
 
 _INTRODUCTION = (
@@ -316,41 +308,9 @@ def _audit_json(audit: Audit) -> dict[str, Any]:
 def _draw(out: Path, elastic: Board, static: Board, *, identical: bool) -> list[str]:
     if find_spec("matplotlib") is None:
         return []
-    from pliant.cli import pictures  # slow to import, and only for the demo
+    from pliant.recipes import pictures  # matplotlib is slow to import
 
     loss, timeline = out / "loss.png", out / "timeline.png"
     pictures.draw_loss(loss, elastic.timeline, static.timeline, identical=identical)
     pictures.draw_timeline(timeline, elastic.timeline)
     return [str(loss), str(timeline)]
-
-
-def _show(console: Console, report: dict[str, Any], out: Path) -> None:
-    console.print()
-    console.print(Text("What happened to the elastic run", style="bold"))
-    console.print(screens.events_table(report["events"], wrap=True))
-    console.print()
-    same = "yes" if report["bit_identical"] else "NO"
-    style = "bold green" if report["bit_identical"] else "bold red"
-    console.print(
-        Text.assemble(
-            "final state bit-identical to the undisturbed run: ",
-            (same, style),
-            f"  (digest {report['state_digest']}, {report['steps']} steps)",
-        ),
-        soft_wrap=True,
-    )
-    samples = report["audit"][0]["committed_samples"]
-    once = "yes" if report["samples_exactly_once"] else "NO"
-    _say(console, f"every sample exactly once, in order: {once}  ({samples} samples audited)")
-    _say(console, f"steps lost: {report['steps_lost']}")
-    for problem in [line for audit in report["audit"] for line in audit["problems"]]:
-        console.print(Text(f"- {problem}", style="red"))
-    if report["pictures"]:
-        _say(console, f"pictures: {', '.join(report['pictures'])}")
-    else:
-        _say(console, "no pictures: they need matplotlib (pip install pliant[demo])")
-    _say(console, f"report: {out / 'report.json'}  ({report['wall_s']:.0f} s in all)")
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(Text(sentence), soft_wrap=True)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.story import Story, eventful
 
-from pliant.cli.demo import Act, is_at_peace, make_report
-from pliant.cli.pictures import lanes_of
 from pliant.observe.status import Board, board_of
+from pliant.recipes.demo import Act, is_at_peace, make_report
+from pliant.recipes.pictures import lanes_of
 
 
 def act(num_replicas: int) -> Act:
