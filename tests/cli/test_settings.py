@@ -22,7 +22,7 @@ from pliant.cli.settings import (
 )
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.machine.pools import PoolPlace
+from pliant.core.tenancy import PoolPlace
 from pliant.spec.load import load
 from pliant.spec.policy import fields_beside_bounds
 

@@ -11,7 +11,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
-from pliant.machine.pools import PoolPlace
+from pliant.core.tenancy import PoolPlace
 from pliant.run.hosting import JobConfig
 from pliant.run.local import run_job
 

@@ -16,8 +16,8 @@ from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
+from pliant.core.tenancy import PoolPlace
 from pliant.machine import run_files
-from pliant.machine.pools import PoolPlace
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
 from pliant.spec.model import NAME, NAME_RULE

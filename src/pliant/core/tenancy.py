@@ -37,6 +37,15 @@ class Admission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlace:
+    """Which pool a job runs in, for whom, and how urgently."""
+
+    name: str = "default"
+    team: str = "default"
+    priority: str = "normal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
     """One job in its pool; a plain value."""
 

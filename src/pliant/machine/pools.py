@@ -12,7 +12,6 @@ what a pool is doing; that is asked over its URL.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
@@ -25,15 +24,6 @@ NONE_RUNNING = "no pool is running; start one with pliant pool start --devices N
 
 DEVICES = "devices"
 """Directory of the locks of a pool's devices, inside its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPlace:
-    """Which pool a job runs in, for whom, and how urgently."""
-
-    name: str = DEFAULT
-    team: str = "default"
-    priority: str = "normal"
 
 
 def running_pools(directory: Path | None = None) -> list[Served]:

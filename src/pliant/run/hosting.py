@@ -26,12 +26,12 @@ from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
+from pliant.core.tenancy import PoolPlace
 from pliant.machine import locks, run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.jobs import running_jobs
-from pliant.machine.pools import PoolPlace
 from pliant.observe.log import EventLog
 from pliant.run.observer import Observer
 from pliant.spec.policy import fields_beside_bounds

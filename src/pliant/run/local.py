@@ -19,9 +19,9 @@ from pliant.agent.agent import Agent, AgentConfig, nobody_listens
 from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy
+from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.discovery import RuntimeFiles
-from pliant.machine.pools import PoolPlace
 from pliant.run.hosting import JobConfig, hosted, locked, refuse_second
 from pliant.run.observer import Observer
 from pliant.run.pool_job import Tenant

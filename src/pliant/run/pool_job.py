@@ -30,10 +30,10 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import NodeJoined, Offered, SuspendRequested
 from pliant.core.job.state import Demand, demand_of
 from pliant.core.policy.decide import Policy
-from pliant.core.tenancy import Admission, Tenancy
+from pliant.core.tenancy import Admission, PoolPlace, Tenancy
 from pliant.core.values import ReplicaId
 from pliant.http.client import UnheardError, offer_in
-from pliant.machine.pools import DEVICES, PoolPlace, find_pool, pool_directory
+from pliant.machine.pools import DEVICES, find_pool, pool_directory
 from pliant.observe.log import Record
 from pliant.wire.offers import HEARTBEAT_S, Offer, Report, Wanted
 

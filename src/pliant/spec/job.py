@@ -35,7 +35,7 @@ def _pool_name(name: str) -> str:
     return name
 
 
-class PoolPlace(Model):
+class PlaceEntry(Model):
     """Which pool of the machine the job runs in, and how it stands there."""
 
     name: Annotated[str, AfterValidator(_pool_name)] = "default"
@@ -72,7 +72,7 @@ class JobSpec(Model):
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """Replicas that may be replaced after a fault before the job gives up."""
 
-    pool: PoolPlace | None = None
+    pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
 
     @model_validator(mode="after")
