@@ -8,7 +8,6 @@ python tests/pool/nursery.py     one JSON request a line on stdin, one answer a 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -26,12 +25,11 @@ import pliant.http.server
 import pliant.pool.app
 from pliant.cli import claim
 from pliant.cli.main import code_of
+from pliant.machine.processes import signal_at_parents_death
 from pliant.pool.driver import PoolSettings
 from pliant.run import pool_host
 
 RUN = pool_host.run_pool
-LIBC = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 IMPORTED = (pliant.cli.start, pliant.cli.top, pliant.http.server, pliant.pool.app, claim)
 
 
@@ -77,7 +75,7 @@ def start(asked: dict[str, Any], ours: tuple[int, int]) -> int:
         return pid
     code = 70
     try:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nothing outlives the nursery
+        signal_at_parents_death(signal.SIGKILL)  # nothing outlives the nursery
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()

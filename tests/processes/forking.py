@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import runpy
 import signal
@@ -22,12 +21,10 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from pliant.engine.worker import bootstrap, fork_server
+from pliant.machine.processes import die_with_parent, signal_at_parents_death
 
 _PATH = sys.path[1:]
 """Where a fresh interpreter looks, besides the directory of what it was started with."""
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fork(work: Callable[[], object]) -> int:
@@ -43,7 +40,7 @@ def fork(work: Callable[[], object]) -> int:
     code = 1
     try:
         os.setsid()
-        fork_server.die_with_parent(parent)
+        die_with_parent(parent, code=1)
         _reset_signals()
         code = _code_of(work)
         threading._shutdown()  # type: ignore[attr-defined]
@@ -132,7 +129,7 @@ class ForkedServer:
 def _be_server(
     number: str, cwd: Path, env: Mapping[str, str], output: int, pass_fds: Collection[int]
 ) -> NoReturn:
-    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # it buries its workers when the agent is gone
+    signal_at_parents_death(0)  # it buries its workers when the agent is gone
     say_to(output)
     _close_all_but({0, 1, 2, *pass_fds})
     _settle(cwd, env)

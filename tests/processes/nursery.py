@@ -10,7 +10,6 @@ Knows nothing of what a stage does: that is the ``play`` of the module it is sta
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -26,6 +25,7 @@ from tests.processes import forking
 
 from pliant.agent import launcher
 from pliant.engine.worker import fork_server
+from pliant.machine.processes import adopt_orphans
 
 _LAZY = (
     *fork_server.WARM_MODULES,
@@ -42,9 +42,6 @@ _LAZY = (
     "websockets.asyncio.client",
 )
 """What a job or a worker would import by and by."""
-
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None)
 
 
 def serve(play: Callable[[socket.socket], object]) -> None:
@@ -69,7 +66,7 @@ def _be_stage(play: Callable[[socket.socket], object], control: socket.socket) -
     """Become the parent of everything below that loses its own, and play."""
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     play(control)
 
 

@@ -16,15 +16,15 @@ A command that runs cannot change its devices; a claim without one goes on with 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -38,6 +38,7 @@ from pliant.http.client import UnheardError, offer_in
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
 from pliant.machine.pools import DEVICES, find_pool, pool_directory
+from pliant.machine.processes import signal_at_parents_death
 from pliant.wire.offers import Offer, Report, Wanted
 
 REPORT_S = 0.5
@@ -52,8 +53,6 @@ POLL_S = 0.05
 
 MARGIN_S = 2.0
 """How long before the end of its notice a command is killed that does not end, in seconds."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,17 +369,8 @@ def _started(
         config.command,
         env={**environ, locks.DEVICES_VARIABLE: ",".join(map(str, devices))},
         pass_fds=[lock.fd for lock in held],
-        preexec_fn=_die_with_parent(),
+        preexec_fn=partial(signal_at_parents_death, signal.SIGTERM),
     )
-
-
-def _die_with_parent() -> Callable[[], None]:
-    libc = ctypes.CDLL(None)
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-    return ask
 
 
 def _interrupted(

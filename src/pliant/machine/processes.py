@@ -1,12 +1,21 @@
-"""Whether another process of this machine still lives.
+"""Processes of this machine: whether one still lives, and that one dies with its parent.
 
-Owns that a process is known by its id and the moment it began: ids are used again.
+Owns that a process is known by its id and the moment it began (ids are used again), and the calls
+of the kernel that tie a process to its parent.  Must not know what any of them runs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+"""Loaded once: after a fork nothing is left to load."""
 
 
 def process_started(pid: int) -> str | None:
@@ -29,3 +38,24 @@ def process_lives(pid: int, started: str) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def die_with_parent(parent: int, *, code: int) -> None:
+    """Make the kernel kill this process when the thread of ``parent`` that forked it ends.
+
+    If that has happened already, the process ends here, with exit code ``code``.
+    """
+    signal_at_parents_death(signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(code)
+
+
+def signal_at_parents_death(number: int) -> None:
+    """Ask the kernel for a signal when the thread that forked this process ends; 0: for none."""
+    if sys.platform == "linux":  # a script that trains alone may do so elsewhere
+        _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Make every descendant that loses its parent a child of this process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

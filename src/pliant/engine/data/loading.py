@@ -12,10 +12,7 @@ worker is free; when it has none, it gives ``None``, which costs a worker nothin
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -29,10 +26,9 @@ from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order
 from pliant.engine.data import randomness
 from pliant.engine.data.packing import pack, unpack
+from pliant.machine.processes import die_with_parent
 
 Collate = Callable[[list[Any]], Any]
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Samples(Protocol):
@@ -259,10 +255,7 @@ class _LoaderWorker:
         self._slots = slots
 
     def __call__(self, worker: int) -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._parent:  # it died before the line above
-            os._exit(0)
+        die_with_parent(self._parent, code=0)
         if worker == 0:
             self._slots.check()
 

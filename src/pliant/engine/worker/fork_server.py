@@ -13,7 +13,6 @@ worker come back to this process (it is their subreaper), so a dead worker's hel
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -21,6 +20,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import NoReturn, assert_never
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.values import ReplicaId
 from pliant.engine.worker import bootstrap
+from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire.launch import (
     MAX_RECORD_BYTES,
     NUM_START_FDS,
@@ -57,10 +58,6 @@ WARM_MODULES: tuple[str, ...] = (
 BURY_S = 5.0
 """Longest wait for killed children to be gone, in seconds; they cannot refuse."""
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 class AgentGoneError(Exception):
     """The agent closed its end: this process has no purpose any more."""
@@ -77,7 +74,7 @@ class ForkServer:
 
     def serve(self) -> NoReturn:
         """Serve until the agent is gone, then bury everything and exit."""
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to handle
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._child_w, warn_on_full_buffer=False)
@@ -143,7 +140,7 @@ class ForkServer:
     def _become_worker(self, assignment: Assignment, fds: list[int], parent: int) -> NoReturn:
         """Turn the forked child into a process of its own; never returns."""
         os.setpgid(0, 0)
-        die_with_parent(parent)
+        die_with_parent(parent, code=EXIT_FAILED)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -194,13 +191,6 @@ class ForkServer:
                 os.waitpid(pid, 0)
 
 
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the thread of ``parent`` that forked it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the line above
-        os._exit(EXIT_FAILED)
-
-
 def _tie_children() -> None:
     """Make processes that this worker's main thread forks die with it.
 
@@ -208,15 +198,15 @@ def _tie_children() -> None:
     on purpose.
     """
     worker = os.getpid()
-    thread = _libc.gettid()
+    thread = threading.get_native_id()
     forking: list[bool] = [False]
 
     def before() -> None:
-        forking[0] = os.getpid() == worker and _libc.gettid() == thread
+        forking[0] = os.getpid() == worker and threading.get_native_id() == thread
 
     def in_child() -> None:
         if forking[0]:
-            die_with_parent(worker)
+            die_with_parent(worker, code=EXIT_FAILED)
 
     os.register_at_fork(before=before, after_in_child=in_child)
 
