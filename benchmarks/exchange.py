@@ -24,7 +24,7 @@ from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import Shelf
+from pliant.engine.reduce.windows import WindowCache
 
 
 class Model(torch.nn.Module):
@@ -57,8 +57,8 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
             host="0",
             server=server,
             layout=layout,
-            shelf=None if arguments.sockets else Shelf(),
-            room=shared_memory.room(layout, plan, rank),
+            window_cache=None if arguments.sockets else WindowCache(),
+            window_size=shared_memory.window_size(layout, plan, rank),
         )
 
     group = build(1, plan)

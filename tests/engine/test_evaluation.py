@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.evaluation import Evaluation, Outcome, Solo
+from pliant.engine.evaluation import Evaluation, Outcome, SingleMemberTeam
 from pliant.engine.state.buffers import BufferRules
 
 
@@ -76,7 +76,7 @@ def play(size: int, micro_batch_size: int, team: Any) -> Outcome:
 def test_any_number_of_replicas_gets_what_one_gets(
     size: int, micro_batch_size: int, replicas: int, breaks: str
 ) -> None:
-    alone = play(size, micro_batch_size, Solo())
+    alone = play(size, micro_batch_size, SingleMemberTeam())
     teams = [Shared(rank, replicas, breaks=breaks) for rank in range(replicas)]
     if not breaks:
         for team in teams:  # a first time, for what each gives
@@ -109,7 +109,7 @@ def test_the_run_goes_on_as_if_nothing_had_been_evaluated() -> None:
 
     work = evaluation(model, 9, 2)
     work._fn = fn
-    work.run(model, BufferRules(model, {}, 1), Solo())
+    work.run(model, BufferRules(model, {}, 1), SingleMemberTeam())
 
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(torch.rand(3), expected)

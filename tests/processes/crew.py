@@ -22,8 +22,8 @@ import torch
 from pliant.engine.groups.group import Abort, Group, StoreServer
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.shared_memory import room
-from pliant.engine.reduce.windows import Shelf
+from pliant.engine.reduce.shared_memory import window_size
+from pliant.engine.reduce.windows import WindowCache
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
@@ -38,7 +38,7 @@ class Member:
     nudges: Connection
     """What ``Crew.nudge`` sends; a thread of a function may wait for it."""
     endpoints: list[str] = field(default_factory=list)
-    shelf: Shelf = field(default_factory=Shelf)
+    window_cache: WindowCache = field(default_factory=WindowCache)
     kept: dict[str, Any] = field(default_factory=dict)
     """Whatever one function leaves for the next one."""
 
@@ -71,8 +71,8 @@ class Member:
             deadline_s=deadline_s,
             collective_s=collective_s,
             abort=abort,
-            shelf=None if plan is None else self.shelf,
-            room=None if plan is None else room(layout, plan, ranks.index(self.rank)),
+            window_cache=None if plan is None else self.window_cache,
+            window_size=None if plan is None else window_size(layout, plan, ranks.index(self.rank)),
         )
 
 

@@ -19,11 +19,11 @@ from tests.processes.crew import Crew, Member, crew, on_nudge
 
 from pliant.core.step import batching
 from pliant.engine.groups.group import Abort, Comm, Group, GroupBroken, LayoutMismatch
-from pliant.engine.groups.reaper import UNDERTAKER
+from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import Room, Window
+from pliant.engine.reduce.windows import Window, WindowSize
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
@@ -163,7 +163,7 @@ def reduce_for_ever(member: Member, way: str) -> tuple[str, float, bool]:
 
     reason, ended_at = ending(steps)
     group.abandon("done")  # of no effect: it is broken
-    return reason, ended_at, group.buried.wait(AT_ONCE_S)
+    return reason, ended_at, group.quiesced.wait(AT_ONCE_S)
 
 
 @pytest.mark.parametrize("way", ["windows", "sockets"])
@@ -181,10 +181,10 @@ def test_a_kill_in_the_middle_of_a_bucket_breaks_the_group_of_the_others(
         killed_at = time.monotonic()
 
         for rank in range(size - 1):
-            reason, ended_at, is_buried = members.result(rank)
+            reason, ended_at, is_quiesced = members.result(rank)
             assert "closed" in reason or "reset" in reason.lower() or "Broken pipe" in reason
             assert ended_at - killed_at < AT_ONCE_S
-            assert is_buried
+            assert is_quiesced
 
 
 @pytest.mark.parametrize("way", ["windows", "sockets"])
@@ -202,9 +202,9 @@ def test_an_abort_wakes_who_waits_for_a_stopped_member_at_once(size: int, way: s
         aborted_at = time.monotonic()
 
         for rank in range(size - 1):
-            _, ended_at, is_buried = members.result(rank)
+            _, ended_at, is_quiesced = members.result(rank)
             assert ended_at - aborted_at < AT_ONCE_S
-            assert is_buried
+            assert is_quiesced
 
 
 NUMEL = 1_500_000
@@ -320,14 +320,14 @@ def test_where_one_member_has_no_window_all_use_their_sockets() -> None:
 
 def hide(member: Member) -> None:
     """Say where no window is, as in a container with processes of its own."""
-    take = member.shelf.take
+    provide = member.window_cache.provide
 
-    def elsewhere(room: Room) -> Window:
-        window = take(room)
+    def elsewhere(size: WindowSize) -> Window:
+        window = provide(size)
         window.address = replace(window.address, pid=2**22 + 1)
         return window
 
-    member.shelf.take = elsewhere  # type: ignore[method-assign]
+    member.window_cache.provide = elsewhere  # type: ignore[method-assign]
 
 
 def test_where_one_window_cannot_be_mapped_all_use_their_sockets() -> None:
@@ -384,7 +384,7 @@ def churn(member: Member, first: int, last: int) -> None:
             ending(reduction.finish)
             group.retire(grace_s=0.2)
         groups.append(group)
-    assert all(group.buried.wait(10) for group in groups)
+    assert all(group.quiesced.wait(10) for group in groups)
 
 
 def leftovers(_: Member, *limits: int) -> tuple[int, ...]:
@@ -426,7 +426,7 @@ def give_up_builds(member: Member, first: int, last: int) -> None:
             elif member.rank == 1:
                 time.sleep(0.01)
             group.abandon("soon")
-    UNDERTAKER.wait_until_below(1, deadline_s=10)
+    REAPER.wait_until_below(1, deadline_s=10)
 
 
 def test_failed_builds_leave_no_thread_and_no_descriptor() -> None:

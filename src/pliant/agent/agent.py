@@ -335,11 +335,11 @@ class Agent:
             case WorkerExited(replica=replica, returncode=returncode):
                 worker = self._workers.get(replica)
                 if worker is not None:
-                    self._spawn(self._bury(worker, returncode))
+                    self._spawn(self._reap(worker, returncode))
             case _:
                 assert_never(report)
 
-    async def _bury(self, worker: Worker, returncode: int) -> None:
+    async def _reap(self, worker: Worker, returncode: int) -> None:
         exited = await worker.exit(returncode)
         self._workers.pop(worker.replica, None)
         self._report_exit(exited)
@@ -377,11 +377,11 @@ class Agent:
         else:
             self.open()
         for worker in lost:
-            self._spawn(self._bury_orphan(worker))
+            self._spawn(self._reap_orphan(worker))
 
-    async def _bury_orphan(self, worker: Worker) -> None:
+    async def _reap_orphan(self, worker: Worker) -> None:
         await worker.vanished()
-        await self._bury(worker, -9)
+        await self._reap(worker, -9)
 
     # --- what goes up -----------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class Uplink:
         ]
         try:
             async for data in connection:
-                self._take(data)
+                self._take_message(data)
         finally:
             self.is_connected = False
             for task in tasks:
@@ -177,7 +177,7 @@ class Uplink:
         _log.warning("the coordinator at %s is silent", self._url)
         connection.transport.abort()
 
-    def _take(self, data: bytes | str) -> None:
+    def _take_message(self, data: bytes | str) -> None:
         received = decode(data, COMMANDS | COORDINATOR_NOTES)
         if isinstance(received, Refusal):
             self.refused += 1

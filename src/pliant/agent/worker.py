@@ -168,7 +168,7 @@ class Worker(asyncio.Protocol):
         """Check what the worker says and hand it on."""
         try:
             for message in self._unframer.feed(data):
-                self._take(decode(message, _MAY_SAY))
+                self._take_message(decode(message, _MAY_SAY))
         except FrameError as error:
             self._on_refusal(self.replica, str(error))
             if self._control is not None:
@@ -178,7 +178,7 @@ class Worker(asyncio.Protocol):
         """Note that there is nothing more to hear."""
         self._control_ended.set()
 
-    def _take(self, received: Envelope | Refusal) -> None:
+    def _take_message(self, received: Envelope | Refusal) -> None:
         if isinstance(received, Refusal):
             self._on_refusal(self.replica, received.reason)
             return

@@ -54,7 +54,7 @@ class EvaluationTeam(Protocol):
         """Return what each of them gives under ``name``; None if they are no longer together."""
 
 
-class Solo:
+class SingleMemberTeam:
     """The team of a replica that trains alone."""
 
     place = (0, 1)

@@ -29,8 +29,8 @@ from pliant.engine.data.loading import Samples
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.protocol.alone import Alone, Shape, WorkerMembership
-from pliant.engine.protocol.checkpoint_channel import LoneOffice
-from pliant.engine.protocol.elastic import Elastic
+from pliant.engine.protocol.checkpoint_channel import LocalCheckpointChannel
+from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.session_settings import SessionSettings
@@ -383,14 +383,14 @@ class Session:
             micro_batch_size=micro_batch,
             coordinates=(self._settings.seed, *self._evaluated),
         )
-        team = self._training.membership.team(done.verdict.generation)
+        team = self._training.membership.team(done.decision.generation)
         return work.run(self._parts.model, self._buffers, team)
 
     @property
     def leader(self) -> bool:
         """Whether this replica speaks for all: true on exactly one replica in each tail."""
         done = self._training.done
-        return self._training.membership.leads if done is None else done.verdict.is_leader
+        return self._training.membership.leads if done is None else done.decision.is_leader
 
     @property
     def committed(self) -> int:
@@ -431,12 +431,12 @@ class Session:
     def busy(self, max_s: float) -> Iterator[None]:
         """Tell supervision that this replica is at work for up to ``max_s`` without a step."""
         self._check_open()
-        if isinstance(self._membership, Elastic):
+        if isinstance(self._membership, ElasticMembership):
             self._membership.tell_busy(max_s)
         try:
             yield
         finally:
-            if isinstance(self._membership, Elastic):
+            if isinstance(self._membership, ElasticMembership):
                 self._membership.tell_busy(0.0)
 
     # --- helpers --------------------------------------------------------------------
@@ -460,8 +460,10 @@ class Session:
         owned = range(self._settings.num_slots)
         if self._context is not None:
             self._note_memory(owned)
-            elastic = Elastic(self._context, self._shape, self._training, self._identity())
-            self._saver.open(self._facts(), elastic.office(self._reporter))
+            elastic = ElasticMembership(
+                self._context, self._shape, self._training, self._identity()
+            )
+            self._saver.open(self._facts(), elastic.channel(self._reporter))
             elastic.found = self._saver.found
             elastic.is_durable = self._checkpoint is not None
             return elastic
@@ -471,7 +473,7 @@ class Session:
                 f"threads={self._settings.threads} of {cores} cores are used; other numbers of "
                 "threads give other bits, so it is part of the run (threads=...)"
             )
-        self._saver.open(self._facts(), LoneOffice(self._reporter))
+        self._saver.open(self._facts(), LocalCheckpointChannel(self._reporter))
         return Alone(
             self._shape,
             self._training,
@@ -486,7 +488,7 @@ class Session:
             raise AssertionError("a dataset holds at least one global batch")
         self._loader.want(0, [0])
         with randomness.preserved():
-            batch = self._loader.take(request)
+            batch = self._loader.take_batch(request)
             randomness.seed_slot(self._settings.seed, 0, 0)
             self._buffers.begin()
             loss = warmup(batch)

@@ -32,7 +32,7 @@ from pliant.engine.groups.group import GroupBroken
 from pliant.engine.protocol.alone import (
     Condition,
     Shape,
-    StepVerdict,
+    StepDecision,
     VoteRequests,
     WorkerMembership,
     nodes,
@@ -58,7 +58,7 @@ class Done:
     """A committed step, for its tail."""
 
     loss: float
-    verdict: StepVerdict
+    decision: StepDecision
 
 
 class Training:
@@ -128,7 +128,7 @@ class Training:
             index = None
         else:
             index = self.committed
-            if done is not None and self._is_to_be_kept(done.verdict):
+            if done is not None and self._is_to_be_kept(done.decision):
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(is_needed=False)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
@@ -174,11 +174,11 @@ class Training:
         """The script is done."""
         self.membership.finish(has_left_loop=self._has_left_loop)
 
-    # --- what the members of a generation ask for (membership.Trainee) ----------------
+    # --- what the members of a generation ask for (membership.TrainingCallbacks) ----------------
 
-    def commit_voted(self, verdict: StepVerdict) -> None:
+    def commit_voted(self, decision: StepDecision) -> None:
         """Commit from this replica's own reduced gradient."""
-        self._commit(verdict)
+        self._commit(decision)
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
         """Forget the unfinished attempt, if there is one."""
@@ -260,9 +260,9 @@ class Training:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)
 
-    def _is_to_be_kept(self, verdict: StepVerdict) -> bool:
+    def _is_to_be_kept(self, decision: StepDecision) -> bool:
         """Whether those who agreed to keep this boundary are still together."""
-        return verdict.is_saved and verdict.generation == self.membership.member.current
+        return decision.is_saved and decision.generation == self.membership.member.current
 
     def _wishes(self) -> VoteRequests:
         is_due = self.membership.leads and self._saver.is_due(self.membership.member)
@@ -275,7 +275,7 @@ class Training:
             names=self._update.weights_names(step),
         )
 
-    def _commit(self, verdict: StepVerdict) -> None:
+    def _commit(self, decision: StepDecision) -> None:
         """Do what a commit does; the protocol's value counts it already."""
         result, self._result = self._result, None
         if result is None:
@@ -289,7 +289,7 @@ class Training:
         self._ledger.commit(
             lineage=member.lineage,
             step=result.step,
-            generation=verdict.generation,
+            generation=decision.generation,
             digest=digest,
         )
         if not result.extras.num_computed and not self._has_said_idle:
@@ -298,15 +298,15 @@ class Training:
                 f"step {result.step} learned nothing: no micro-batch of it had a "
                 "step.backward(...) of a weight above 0"
             )
-        self.done = Done(loss=result.extras.loss, verdict=verdict)
-        self._report(result, verdict)
+        self.done = Done(loss=result.extras.loss, decision=decision)
+        self._report(result, decision)
 
-    def _report(self, result: Result, verdict: StepVerdict) -> None:
+    def _report(self, result: Result, decision: StepDecision) -> None:
         now_s = time.monotonic()
         self._reporter.committed(
             Committed(
                 replica=self.membership.member.replica,
-                generation=verdict.generation,
+                generation=decision.generation,
                 step=result.step,
                 mono_s=now_s,
                 loss=result.extras.loss,

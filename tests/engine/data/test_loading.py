@@ -47,7 +47,7 @@ def loader(num_workers: int = 0) -> SlotLoader:
 def fetch(source: SlotLoader, step: int, slot: int) -> Any:
     request = schedule().request(step, slot)
     assert request is not None
-    return source.take(request)
+    return source.take_batch(request)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -107,12 +107,12 @@ def test_prefetched_slots_survive_a_change_of_ownership() -> None:
     source.want(0, [0, 1])
     later = plan.request(0, 1)
     assert later is not None
-    source.take(later)  # 0 came on the way and is kept
+    source.take_batch(later)  # 0 came on the way and is kept
     source.want(0, [0, 3])
 
     first = plan.request(0, 0)
     assert first is not None
-    assert source.take(first) == list(first.samples)
+    assert source.take_batch(first) == list(first.samples)
     assert len(fetched) == 4
     source.close()
 

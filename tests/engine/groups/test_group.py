@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pliant.engine.groups.group import Group, GroupBroken, StoreServer
-from pliant.engine.groups.reaper import UNDERTAKER
+from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout
 
 SOON_S = 10.0
@@ -55,7 +55,7 @@ def backends() -> Iterator[list[LostSend]]:
     yield made
     for backend in made:
         backend.may_end.set()
-    assert UNDERTAKER.wait_until_below(1, deadline_s=SOON_S)
+    assert REAPER.wait_until_below(1, deadline_s=SOON_S)
 
 
 def group_of(backend: LostSend) -> Group:
@@ -84,7 +84,7 @@ def test_a_group_that_cannot_end_is_buried_once_it_is_silent(backends: list[Lost
 
     group.abandon("a newer order came")
 
-    assert group.buried.wait(SOON_S)
+    assert group.quiesced.wait(SOON_S)
 
 
 def test_a_group_that_may_still_write_is_not_buried_and_holds_up_no_other(
@@ -96,10 +96,10 @@ def test_a_group_that_may_still_write_is_not_buried_and_holds_up_no_other(
     loud.abandon("a newer order came")
     silent.abandon("a newer order came")
 
-    assert silent.buried.wait(SOON_S)
-    assert not loud.buried.is_set()
+    assert silent.quiesced.wait(SOON_S)
+    assert not loud.quiesced.is_set()
     backends[0].may_end.set()
-    assert loud.buried.wait(SOON_S)
+    assert loud.quiesced.wait(SOON_S)
 
 
 @contextmanager

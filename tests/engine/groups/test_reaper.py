@@ -9,7 +9,7 @@ from pliant.engine.groups.reaper import GroupReaper
 
 
 class Body:
-    """Remains that can be destroyed at the given attempt."""
+    """EndedGroup that can be destroyed at the given attempt."""
 
     def __init__(self, attempts: int = 1) -> None:
         self.attempts = attempts
@@ -26,10 +26,10 @@ class Body:
 
 
 def test_an_abandoned_group_does_not_wait_for_one_in_its_grace_period() -> None:
-    undertaker, retired, abandoned = GroupReaper(), Body(), Body()
+    reaper, retired, abandoned = GroupReaper(), Body(), Body()
 
-    undertaker.bury(retired, grace_s=0.3)
-    undertaker.bury(abandoned)
+    reaper.destroy_later(retired, grace_s=0.3)
+    reaper.destroy_later(abandoned)
 
     assert abandoned.destroyed.wait(5)
     assert retired.destroyed.wait(5)
@@ -37,20 +37,20 @@ def test_an_abandoned_group_does_not_wait_for_one_in_its_grace_period() -> None:
 
 
 def test_what_cannot_be_destroyed_yet_is_tried_again_and_counts_until_then() -> None:
-    undertaker, stuck = GroupReaper(), Body(attempts=3)
+    reaper, stuck = GroupReaper(), Body(attempts=3)
 
-    undertaker.bury(stuck)
+    reaper.destroy_later(stuck)
 
-    assert not undertaker.wait_until_below(1, deadline_s=0.0) or stuck.destroyed.is_set()
-    assert undertaker.wait_until_below(1, deadline_s=5)
+    assert not reaper.wait_until_below(1, deadline_s=0.0) or stuck.destroyed.is_set()
+    assert reaper.wait_until_below(1, deadline_s=5)
     assert stuck.destroyed.is_set()
-    assert undertaker.unburied == 0
+    assert reaper.pending == 0
 
 
 def test_retired_groups_do_not_hold_up_who_waits_for_abandoned_ones() -> None:
-    undertaker = GroupReaper()
+    reaper = GroupReaper()
 
-    undertaker.bury(Body(), grace_s=30)
+    reaper.destroy_later(Body(), grace_s=30)
 
-    assert undertaker.wait_until_below(1, deadline_s=0)
-    assert undertaker.unburied == 1
+    assert reaper.wait_until_below(1, deadline_s=0)
+    assert reaper.pending == 1

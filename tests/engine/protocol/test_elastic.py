@@ -11,15 +11,15 @@ from torch import nn
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import FIRST_LINEAGE, Generation, Order, ReplicaId, Seat
 from pliant.engine.protocol.alone import Shape
-from pliant.engine.protocol.elastic import Elastic, _Meeting
+from pliant.engine.protocol.elastic import ElasticMembership, _Meeting
 from pliant.engine.reduce.buckets import Layout
 
 
-class Trainee:
+class Callbacks:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def commit_voted(self, verdict: Any) -> None:
+    def commit_voted(self, decision: Any) -> None:
         self.did.append("commit")
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
@@ -31,16 +31,17 @@ class Trainee:
 
 
 @pytest.fixture
-def trainee() -> Trainee:
-    return Trainee()
+def callbacks() -> Callbacks:
+    return Callbacks()
 
 
 @pytest.fixture
-def elastic(trainee: Trainee) -> Any:
+def elastic(callbacks: Callbacks) -> Any:
     link = SimpleNamespace(attach=lambda *_: None, send=lambda *_: None)
     context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, address="127.0.0.1")
     layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
-    return Elastic(context, Shape(num_slots=2, layout=layout, is_exact=True), trainee, ())  # type: ignore[arg-type]
+    shape = Shape(num_slots=2, layout=layout, is_exact=True)
+    return ElasticMembership(context, shape, callbacks, ())  # type: ignore[arg-type]
 
 
 def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
@@ -68,22 +69,22 @@ def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
 
 
 def test_state_waits_for_the_tail_of_a_step_that_was_committed_late(
-    elastic: Any, trainee: Trainee
+    elastic: Any, callbacks: Callbacks
 ) -> None:
     meet(elastic, 2, commits=(0,))
-    assert trainee.did == ["commit"]
+    assert callbacks.did == ["commit"]
 
 
 def test_state_waits_for_that_tail_even_if_another_generation_comes_first(
-    elastic: Any, trainee: Trainee
+    elastic: Any, callbacks: Callbacks
 ) -> None:
     meet(elastic, 2, commits=(0,))
     meet(elastic, 3, commits=())
-    assert trainee.did == ["commit"]
+    assert callbacks.did == ["commit"]
     elastic._hand_over()
-    assert trainee.did == ["commit", "send"]
+    assert callbacks.did == ["commit", "send"]
 
 
-def test_state_is_sent_at_once_where_no_tail_is_due(elastic: Any, trainee: Trainee) -> None:
+def test_state_is_sent_at_once_where_no_tail_is_due(elastic: Any, callbacks: Callbacks) -> None:
     meet(elastic, 2, commits=())
-    assert trainee.did == ["send"]
+    assert callbacks.did == ["send"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.step import batching
-from pliant.engine.reduce.plan import Folder, ReductionPlan, as_real, fold, shard_sizes
+from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, fold, shard_sizes
 
 DTYPES = [torch.float32, torch.float64, torch.complex64]
 BLOCK = 256 * 1024 // 4
@@ -44,9 +44,9 @@ def test_every_plan_size_and_dtype_gives_the_bits_of_the_plain_fold(
     before = [partial.clone() for partial in partials]
     root, copy = torch.empty(numel, dtype=dtype), torch.empty(numel, dtype=dtype)
 
-    folder = Folder(plan)
+    folding = BlockwiseFold(plan)
     for _ in range(2):  # what is left in its memory does not matter
-        folder.fold([as_real(p) for p in partials], as_real(root), copy=as_real(copy))
+        folding.fold([as_real(p) for p in partials], as_real(root), copy=as_real(copy))
 
     alone = fold(plan, before)
     for result in (root, copy):

@@ -16,9 +16,16 @@ import pytest
 import torch
 
 from pliant.engine.groups.gloo import OperationFailed
-from pliant.engine.reduce.windows import Room, Shelf, Window, WindowError, Windows, WindowView
+from pliant.engine.reduce.windows import (
+    Window,
+    WindowCache,
+    WindowError,
+    Windows,
+    WindowSize,
+    WindowView,
+)
 
-SIZE = Room(nbytes=100_000)
+SIZE = WindowSize(nbytes=100_000)
 
 
 def test_others_see_what_the_owner_writes() -> None:
@@ -46,7 +53,7 @@ def test_the_kernel_lets_nobody_else_write() -> None:
 def test_writing_into_a_view_ends_the_process() -> None:
     script = """
 from pliant.engine.reduce.windows import *
-window = Window(Room(nbytes=100))
+window = Window(WindowSize(nbytes=100))
 WindowView(window.address).memory.fill_(1)
 """
     done = subprocess.run([sys.executable, "-c", script], timeout=30, check=False)
@@ -56,7 +63,7 @@ WindowView(window.address).memory.fill_(1)
 
 def test_memory_is_provided_at_once_but_for_what_is_reserved() -> None:
     megabyte = 1 << 20
-    window = Window(Room(nbytes=4 * megabyte, reserved=3 * megabyte))
+    window = Window(WindowSize(nbytes=4 * megabyte, reserved=3 * megabyte))
 
     allocated = os.fstat(window.address.descriptor).st_blocks * 512
 
@@ -148,25 +155,25 @@ def test_entering_a_generation_waits_for_who_writes_for_an_earlier_one() -> None
     assert entered.is_set()
 
 
-# The shelf
+# The window_cache
 
 
 def test_a_window_is_kept_as_long_as_it_fits() -> None:
-    shelf = Shelf()
-    window = shelf.take(Room(nbytes=100_000))
+    window_cache = WindowCache()
+    window = window_cache.provide(WindowSize(nbytes=100_000))
 
-    assert shelf.take(Room(nbytes=60_000)) is window
-    assert shelf.kept(Room(nbytes=10)) is window
-    assert shelf.kept(Room(nbytes=200_000)) is None
-    assert shelf.take(Room(nbytes=200_000)) is not window
-    assert shelf.take(Room(nbytes=60_000)).memory.numel() < 100_000
+    assert window_cache.provide(WindowSize(nbytes=60_000)) is window
+    assert window_cache.existing(WindowSize(nbytes=10)) is window
+    assert window_cache.existing(WindowSize(nbytes=200_000)) is None
+    assert window_cache.provide(WindowSize(nbytes=200_000)) is not window
+    assert window_cache.provide(WindowSize(nbytes=60_000)).memory.numel() < 100_000
 
 
 def test_a_view_is_mapped_once_while_somebody_uses_it() -> None:
-    shelf, window = Shelf(), Window(SIZE)
-    view = shelf.look(window.address)
+    window_cache, window = WindowCache(), Window(SIZE)
+    view = window_cache.map(window.address)
 
-    assert shelf.look(window.address) is view
+    assert window_cache.map(window.address) is view
 
 
 def mapped() -> tuple[int, int]:

@@ -145,7 +145,7 @@ class SlotLoader:
         """From now on ask for these slots of ``step``, then of the steps after it."""
         self._plan = self._requests(step, tuple(slots))
 
-    def take(self, request: BatchRequest) -> Any:
+    def take_batch(self, request: BatchRequest) -> Any:
         """Return the batch of a wanted slot; waits for it if it is not here yet.
 
         Raises:

@@ -232,7 +232,7 @@ class Slots:
     def _enter(self, position: Position, request: BatchRequest) -> Any:
         """Prepare data, buffers and random numbers of a slot, then hand it to the user."""
         probe.at("micro_batch", request.step)
-        batch = self._loader.take(request)
+        batch = self._loader.take_batch(request)
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
         self._has_backward = False

@@ -28,22 +28,22 @@ from torch._C._distributed_c10d import Store
 
 from pliant.engine.groups import gloo
 from pliant.engine.groups.group import Abort, Group, GroupBroken, LayoutMismatch, let_go
-from pliant.engine.groups.reaper import UNDERTAKER
+from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout, first_difference
 from pliant.engine.reduce.windows import (
     Address,
-    Room,
-    Shelf,
     Window,
+    WindowCache,
     WindowError,
     Windows,
+    WindowSize,
     WindowView,
 )
 
 _log = logging.getLogger(__name__)
 
-MAX_UNBURIED = 8
-"""Abandoned groups that may wait for their burial.  With cut sockets it is rarely more than one."""
+MAX_PENDING = 8
+"""Abandoned groups that may wait to be destroyed.  With cut sockets it is rarely more than one."""
 
 _KNOCK_S = 0.25
 """Longest wait for one connection to the meeting point, before looking whether to give up."""
@@ -54,7 +54,7 @@ class BuildAttempt:
 
     Torch blocks where it likes (a store whose process is stopped answers never), so the work is
     done by a thread that is left alone when the deadline passes; what it then still produces is
-    buried.
+    quiesced.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class BuildAttempt:
         deadline_s: float,
         collective_s: float,
         abort: Abort,
-        shelf: Shelf | None,
-        room: Room | None,
+        window_cache: WindowCache | None,
+        window_size: WindowSize | None,
     ) -> None:
         self._generation = generation
         self._size = len(endpoints)
@@ -82,8 +82,8 @@ class BuildAttempt:
         self._deadline_at = time.monotonic() + deadline_s
         self._collective_s = collective_s
         self._abort = abort
-        self._shelf = shelf
-        self._room = room
+        self._window_cache = window_cache
+        self._window_size = window_size
         self._lock = threading.Lock()
         self._outcome: queue.SimpleQueue[Group | Exception | None] = queue.SimpleQueue()
         self._given_up = threading.Event()
@@ -146,7 +146,7 @@ class BuildAttempt:
         device = gloo.Device.open(self._address)
         said = self._exchange(store, "device", [device.listens_at, where])
         peers = [listens_at for listens_at, _ in said]
-        windows = self._look(store, window, [address for _, address in said])
+        windows = self._map_windows(store, window, [address for _, address in said])
         backend = gloo.GlooBackend(
             store,
             rank=self._rank,
@@ -170,26 +170,26 @@ class BuildAttempt:
 
     def _window(self) -> Window | None:
         """Return this worker's window; None if it wants or gets none."""
-        if self._shelf is None or self._room is None or not self._room.nbytes:
+        if self._window_cache is None or self._window_size is None or not self._window_size.nbytes:
             return None
         try:
-            return self._shelf.take(self._room)
+            return self._window_cache.provide(self._window_size)
         except OSError as error:
             _log.debug("generation %d: no window: %s", self._generation, error)
             return None
 
-    def _look(
+    def _map_windows(
         self, store: Store, own: Window | None, said: Sequence[dict[str, Any] | None]
     ) -> Windows | None:
         """Map the windows of the others; use them if every member could map all."""
         addresses = [Address(**where) for where in said if where is not None]
-        if own is None or self._shelf is None or len(addresses) < self._size:
+        if own is None or self._window_cache is None or len(addresses) < self._size:
             return None  # so all conclude
         views: list[WindowView | None] = []
         trouble = ""
         try:
             for rank, address in enumerate(addresses):
-                views.append(None if rank == self._rank else self._shelf.look(address))
+                views.append(None if rank == self._rank else self._window_cache.map(address))
         except WindowError as error:
             trouble = str(error)
         troubles = [reason for reason in self._exchange(store, "windows", trouble) if reason]
@@ -206,7 +206,7 @@ class BuildAttempt:
         return [json.loads(found) for found in store.multi_get(keys)]
 
     def _make_room(self) -> None:
-        while not UNDERTAKER.wait_until_below(MAX_UNBURIED, deadline_s=_KNOCK_S):
+        while not REAPER.wait_until_below(MAX_PENDING, deadline_s=_KNOCK_S):
             self._check()
 
     def _reach(self) -> None:

@@ -7,14 +7,14 @@ who decides on membership.
                  build                 abandon, a failed operation, a deadline
     (meeting) ----------> whole ----------------------------------------------> broken
         |                   |  retire (all operations complete)                   |
-        | abort, deadline   +------------> grace ------------> undertaker <-------+
+        | abort, deadline   +------------> grace ------------> reaper <-------+
         +--------------------------------------------------------^
 
 Rules that gloo dictates:
 
 - All collectives of a group are issued by one thread, in the same order on all members.
 - Nobody blocks in ``wait()`` of a collective: its future rings a bell, and so does ``abandon``.
-- What operations of a broken group may still write into is never used again, unless ``buried``
+- What operations of a broken group may still write into is never used again, unless ``quiesced``
   says that nothing writes any more.
 - A send that gloo takes up after the peer's death is lost: it neither fails nor ends before its
   time-out, and keeps a thread as long.  So a collective looks whether its peers are there, and
@@ -35,9 +35,9 @@ from torch._C._distributed_c10d import Store
 
 from pliant.core.errors import PliantError
 from pliant.engine.groups.gloo import OperationFailed, StoreServer, first_line
-from pliant.engine.groups.reaper import GRACE_S, UNDERTAKER
+from pliant.engine.groups.reaper import GRACE_S, REAPER
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import Room, Shelf, Windows
+from pliant.engine.reduce.windows import WindowCache, Windows, WindowSize
 
 __all__ = [
     "Abort",
@@ -57,7 +57,7 @@ _LOOK_S = 0.2
 """How often a collective that takes long looks whether a member's connection has ended."""
 _LAST_WORDS_S = 0.4
 """How long gloo has to read what a member sent before its connection ended."""
-_BURIAL_S = 0.2
+_DESTROY_S = 0.2
 """Destroying a group takes 10 ms, or as long as an operation that gloo has lost may take."""
 
 
@@ -220,7 +220,7 @@ class Group:
         """Of all members; None unless each of them can read those of all others."""
         self.broken: str | None = None
         """Why this group is of no more use; None while it is whole."""
-        self.buried = threading.Event()
+        self.quiesced = threading.Event()
         """Set when nothing can write into its buffers any more: it is destroyed, or silent."""
         self._ended = False
         self._lock = threading.Lock()
@@ -251,8 +251,8 @@ class Group:
         deadline_s: float = 30.0,
         collective_s: float = 1800.0,
         abort: Abort | None = None,
-        shelf: Shelf | None = None,
-        room: Room | None = None,
+        window_cache: WindowCache | None = None,
+        window_size: WindowSize | None = None,
     ) -> Group:
         """Connect to the other members; block until done, aborted, or the deadline.
 
@@ -272,15 +272,15 @@ class Group:
             collective_s: longest wait inside one collective before the group counts as broken.
                 Long, for it includes a slow member's computing: supervision notices a hang.
             abort: set it to give up from another thread.
-            shelf: where this worker keeps its window; without it no member uses windows.
-            room: what it needs in it.
+            window_cache: where this worker keeps its window; without it no member uses windows.
+            window_size: what it needs in it.
 
         Raises:
             GroupBroken: it could not be built.
             LayoutMismatch: this worker's layout differs from that of rank 0, who does not notice.
         """
         if len(seats) == 1:
-            return Group.alone(generation, shelf=shelf, room=room)
+            return Group.alone(generation, window_cache=window_cache, window_size=window_size)
         from pliant.engine.groups.build import BuildAttempt
 
         attempt = BuildAttempt(
@@ -293,18 +293,27 @@ class Group:
             deadline_s=deadline_s,
             collective_s=collective_s,
             abort=abort or Abort(),
-            shelf=shelf,
-            room=room,
+            window_cache=window_cache,
+            window_size=window_size,
         )
         return attempt.run()
 
     @staticmethod
-    def alone(generation: int, *, shelf: Shelf | None = None, room: Room | None = None) -> Group:
+    def alone(
+        generation: int,
+        *,
+        window_cache: WindowCache | None = None,
+        window_size: WindowSize | None = None,
+    ) -> Group:
         """Return the group of a single member: no sockets, no threads.
 
         It goes on using a window that is there: new memory would cost page faults.
         """
-        own = None if shelf is None or room is None else shelf.kept(room)
+        own = (
+            None
+            if window_cache is None or window_size is None
+            else window_cache.existing(window_size)
+        )
         return Group(
             generation=generation,
             rank=0,
@@ -386,10 +395,10 @@ class Group:
         """Break the group at once, from any thread; every waiter raises GroupBroken.
 
         Returns immediately; only the first reason counts.  Not for a signal handler.  Its
-        connections are cut, which fails the peers' pending operations too, and an undertaker
+        connections are cut, which fails the peers' pending operations too, and the reaper
         destroys it in the background.
         What its unfinished operations read or write (partials too) must not be used again before
-        ``buried`` is set; a result whose ticket had succeeded stays valid.
+        ``quiesced`` is set; a result whose ticket had succeeded stays valid.
         """
         self._end(reason, grace_s=None)
 
@@ -415,11 +424,11 @@ class Group:
         backend, self._backend = self._backend, None
         self._store = self.windows = None
         if backend is None:
-            self.buried.set()
+            self.quiesced.set()
             return
         if reason is not None:
             backend.cut()
-        UNDERTAKER.bury(_Remains(backend, self._thread, self.buried), grace_s=grace_s)
+        REAPER.destroy_later(_EndedGroup(backend, self._thread, self.quiesced), grace_s=grace_s)
 
     def _error(self) -> GroupBroken:
         return GroupBroken(self.generation, self.broken or "it is no longer in use")
@@ -574,31 +583,31 @@ class Comm:
         return GroupBroken(self._group.generation, self._group.broken or reason)
 
 
-class _Remains:
-    """A group without its owner, for the undertaker."""
+class _EndedGroup:
+    """A group without its owner, for the reaper."""
 
     def __init__(
-        self, backend: Backend, thread: threading.Thread | None, buried: threading.Event
+        self, backend: Backend, thread: threading.Thread | None, quiesced: threading.Event
     ) -> None:
         self._backend = backend
         self._thread = thread
-        self._buried = buried
-        self._burial: threading.Thread | None = None
+        self._quiesced = quiesced
+        self._destroyer: threading.Thread | None = None
 
     def destroy(self) -> bool:
         if self._thread is not None:
             self._thread.join(0.1)
             if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
                 return False
-        if self._burial is None:
-            self._burial = threading.Thread(
-                target=self._backend.destroy, name="burial", daemon=True
+        if self._destroyer is None:
+            self._destroyer = threading.Thread(
+                target=self._backend.destroy, name="destroy", daemon=True
             )
-            self._burial.start()
-        self._burial.join(_BURIAL_S)
-        if self._burial.is_alive() and not self._backend.is_silent():
+            self._destroyer.start()
+        self._destroyer.join(_DESTROY_S)
+        if self._destroyer.is_alive() and not self._backend.is_silent():
             return False
-        self._buried.set()
+        self._quiesced.set()
         return True
 
 

@@ -1,4 +1,4 @@
-"""Undertaker: destroys groups in the background, one after another.
+"""Group reaper: destroys groups in the background, one after another.
 
 Owns the last part of a group's life, when nobody looks at it any more: destroying one takes
 about 10 ms once its sockets are cut, and its whole time-out where they are not.  Must not know
@@ -24,7 +24,7 @@ GRACE_S = 2.0
 """How long a retired group keeps its connections; longer than a member is behind another."""
 
 
-class Remains(Protocol):
+class EndedGroup(Protocol):
     """What is left of a group."""
 
     def destroy(self) -> bool:
@@ -32,7 +32,7 @@ class Remains(Protocol):
         ...
 
 
-_Task = tuple[float, int, bool, Remains]
+_Task = tuple[float, int, bool, EndedGroup]
 """When (monotonic seconds), serial number, whether it was abandoned, what."""
 
 
@@ -47,24 +47,24 @@ class GroupReaper:
         self._retired = 0
         self._thread: threading.Thread | None = None
 
-    def bury(self, remains: Remains, *, grace_s: float | None = None) -> None:
-        """Destroy ``remains`` in the background; returns at once.
+    def destroy_later(self, ended: EndedGroup, *, grace_s: float | None = None) -> None:
+        """Destroy ``ended`` in the background; returns at once.
 
         Args:
-            remains: of a group.
+            ended: of a group.
             grace_s: for a retired group; an abandoned one has none.
         """
         is_abandoned = grace_s is None
         with self._changed:
             self._count(1, is_abandoned=is_abandoned)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="undertaker", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="reaper", daemon=True)
                 self._thread.start()
         due_at = time.monotonic() + (grace_s or 0.0)
-        self._arrivals.put((due_at, next(self._serial), is_abandoned, remains))
+        self._arrivals.put((due_at, next(self._serial), is_abandoned, ended))
 
     @property
-    def unburied(self) -> int:
+    def pending(self) -> int:
         """Groups not destroyed yet, those in their grace period included."""
         with self._changed:
             return self._abandoned + self._retired
@@ -85,11 +85,11 @@ class GroupReaper:
 
     def _attend(self, waiting: list[_Task]) -> None:
         """Destroy what is due first."""
-        _, serial, is_abandoned, remains = heappop(waiting)
-        if not remains.destroy():
-            heappush(waiting, (time.monotonic() + _AGAIN_S, serial, is_abandoned, remains))
+        _, serial, is_abandoned, ended = heappop(waiting)
+        if not ended.destroy():
+            heappush(waiting, (time.monotonic() + _AGAIN_S, serial, is_abandoned, ended))
             return
-        del remains
+        del ended
         with self._changed:
             self._count(-1, is_abandoned=is_abandoned)
             self._changed.notify_all()
@@ -101,5 +101,5 @@ class GroupReaper:
             self._retired += change
 
 
-UNDERTAKER = GroupReaper()
+REAPER = GroupReaper()
 """The one of this process.  A fork child must not use its parent's: groups start after the fork."""

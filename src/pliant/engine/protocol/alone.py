@@ -2,7 +2,7 @@
 
 Owns the seam between the session and the protocol, and the membership of a script that runs
 alone.  Must not know tensors' meaning, optimizers or data: it calls back where those are needed
-(``Trainee``).  ``engine.protocol.elastic`` is the other implementation.
+(``TrainingCallbacks``).  ``engine.protocol.elastic`` is the other implementation.
 
 All protocol state is one ``core.membership.member.Member`` value; whoever holds it replaces it,
 never changes it.
@@ -24,13 +24,13 @@ from pliant.core.membership.member import Member
 from pliant.core.step import batching
 from pliant.core.step.batching import Node
 from pliant.core.values import NO_LINEAGE, Found, Generation, Lineage, Order, ReplicaId, Seat
-from pliant.engine.evaluation import EvaluationTeam, Solo
+from pliant.engine.evaluation import EvaluationTeam, SingleMemberTeam
 from pliant.engine.groups.group import Group
 from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
 from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import Room
+from pliant.engine.reduce.windows import WindowSize
 from pliant.engine.state.durable import CheckpointDamaged
 from pliant.engine.state.training_state import Specified
 
@@ -69,7 +69,7 @@ class Formed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepVerdict:
+class StepDecision:
     """What the members agreed on with one step's metadata, beside its commit."""
 
     generation: Generation
@@ -103,10 +103,10 @@ class Condition:
     """Of the weights."""
 
 
-class Trainee(Protocol):
+class TrainingCallbacks(Protocol):
     """What a membership asks of the session when the members of a generation meet."""
 
-    def commit_voted(self, verdict: StepVerdict) -> None:
+    def commit_voted(self, decision: StepDecision) -> None:
         """Commit the step that was voted for from this replica's own reduced gradient."""
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
@@ -170,7 +170,7 @@ class WorkerMembership(Protocol):
     def place(self) -> tuple[int, int]:
         """Rank of this replica in the generation it is in, and the number of its members."""
 
-    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepVerdict:
+    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepDecision:
         """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
 
         Raises:
@@ -210,7 +210,7 @@ class Alone:
     def __init__(
         self,
         shape: Shape,
-        trainee: Trainee,
+        callbacks: TrainingCallbacks,
         *,
         found: Sequence[Found] = (),
         noted: Callable[[str], None] = lambda text: None,
@@ -220,7 +220,7 @@ class Alone:
         )
         self.member = protocol.entered(Member(replica=ALONE, has_state=True), order)
         self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
-        self._trainee = trainee
+        self._callbacks = callbacks
         self._found = list(found)
         self._newest = max((one.lineage for one in found), default=NO_LINEAGE)
         self._noted = noted
@@ -253,7 +253,7 @@ class Alone:
     def _restore(self, found: Found) -> str:
         """Go on from a checkpoint; return what is wrong with it, if it cannot be used."""
         try:
-            self._trainee.restore(found.name, found.committed)
+            self._callbacks.restore(found.name, found.committed)
         except CheckpointDamaged as error:
             self._noted(f"checkpoint {found.name} is skipped: {error}")
             return f"{found.name}: {error}"
@@ -270,13 +270,13 @@ class Alone:
         """Return the sums of the only member."""
         return self._formed.reduction.finish()
 
-    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepVerdict:
+    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepDecision:
         """Commit: the only member has voted."""
         del condition
         self.member = protocol.voted(self.member, step)
         self.member = protocol.committed(self.member, self.member.current)
         self._is_stopping = self._is_stopping or wishes.stop
-        return StepVerdict(generation=self.member.current, is_leader=True, is_saved=wishes.save)
+        return StepDecision(generation=self.member.current, is_leader=True, is_saved=wishes.save)
 
     def recover(self, reason: str) -> None:
         """Never called: there is no group to break."""
@@ -291,12 +291,12 @@ class Alone:
     def team(self, generation: Generation) -> EvaluationTeam:
         """Return the team of one."""
         del generation
-        return Solo()
+        return SingleMemberTeam()
 
     def await_kept(self) -> None:
         """Wait for what is being written."""
         look, deadline_s = threading.Event(), time.monotonic() + KEPT_S
-        while not self._trainee.is_kept():
+        while not self._callbacks.is_kept():
             if time.monotonic() > deadline_s:
                 self._noted(f"the last checkpoint was not written within {KEPT_S:g} s")
                 return
@@ -332,14 +332,14 @@ def form(
     )
 
 
-def room_for(order: Order, shape: Shape, replica: ReplicaId) -> Room:
+def window_size_for(order: Order, shape: Shape, replica: ReplicaId) -> WindowSize:
     """Return how much memory this replica needs where the others can read it."""
     plan = ReductionPlan.of(
         shape.num_slots, batching.ownership(shape.num_slots, len(order.members))
     )
     if not shape.is_exact:
         plan = plan.one_each()
-    return shared_memory.room(shape.layout, plan, order.replicas.index(replica))
+    return shared_memory.window_size(shape.layout, plan, order.replicas.index(replica))
 
 
 def nodes(formed: Formed, shape: Shape) -> tuple[Node, ...]:

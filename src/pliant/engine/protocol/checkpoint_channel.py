@@ -20,7 +20,7 @@ ANSWER_S = 60.0
 """Longest wait for the coordinator's leave to publish, in seconds."""
 
 
-class LoneOffice:
+class LocalCheckpointChannel:
     """Of a script that runs alone: nobody else decides."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -50,25 +50,25 @@ class LoneOffice:
         self._reporter.noted(text)
 
 
-class WireOffice:
+class CoordinatorCheckpointChannel:
     """Of a worker: asks the coordinator, which alone knows whether this history still counts."""
 
-    def __init__(self, keeper: ProtocolRuntime, reporter: Reporter) -> None:
-        self._keeper = keeper
+    def __init__(self, runtime: ProtocolRuntime, reporter: Reporter) -> None:
+        self._runtime = runtime
         self._reporter = reporter
 
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Ask until there is an answer; False if there is none, or this replica is dismissed."""
         question = PublishAsked(
-            replica=self._keeper.member.replica,
+            replica=self._runtime.member.replica,
             lineage=lineage,
             committed=committed,
             checkpoint=name,
         )
         deadline_s = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline_s:
-            self._keeper.tell(question)
-            if self._keeper.await_leave(name, ASK_S):
+            self._runtime.tell(question)
+            if self._runtime.await_leave(name, ASK_S):
                 return True
         return False
 
@@ -76,9 +76,9 @@ class WireOffice:
         self, name: str, *, committed: int, lineage: Lineage, calls: int, seconds: float
     ) -> None:
         """Tell the coordinator."""
-        self._keeper.tell(
+        self._runtime.tell(
             Saved(
-                replica=self._keeper.member.replica,
+                replica=self._runtime.member.replica,
                 lineage=lineage,
                 committed=committed,
                 checkpoint=name,
@@ -89,9 +89,9 @@ class WireOffice:
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell people, and that the job is to end if ``retry_s`` is None."""
-        self._keeper.note(
+        self._runtime.note(
             SaveFailed(
-                replica=self._keeper.member.replica,
+                replica=self._runtime.member.replica,
                 committed=committed,
                 reason=reason,
                 retry_s=retry_s,
@@ -100,7 +100,7 @@ class WireOffice:
 
     def explained(self, reason: str) -> None:
         """Tell people."""
-        self._keeper.note(IntervalChosen(replica=self._keeper.member.replica, reason=reason))
+        self._runtime.note(IntervalChosen(replica=self._runtime.member.replica, reason=reason))
 
     def noted(self, text: str) -> None:
         """Pass on one sentence."""

@@ -1,9 +1,9 @@
-"""Elastic: the membership of a worker that an agent started.
+"""ElasticMembership: the membership of a worker that an agent started.
 
 Owns the main thread's way from one generation to the next (DESIGN 5.2, 5.3, 5.5): meet the other
 members, agree on the state, commit or redo, hand the state over, go on.  What is decided is in
 ``core.membership.member`` and ``core.membership.resolve``; what happens on other threads is in
-``runtime``.  Must not know what is trained: it calls back (``Trainee``).
+``runtime``.  Must not know what is trained: it calls back (``TrainingCallbacks``).
 
     arrive --Spare--> wait --Switch--> enter --> steps: decide, settle --boundary--> enter ...
                         |                           |
@@ -44,13 +44,13 @@ from pliant.engine.protocol.alone import (
     Condition,
     Formed,
     Shape,
-    StepVerdict,
-    Trainee,
+    StepDecision,
+    TrainingCallbacks,
     VoteRequests,
     form,
-    room_for,
+    window_size_for,
 )
-from pliant.engine.protocol.checkpoint_channel import WireOffice
+from pliant.engine.protocol.checkpoint_channel import CoordinatorCheckpointChannel
 from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged
 from pliant.engine.state.tagged_codec import CodecError
@@ -90,14 +90,14 @@ class _Meeting:
     the one ahead has finished, else 0."""
 
 
-class Elastic:
+class ElasticMembership:
     """See the module's text; one per process."""
 
     def __init__(
         self,
         context: WorkerContext,
         shape: Shape,
-        trainee: Trainee,
+        callbacks: TrainingCallbacks,
         identity: tuple[tuple[str, str], ...],
     ) -> None:
         self.found: Sequence[Found] = ()
@@ -106,10 +106,10 @@ class Elastic:
         """Whether the script keeps checkpoints."""
         self._context = context
         self._shape = shape
-        self._trainee = trainee
+        self._callbacks = callbacks
         self._identity = identity
-        self._keeper = ProtocolRuntime(
-            context, shape.layout, lambda order: room_for(order, shape, context.replica)
+        self._runtime = ProtocolRuntime(
+            context, shape.layout, lambda order: window_size_for(order, shape, context.replica)
         )
         self._formed: Formed | None = None
         self._crossing: Order | None = None
@@ -122,18 +122,18 @@ class Elastic:
     @property
     def member(self) -> Member:
         """The protocol's state, as of now."""
-        return self._keeper.member
+        return self._runtime.member
 
-    def office(self, reporter: Reporter) -> CheckpointChannel:
+    def channel(self, reporter: Reporter) -> CheckpointChannel:
         """Return what a writer of checkpoints asks and tells."""
-        return WireOffice(self._keeper, reporter)
+        return CoordinatorCheckpointChannel(self._runtime, reporter)
 
     @property
     def leads(self) -> bool:
         """Whether it is the first member of the generation it is in that is still there."""
         if self._formed is None:
             return False
-        present = self._keeper.released or self._formed.order.replicas
+        present = self._runtime.released or self._formed.order.replicas
         return self.member.replica == next(
             (name for name in self._formed.order.replicas if name in present), None
         )
@@ -145,17 +145,17 @@ class Elastic:
 
         A new replica says Spare here and waits, for as long as the coordinator has no use for it.
         """
-        self._keeper.check_leaving()
+        self._runtime.check_leaving()
         while not self.member.has_state:
-            self._keeper.tell(self._spare())
-            order = self._keeper.await_order()
+            self._runtime.tell(self._spare())
+            order = self._runtime.await_order()
             if order is None:
-                self._keeper.finish_call()
+                self._runtime.finish_call()
                 return False
             try:
                 self._enter(order)
             except GroupBroken as broken:
-                self._keeper.hear_broken(order.generation, broken.reason)
+                self._runtime.hear_broken(order.generation, broken.reason)
                 if self.member.has_state:
                     self.recover(broken.reason)
         return True
@@ -163,7 +163,7 @@ class Elastic:
     def formed(self) -> Formed:
         """Return the generation to compute in; a hold ends first."""
         while True:
-            self._keeper.check_leaving()
+            self._runtime.check_leaving()
             formed = self._current()
             if not formed.order.hold:
                 return formed
@@ -172,7 +172,7 @@ class Elastic:
     def reduce(self) -> list[torch.Tensor]:
         """Wait for the sums of all members."""
         formed = self.formed()
-        with self._keeper.waits(formed.order.generation):
+        with self._runtime.waits(formed.order.generation):
             return formed.reduction.finish()
 
     @property
@@ -181,26 +181,26 @@ class Elastic:
         group = self._current().group
         return group.rank, group.size
 
-    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepVerdict:
+    def decide(self, step: int, condition: Condition, wishes: VoteRequests) -> StepDecision:
         """Vote, exchange metadata, commit."""
         formed = self._current()
         generation = formed.order.generation
-        with self._keeper.changed:
-            self._keeper.check_sealed(generation)
-            self._keeper.member = protocol.voted(self.member, step)
+        with self._runtime.changed:
+            self._runtime.check_sealed(generation)
+            self._runtime.member = protocol.voted(self.member, step)
             numbers = self._metadata(condition, wishes)
             self._asked_stop = bool(numbers[1])
         probe.at("vote", step)
-        with self._keeper.waits(generation):
+        with self._runtime.waits(generation):
             rows = formed.group.all_gather(numbers).tolist()
         _check_alike(rows, step, condition)
-        with self._keeper.changed:
-            self._keeper.check_sealed(generation)
-            self._keeper.member = protocol.committed(self.member, generation)
+        with self._runtime.changed:
+            self._runtime.check_sealed(generation)
+            self._runtime.member = protocol.committed(self.member, generation)
             self._learn(rows)
         # Who crosses now is not the one to share with: the next boundary will do.
         is_saved = any(row[4] for row in rows) and self._crossing is None
-        return StepVerdict(
+        return StepDecision(
             generation=generation, is_leader=formed.group.rank == 0, is_saved=is_saved
         )
 
@@ -208,17 +208,17 @@ class Elastic:
         """Wait for the Reform that follows a fault, and enter it; until one succeeds."""
         formed = self._formed
         if formed is not None:
-            self._keeper.hear_broken(formed.order.generation, reason)
+            self._runtime.hear_broken(formed.order.generation, reason)
         while True:
-            order = self._keeper.await_reform()
+            order = self._runtime.await_reform()
             if order is None:
                 return
             probe.at("reform", self.member.committed)
-            self._trainee.lose()
+            self._callbacks.lose()
             try:
                 self._enter(order)
             except GroupBroken as broken:
-                self._keeper.hear_broken(order.generation, broken.reason)
+                self._runtime.hear_broken(order.generation, broken.reason)
             else:
                 return
 
@@ -226,10 +226,10 @@ class Elastic:
         """Between steps: hand over state, serve a Reform, cross a boundary."""
         self._owes_tail = False
         if is_over:
-            self._keeper.finish_call()
+            self._runtime.finish_call()
             return self._is_stopped
         while True:
-            self._keeper.check_leaving()
+            self._runtime.check_leaving()
             try:
                 self._current()
                 self._hand_over()
@@ -245,7 +245,7 @@ class Elastic:
 
     def finish(self, *, has_left_loop: bool) -> None:
         """Say Finished and stay until Release: others may need this replica's state."""
-        self._keeper.check_leaving()
+        self._runtime.check_leaving()
         if not self.member.has_state and not self.member.calls:
             raise UsageError(
                 "the session ended before its first step; train inside it with "
@@ -253,9 +253,9 @@ class Elastic:
             )
         self._has_left_loop = has_left_loop
         self._keep_to_the_end()
-        self._keeper.tell(Finished(replica=self.member.replica, committed=self.member.committed))
-        self._keeper.is_finishing = True
-        while not self._keeper.await_release(LEFT_EARLY_S if has_left_loop else None):
+        self._runtime.tell(Finished(replica=self.member.replica, committed=self.member.committed))
+        self._runtime.is_finishing = True
+        while not self._runtime.await_release(LEFT_EARLY_S if has_left_loop else None):
             self.recover("this replica left the loop over steps early")
             self._keep_to_the_end(is_new=True)
         self._keep_to_the_end()
@@ -282,13 +282,13 @@ class Elastic:
             return None
 
         def look() -> None:
-            with self._keeper.changed:
-                self._keeper.check(generation)
-                self._keeper.changed.wait(EXCHANGE_LOOK_S)
+            with self._runtime.changed:
+                self._runtime.check(generation)
+                self._runtime.changed.wait(EXCHANGE_LOOK_S)
 
         step = self.member.committed
         try:
-            with self._keeper.waits(generation):
+            with self._runtime.waits(generation):
                 return formed.group.exchange(name, payload, step=step, look=look)
         except GroupBroken as broken:
             self._recover_in_tail(broken.reason)
@@ -303,23 +303,23 @@ class Elastic:
 
     def tell_busy(self, max_s: float) -> None:
         """Pass on that no step will end for a while."""
-        self._keeper.tell(Busy(replica=self.member.replica, max_s=max_s))
+        self._runtime.tell(Busy(replica=self.member.replica, max_s=max_s))
 
     def await_kept(self) -> None:
         """Wait until this replica has done its part of what is being kept."""
         told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
-        while not self._trainee.is_kept():
+        while not self._callbacks.is_kept():
             if time.monotonic() > deadline_s:
                 text = f"the last checkpoint was not written within {KEPT_S:g} s"
-                self._keeper.note(Noted(replica=self.member.replica, text=text))
+                self._runtime.note(Noted(replica=self.member.replica, text=text))
                 break
             if time.monotonic() - told_s > BUSY_S / 3:
                 told_s = time.monotonic()
                 self.tell_busy(BUSY_S)
-            if not self._keeper.released:
+            if not self._runtime.released:
                 self._current()
-            with self._keeper.changed:
-                self._keeper.changed.wait(KEPT_LOOK_S)
+            with self._runtime.changed:
+                self._runtime.changed.wait(KEPT_LOOK_S)
         if told_s > 0:
             self.tell_busy(0.0)
 
@@ -333,10 +333,10 @@ class Elastic:
                 self.await_kept()
                 if is_new:
                     is_new = False
-                    self._trainee.keep(is_needed=True)
+                    self._callbacks.keep(is_needed=True)
                     continue
             except GroupBroken as broken:
-                if self._keeper.released:  # nobody is left to do it with
+                if self._runtime.released:  # nobody is left to do it with
                     return
                 self.recover(broken.reason)
                 is_new = True
@@ -355,7 +355,7 @@ class Elastic:
         Raises:
             GroupBroken: somebody failed, or a newer Reform has come.
         """
-        group = self._keeper.group(order)
+        group = self._runtime.group(order)
         meeting = self._meet(order, group)
         self._is_stopped = self._is_stopped or meeting.is_stopped
         if meeting.loops_differ:
@@ -364,13 +364,13 @@ class Elastic:
                 "step.stop(), which all replicas obey after the same step"
             )
         self._act_on(order, group, meeting)
-        self._keeper.enter(order)
+        self._runtime.enter(order)
         previous = None if self._formed is None else self._formed.reduction
         self._formed = form(
             order, group, self._shape, replica=self.member.replica, previous=previous
         )
         self._crossing = None
-        self._keeper.tell(
+        self._runtime.tell(
             Switched(
                 replica=self.member.replica,
                 generation=order.generation,
@@ -383,7 +383,7 @@ class Elastic:
         header = protocol.header(self.member)
         flags = [int(self._is_stopped), int(self._has_left_loop), int(self._asked_stop)]
         row = torch.tensor([*header.to_ints(), *flags], dtype=torch.int64)
-        with self._keeper.waits(order.generation):
+        with self._runtime.waits(order.generation):
             rows = group.all_gather(row).tolist()
         headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
         origin = None if order.origin is None else order.replicas.index(order.origin)
@@ -391,9 +391,9 @@ class Elastic:
             resolution = resolve(headers, origin, order.restore)
         except NoStateError as error:
             raise GroupBroken(order.generation, str(error)) from error
-        with self._keeper.changed:
-            self._keeper.check_sealed(order.generation)
-            self._keeper.member = protocol.resolved(self.member, resolution, group.rank)
+        with self._runtime.changed:
+            self._runtime.check_sealed(order.generation)
+            self._runtime.member = protocol.resolved(self.member, resolution, group.rank)
         survivors = [rows[rank] for rank in resolution.survivors]
         settled = [rows[r] for r in resolution.survivors if r not in resolution.commits]
         # Where all commit late nobody has seen what the metadata of their votes asked for.
@@ -416,9 +416,9 @@ class Elastic:
         self.tell_busy(RESTORE_S)
         try:
             if restore.checkpoint != NO_CHECKPOINT:
-                self._trainee.restore(restore.checkpoint, restore.committed)
+                self._callbacks.restore(restore.checkpoint, restore.committed)
         except CheckpointDamaged as error:
-            self._keeper.tell(
+            self._runtime.tell(
                 Unrestorable(
                     replica=self.member.replica,
                     generation=order.generation,
@@ -429,18 +429,18 @@ class Elastic:
             raise GroupBroken(order.generation, f"{restore.checkpoint}: {error}") from error
         finally:
             self.tell_busy(0.0)
-        with self._keeper.changed:
-            self._keeper.check_sealed(order.generation)
-            self._keeper.member = protocol.received(self.member, resolution)
+        with self._runtime.changed:
+            self._runtime.check_sealed(order.generation)
+            self._runtime.member = protocol.received(self.member, resolution)
 
     def _act_on(self, order: Order, group: Group, meeting: _Meeting) -> None:
         """Commit or redo, then give or take state."""
         rank, resolution = group.rank, meeting.resolution
         if rank in resolution.commits:
             self._owes_tail = True
-            self._trainee.commit_voted(self._late_verdict(order, resolution))
+            self._callbacks.commit_voted(self._late_decision(order, resolution))
         elif self.member.reform is not None:
-            self._trainee.give_up_attempt(buffers_may_be_written=True)
+            self._callbacks.give_up_attempt(buffers_may_be_written=True)
         self._handover = None
         if resolution.restore is not None and rank in resolution.survivors:
             self._restore(order, resolution, resolution.restore)
@@ -471,7 +471,7 @@ class Elastic:
                 stamp=stamp,
                 survivors=resolution.survivors,
                 joiners=resolution.joiners,
-                value=self._trainee.state_to_send(),
+                value=self._callbacks.state_to_send(),
             )
         except CodecError as error:  # the script put something into its state since it began
             for rank in resolution.joiners:
@@ -486,15 +486,15 @@ class Elastic:
                 stamp=stamp,
                 survivors=resolution.survivors,
                 joiners=resolution.joiners,
-                allocate=self._trainee.allocate,
+                allocate=self._callbacks.allocate,
             )
-            self._trainee.take_state(state)
+            self._callbacks.take_state(state)
         except (TransferRefused, ConfigError) as error:
             self._refuse(order, self.member.replica, str(error))
             raise GroupBroken(order.generation, str(error)) from error
-        with self._keeper.changed:
-            self._keeper.check_sealed(order.generation)
-            self._keeper.member = protocol.received(self.member, resolution)
+        with self._runtime.changed:
+            self._runtime.check_sealed(order.generation)
+            self._runtime.member = protocol.received(self.member, resolution)
 
     def _keep_apart(self, order: Order, resolution: Resolution, calls: int) -> NoReturn:
         """Give no state: a joiner would run code between two calls of ``steps()`` on top of it.
@@ -510,7 +510,7 @@ class Elastic:
         raise GroupBroken(order.generation, reason)
 
     def _refuse(self, order: Order, joiner: ReplicaId, reason: str, *, calls: int = 0) -> None:
-        self._keeper.tell(
+        self._runtime.tell(
             Refused(
                 replica=joiner,
                 generation=order.generation,
@@ -520,7 +520,7 @@ class Elastic:
             )
         )
 
-    def _late_verdict(self, order: Order, resolution: Resolution) -> StepVerdict:
+    def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:
         """Say under what a step is recorded that is committed after its generation broke."""
         survivors = [order.replicas[rank] for rank in resolution.survivors]
         commits = [order.replicas[rank] for rank in resolution.commits]
@@ -528,7 +528,7 @@ class Elastic:
         # Whoever led the vote leads its tail.  If it is gone, one that has the tail still to run.
         heirs = survivors if voters[:1] and voters[0] in survivors else commits
         leader = next((replica for replica in voters if replica in heirs), None)
-        return StepVerdict(generation=resolution.made_by, is_leader=leader == self.member.replica)
+        return StepDecision(generation=resolution.made_by, is_leader=leader == self.member.replica)
 
     def _hand_over(self) -> None:
         """Send the state that had to wait for this replica's tail."""
@@ -542,26 +542,26 @@ class Elastic:
         self._crossing = None
         old = self._current().group
         if self.member.replica not in order.replicas:
-            self._keeper.leave()
+            self._runtime.leave()
         self._enter(order)
         old.retire()
 
     def _busy_while_saving(self) -> None:
         """Ask to be waited for: what the members of a hold have may be the last of it."""
-        if not self._trainee.is_kept():
+        if not self._callbacks.is_kept():
             self.tell_busy(3 * LOOK_S)
 
     def _hold(self, formed: Formed) -> None:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
-        self._trainee.keep(is_needed=True)  # these may be the last that have it
-        self._keeper.await_ready(generation, self._busy_while_saving)
-        with self._keeper.changed:
+        self._callbacks.keep(is_needed=True)  # these may be the last that have it
+        self._runtime.await_ready(generation, self._busy_while_saving)
+        with self._runtime.changed:
             numbers = self._metadata(None, VoteRequests(stop=False, save=False))
         rows = formed.group.all_gather(numbers).tolist()
-        with self._keeper.changed:
-            self._keeper.check(generation)
+        with self._runtime.changed:
+            self._runtime.check(generation)
             self._learn(rows)
         if self._crossing is not None:
             self._cross(self._crossing)
@@ -577,7 +577,7 @@ class Elastic:
         formed = self._formed
         if formed is None:
             raise GroupBroken(NO_GENERATION, "no generation was entered")
-        self._keeper.check(formed.order.generation)
+        self._runtime.check(formed.order.generation)
         return formed
 
     def _metadata(self, condition: Condition | None, wishes: VoteRequests) -> torch.Tensor:
@@ -601,7 +601,7 @@ class Elastic:
             calls=self.member.calls,
             num_slots=self._shape.num_slots,
             layout=describe_layout(self._shape.layout),
-            endpoint=self._keeper.endpoint,
+            endpoint=self._runtime.endpoint,
             identity=self._identity,
             is_durable=self.is_durable,
             checkpoints=tuple(self.found),
@@ -625,7 +625,7 @@ def _check_alike(rows: Sequence[Sequence[int]], step: int, condition: Condition)
 class _Team:
     """The members of one generation in the tail of a step that they committed together."""
 
-    def __init__(self, membership: Elastic, generation: Generation) -> None:
+    def __init__(self, membership: ElasticMembership, generation: Generation) -> None:
         self._membership = membership
         self._generation = generation
 

@@ -196,12 +196,12 @@ class Link:
             return False
         try:
             for message in self._unframer.feed(data):
-                self._take(message)
+                self._take_command(message)
         except FrameError:
             return False  # nothing after it can be read: as good as gone
         return True
 
-    def _take(self, data: bytes) -> None:
+    def _take_command(self, data: bytes) -> None:
         received = decode(data, COMMANDS)
         if isinstance(received, Refusal):
             self.refused += 1

@@ -1,4 +1,4 @@
-"""Keeper: one worker's side of the protocol between its threads.
+"""Protocol runtime: one worker's side of the protocol between its threads.
 
 Owns the ``Member`` value under its lock: commands of the coordinator change it on the link's
 thread, results of builds on builder threads, votes and commits on the main thread.  Also the
@@ -47,7 +47,7 @@ from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, Re
 from pliant.engine import probe
 from pliant.engine.groups.group import Abort, Group, GroupBroken, StoreServer
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import Room, Shelf
+from pliant.engine.reduce.windows import WindowCache, WindowSize
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import WorkerNote
 
@@ -62,13 +62,13 @@ class ProtocolRuntime:
     """
 
     def __init__(
-        self, context: WorkerContext, layout: Layout, room_for: Callable[[Order], Room]
+        self, context: WorkerContext, layout: Layout, window_size_for: Callable[[Order], WindowSize]
     ) -> None:
-        """``room_for``: how much memory this replica needs in its window as a member."""
+        """``window_size_for``: how much memory this replica needs in its window as a member."""
         self._context = context
         self._layout = layout
-        self._room_for = room_for
-        self._shelf = Shelf()
+        self._window_size_for = window_size_for
+        self._window_cache = WindowCache()
         self._server = StoreServer(context.address)
         self._builds: dict[Generation, Abort] = {}
         self._groups: dict[Generation, Group] = {}
@@ -281,12 +281,12 @@ class ProtocolRuntime:
                         self.member, incarnation, spare=self._spare, finished=self.is_finishing
                     )
                 case _:
-                    self._take(command)
+                    self._remember(command)
                     tasks = ()
             self._do(tasks)
             self.changed.notify_all()
 
-    def _take(self, command: Command) -> None:
+    def _remember(self, command: Command) -> None:
         """Remember what the main thread acts on when it comes by."""
         match command:
             case FallThrough(calls=calls):
@@ -347,8 +347,8 @@ class ProtocolRuntime:
                 server=self._server,
                 layout=self._layout,
                 abort=abort,
-                shelf=self._shelf,
-                room=self._room_for(order),
+                window_cache=self._window_cache,
+                window_size=self._window_size_for(order),
             )
             probe.at("prepared", self.member.committed)
         except Exception as error:  # a thread boundary: silence would cost the others a deadline

@@ -303,10 +303,10 @@ class GradientSums:
         key = id(column)
         if key not in self._hooked:
             self._hooked[key] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(self._take, column)
+                partial(self._take_gradient, column)
             )
 
-    def _take(self, column: _Column, parameter: torch.Tensor) -> None:
+    def _take_gradient(self, column: _Column, parameter: torch.Tensor) -> None:
         """Take a finished gradient out of its parameter; runs inside backward."""
         leaf, parameter.grad = parameter.grad, None
         if not self._is_capturing:

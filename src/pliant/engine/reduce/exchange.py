@@ -35,7 +35,7 @@ import torch
 
 from pliant.engine.groups.group import Comm, Group, Ticket
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.plan import Folder, ReductionPlan, as_real, shard_sizes
+from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared
 
 
@@ -70,7 +70,7 @@ class Reduction:
         self.layout = layout
         self._plan = plan if exact else plan.one_each()
         self._exact = exact
-        self._folder = Folder(self._plan)
+        self._blockwise = BlockwiseFold(self._plan)
         self._shared = self._divide_windows()
         self.lent: Sequence[Sequence[torch.Tensor]] = (
             () if self._shared is None else self._shared.lent
@@ -134,7 +134,7 @@ class Reduction:
     ) -> Callable[[Comm], torch.Tensor]:
         shared = self._shared
         if shared is None or not shared.covers(bucket_index):
-            job = _Job(reduced, tuple(partials), self._plan, self._folder, self._scratch)
+            job = _Job(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
             return job.exact if self._exact else job.fast
 
         def read(comm: Comm) -> torch.Tensor:
@@ -162,7 +162,7 @@ class Reduction:
         """
         self._turn = previous._turn
         last = previous._turn
-        whole = previous._finished or previous.group.buried.is_set()
+        whole = previous._finished or previous.group.quiesced.is_set()
         self._sets[last ^ 1] = previous._sets[last ^ 1]
         if whole:
             self._sets[last] = previous._sets[last]
@@ -177,7 +177,7 @@ class _Scratch:
     def __init__(self) -> None:
         self._memory: torch.Tensor | None = None
 
-    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    def provide(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         size = numel * dtype.itemsize
         if self._memory is None or self._memory.numel() < size:
             self._memory = torch.empty(size, dtype=torch.uint8)
@@ -192,14 +192,14 @@ class _Job:
         reduced: torch.Tensor,
         partials: tuple[torch.Tensor, ...],
         plan: ReductionPlan,
-        folder: Folder,
+        blockwise: BlockwiseFold,
         scratch: _Scratch,
     ) -> None:
         self._result = reduced
         self._reduced = as_real(reduced)
         self._partials = [as_real(partial) for partial in partials]
         self._plan = plan
-        self._folder = folder
+        self._blockwise = blockwise
         self._scratch = scratch
 
     def fast(self, comm: Comm) -> torch.Tensor:
@@ -232,7 +232,7 @@ class _Job:
     def _all_to_everybody(self, comm: Comm) -> None:
         counts, numel = self._plan.partials, self._reduced.numel()
         own = torch.cat(self._partials).repeat(comm.size)
-        everything = self._scratch.take(sum(counts) * numel, own.dtype)
+        everything = self._scratch.provide(sum(counts) * numel, own.dtype)
         comm.run(
             comm.backend.all_to_all(
                 everything,
@@ -241,7 +241,7 @@ class _Job:
                 [counts[comm.rank] * numel] * comm.size,
             )
         )
-        self._folder.fold(torch.split(everything, numel), self._reduced)
+        self._blockwise.fold(torch.split(everything, numel), self._reduced)
 
     def _by_shards(self, comm: Comm) -> None:
         sizes = shard_sizes(self._reduced.numel(), comm.size)
@@ -249,7 +249,7 @@ class _Job:
         received = self._receive_shards(comm, sizes)
         shards = torch.split(self._reduced, sizes)
         if mine:
-            self._folder.fold(received, shards[comm.rank])
+            self._blockwise.fold(received, shards[comm.rank])
         comm.run(
             *(
                 comm.backend.broadcast(shard, root)
@@ -265,7 +265,7 @@ class _Job:
         partials lie in tensors of their own, and packing them would cost a copy.
         """
         counts, mine = self._plan.partials, sizes[comm.rank]
-        memory = self._scratch.take(sum(counts) * mine, self._reduced.dtype)
+        memory = self._scratch.provide(sum(counts) * mine, self._reduced.dtype)
         pieces: dict[tuple[int, int], torch.Tensor] = {}
         works = []
         offset = 0

@@ -86,7 +86,7 @@ class ReductionPlan:
         return tuple(found)
 
 
-class Folder:
+class BlockwiseFold:
     """Adds partials by a plan, block by block; they are only read."""
 
     def __init__(self, plan: ReductionPlan) -> None:

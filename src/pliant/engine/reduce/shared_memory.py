@@ -32,8 +32,8 @@ import torch
 
 from pliant.engine.groups.group import Comm
 from pliant.engine.reduce.buckets import Bucket, Layout
-from pliant.engine.reduce.plan import Folder, ReductionPlan, as_real, shard_sizes
-from pliant.engine.reduce.windows import Room, Windows
+from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
+from pliant.engine.reduce.windows import Windows, WindowSize
 
 SMALL_BYTES = 32 * 1024
 """Up to here one exchange of everything through sockets is faster than two meetings."""
@@ -59,7 +59,7 @@ class _Regions:
     partials: dict[int, list[int]]
     """First bytes of this rank's partials of a bucket."""
 
-    room: Room
+    window_size: WindowSize
 
     @classmethod
     def of(cls, layout: Layout, plan: ReductionPlan, rank: int) -> _Regions:
@@ -78,12 +78,12 @@ class _Regions:
                 partials[bucket.index].append(end)
                 end += _aligned(_nbytes(bucket))
         idle = reserved if _is_direct(plan) else 0
-        return cls(shards, partials, Room(nbytes=end, reserved=idle))
+        return cls(shards, partials, WindowSize(nbytes=end, reserved=idle))
 
 
-def room(layout: Layout, plan: ReductionPlan, rank: int) -> Room:
+def window_size(layout: Layout, plan: ReductionPlan, rank: int) -> WindowSize:
     """Return how much memory a member needs in its window."""
-    return _Regions.of(layout, plan, rank).room
+    return _Regions.of(layout, plan, rank).window_size
 
 
 class Shared:
@@ -96,7 +96,7 @@ class Shared:
         self._rank = rank
         self._buckets = {bucket.index: bucket for bucket in _through_windows(layout)}
         self._regions = [_Regions.of(layout, plan, r) for r in range(len(plan.partials))]
-        self._folder = Folder(plan)
+        self._blockwise = BlockwiseFold(plan)
         self.lent: tuple[tuple[torch.Tensor, ...], ...] = tuple(
             self._partials(bucket.index, rank) if bucket.index in self._buckets else ()
             for bucket in layout.buckets
@@ -110,7 +110,7 @@ class Shared:
     def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
         """Whether everybody's window is large enough; all members conclude the same."""
         return all(
-            room(layout, plan, rank).nbytes <= memory.numel()
+            window_size(layout, plan, rank).nbytes <= memory.numel()
             for rank, memory in enumerate(windows.memories)
         )
 
@@ -135,7 +135,7 @@ class Shared:
         ]
         root = as_real(reduced)
         if _is_direct(self._plan):
-            self._folder.fold(pieces, root)
+            self._blockwise.fold(pieces, root)
             comm.meet()
         else:
             self._by_shards(comm, bucket_index, pieces, root)
@@ -149,7 +149,7 @@ class Shared:
         mine = [torch.split(piece, sizes)[comm.rank] for piece in pieces]
         with self._windows.writing():
             own = self._shard(bucket_index, comm.rank, targets[comm.rank])
-            self._folder.fold(mine, targets[comm.rank], copy=own)
+            self._blockwise.fold(mine, targets[comm.rank], copy=own)
         comm.meet()
         for rank, target in enumerate(targets):
             if rank != comm.rank:

@@ -73,7 +73,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class WindowSize:
     """How much memory a worker needs in its window."""
 
     nbytes: int
@@ -84,30 +84,30 @@ class Room:
 class Window:
     """Memory of this worker that the others may read."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, size: WindowSize) -> None:
         """Allocate; blocks while the system provides the memory.
 
         Raises:
             OSError: the system has no such memory.
         """
-        size = HEADER_BYTES + -(-room.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        nbytes = HEADER_BYTES + -(-size.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
-        os.ftruncate(self._descriptor, size)
-        whole = _map(self._descriptor, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        os.ftruncate(self._descriptor, nbytes)
+        whole = _map(self._descriptor, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
         token = secrets.token_bytes(_TOKEN_BYTES)
         whole[:_TOKEN_BYTES] = torch.frombuffer(bytearray(token), dtype=torch.uint8)
         self.memory = whole[HEADER_BYTES:]
         """Flat bytes."""
-        self.memory[room.reserved :].zero_()  # page faults now, on a builder's thread
+        self.memory[size.reserved :].zero_()  # page faults now, on a builder's thread
         self._mark = whole[_MARK_AT : _MARK_AT + 8].view(torch.int64)
         self._lock = threading.Lock()
         self.address = Address(
             pid=os.getpid(),
             descriptor=self._descriptor,
-            nbytes=size - HEADER_BYTES,
+            nbytes=nbytes - HEADER_BYTES,
             token=token.hex(),
         )
 
@@ -208,7 +208,7 @@ class Windows:
                 raise OperationFailed(f"rank {rank} has gone on to another generation")
 
 
-class Shelf:
+class WindowCache:
     """Keeps this worker's window from one generation to the next; one per worker.
 
     Its memory is at most ``_LOOSE`` times what the present generation needs; while a generation
@@ -220,7 +220,7 @@ class Shelf:
         self._own: Window | None = None
         self._views: weakref.WeakValueDictionary[str, WindowView] = weakref.WeakValueDictionary()
 
-    def take(self, room: Room) -> Window:
+    def provide(self, size: WindowSize) -> Window:
         """Return a window that is large enough; blocks while the system provides new memory.
 
         Raises:
@@ -228,17 +228,17 @@ class Shelf:
         """
         with self._lock:
             own = self._own
-            if own is None or not room.nbytes <= own.memory.numel() <= _LOOSE * room.nbytes:
-                own = self._own = Window(room)
+            if own is None or not size.nbytes <= own.memory.numel() <= _LOOSE * size.nbytes:
+                own = self._own = Window(size)
             return own
 
-    def kept(self, room: Room) -> Window | None:
+    def existing(self, size: WindowSize) -> Window | None:
         """Return the window that is there already, if it is large enough."""
         with self._lock:
             own = self._own
-            return own if own is not None and own.memory.numel() >= room.nbytes else None
+            return own if own is not None and own.memory.numel() >= size.nbytes else None
 
-    def look(self, address: Address) -> WindowView:
+    def map(self, address: Address) -> WindowView:
         """Map another worker's window, or return the mapping that is still there.
 
         Raises:

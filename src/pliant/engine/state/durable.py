@@ -129,7 +129,7 @@ class CheckpointReader(Protocol):
 class Durability(Protocol):
     """Who keeps a session's checkpoints; on the main thread, which waits only where it says so."""
 
-    def open(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
+    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
         """Take the place of the checkpoints; return those that are there, newest first.
 
         Raises:
@@ -182,13 +182,13 @@ class Describer:
     def describe(self, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return the document and the tensors by name, in a fixed order; copies no tensor."""
         document, tensors = encode(self._state.capture_to_keep(), memory=self._memory)
-        self._look(document, tensors)
+        self._note_looks(document, tensors)
         position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
         state = json.dumps(document.decode())
         text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
         return text.encode(), dict(zip(self._names, tensors, strict=True))
 
-    def _look(self, document: bytes, tensors: list[torch.Tensor]) -> None:
+    def _note_looks(self, document: bytes, tensors: list[torch.Tensor]) -> None:
         """Name the tensors, and say what they look like, unless that is as before."""
         persistent = self._state.persistent_buffers()
         looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]

@@ -39,14 +39,14 @@ class Saver:
         self.found: Sequence[Found] = ()
         """What the run can go on from, newest first."""
 
-    def open(self, facts: Facts, office: CheckpointChannel) -> None:
+    def open(self, facts: Facts, channel: CheckpointChannel) -> None:
         """Take the place of the checkpoints and see what is there.
 
         Raises:
             ConfigError: another job holds it, or it cannot be used.
         """
         if self._durability is not None:
-            self.found = self._durability.open(facts, office)
+            self.found = self._durability.open(facts, channel)
 
     def is_due(self, member: Member) -> bool:
         """Whether the leader is to propose the boundary after the step being voted for."""

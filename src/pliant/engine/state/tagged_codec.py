@@ -86,7 +86,7 @@ def encode(
     encoder = _Encoder(shared=shared, memory=memory)
     form = encoder.encode(value, (name,), 0)
     if memory is not None:
-        memory.take(form, encoder.known, encoder.tensors)
+        memory.remember(form, encoder.known, encoder.tensors)
     return _dump(form).encode(), encoder.tensors
 
 
@@ -155,7 +155,7 @@ class Memory:
         self._known: dict[_Path, _Known] = {}
         self._tensors: list[weakref.ref[torch.Tensor]] = []
 
-    def take(self, form: Any, known: dict[_Path, _Known], tensors: list[torch.Tensor]) -> None:
+    def remember(self, form: Any, known: dict[_Path, _Known], tensors: list[torch.Tensor]) -> None:
         """Remember a document instead of the one before."""
         self.form = form
         self._known = known

@@ -240,10 +240,10 @@ class State:
                         f"the checkpoint's model has {name!r}, which this script's has not"
                     )
                 if isinstance(found, TensorRef):
-                    kept = _look(specs[found.index])
-                    if kept != _look(ours[name]):
+                    kept = _words(specs[found.index])
+                    if kept != _words(ours[name]):
                         raise ConfigError(
-                            f"{name!r} is {kept} in the checkpoint and {_look(ours[name])} in this"
+                            f"{name!r} is {kept} in the checkpoint and {_words(ours[name])} in this"
                             " script's model"
                         )
             strange = sorted(ours.keys() - theirs.keys() - self._local_buffers)
@@ -454,7 +454,7 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
             yield from _tensors(part)
 
 
-def _look(tensor: Specified | torch.Tensor) -> str:
+def _words(tensor: Specified | torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 

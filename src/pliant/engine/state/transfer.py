@@ -37,7 +37,7 @@ import xxhash
 
 from pliant.core.errors import PliantError
 from pliant.engine.groups.group import Comm, Group, Ticket
-from pliant.engine.groups.reaper import UNDERTAKER
+from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import dense_stride
 from pliant.engine.state import tagged_codec
 
@@ -47,7 +47,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 PACK_BYTES = 256 * 1024
 """Smaller tensors are packed together: an operation of its own costs more than the copy."""
 
-_BURIAL_S = 10.0
+_DESTROY_S = 10.0
 """Longest wait for an earlier group that may still write into this joiner's storage."""
 
 
@@ -141,7 +141,7 @@ def receive_state(
     """Receive the state on a joiner; return the value, its tensors being what ``allocate`` gave.
 
     When it raises, the copy is not complete, and what ``allocate`` gave may still change until
-    the group is buried; a later ``receive_state`` waits for that by itself.
+    the group is quiesced; a later ``receive_state`` waits for that by itself.
 
     Args:
         group: the new generation's.
@@ -302,9 +302,9 @@ def _send(
         sent.append((data, _seed(parties.stamp, digest, chunk.index)))
     # While the device's thread sends: nothing changes the state, so later is early enough.
     digests = [_digest(data, seed) for data, seed in sent]
-    verdict = torch.tensor(digests, dtype=torch.int64)
+    sent_digest = torch.tensor(digests, dtype=torch.int64)
     if digests:
-        works += [comm.backend.send(verdict, joiner, len(chunks)) for joiner in parties.joiners]
+        works += [comm.backend.send(sent_digest, joiner, len(chunks)) for joiner in parties.joiners]
     for work in works:
         comm.block(work)
 
@@ -328,7 +328,7 @@ def _receive(
     raw = torch.empty(length, dtype=torch.uint8)
     comm.run(comm.backend.broadcast(raw, parties.survivors[0]))
     manifest = _Manifest.from_bytes(raw.numpy().tobytes())
-    _await_burials(comm)
+    _await_quiesced(comm)
     tensors = list(allocate(tagged_codec.decode(manifest.document), manifest.specs))
     targets = _targets(manifest.specs, tensors)
     _fill(comm, parties, manifest, digest, [_as_bytes(target) for target in targets])
@@ -338,10 +338,10 @@ def _receive(
     return tagged_codec.decode(manifest.document, tensors)
 
 
-def _await_burials(comm: Comm) -> None:
+def _await_quiesced(comm: Comm) -> None:
     """Wait until no earlier group can write into this joiner's storage any more."""
-    deadline_at = time.monotonic() + _BURIAL_S
-    while not UNDERTAKER.wait_until_below(1, deadline_s=0.05):
+    deadline_at = time.monotonic() + _DESTROY_S
+    while not REAPER.wait_until_below(1, deadline_s=0.05):
         comm.check()  # this very group may be the one
         if time.monotonic() > deadline_at:
             raise comm.broken("an earlier group may still write into this joiner's storage")
@@ -373,19 +373,19 @@ def _fill(
     """Receive all chunks into the targets and compare their digests."""
     chunks = _chunks(manifest.specs, parties.survivors)
     posted = [_expect(comm, chunk, targets) for chunk in chunks]
-    verdicts = {}
+    sent_digests = {}
     for sender in parties.survivors:
         count = sum(chunk.sender == sender for chunk in chunks)
         if count:
             theirs = torch.empty(count, dtype=torch.int64)
-            verdicts[sender] = (theirs, comm.backend.receive(theirs, sender, len(chunks)))
-    mine: dict[int, list[int]] = {sender: [] for sender in verdicts}
+            sent_digests[sender] = (theirs, comm.backend.receive(theirs, sender, len(chunks)))
+    mine: dict[int, list[int]] = {sender: [] for sender in sent_digests}
     for chunk, (data, work) in zip(chunks, posted, strict=True):
         comm.block(work)
         mine[chunk.sender].append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
         if len(chunk.segments) > 1:
             _unpack(chunk, data, targets)
-    for sender, (theirs, work) in verdicts.items():
+    for sender, (theirs, work) in sent_digests.items():
         comm.block(work)
         if theirs.tolist() != mine[sender]:
             raise TransferRefused(f"a chunk from rank {sender} has another digest than it sent")

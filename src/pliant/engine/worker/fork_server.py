@@ -55,7 +55,7 @@ WARM_MODULES: tuple[str, ...] = (
 )
 """What takes seconds to import.  An optimizer's first use imports torch._dynamo."""
 
-BURY_S = 5.0
+END_ALL_S = 5.0
 """Longest wait for killed children to be gone, in seconds; they cannot refuse."""
 
 
@@ -73,7 +73,7 @@ class ForkServer:
         self._child_r, self._child_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
-        """Serve until the agent is gone, then bury everything and exit."""
+        """Serve until the agent is gone, then leave nothing behind and exit."""
         adopt_orphans()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to handle
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -90,7 +90,7 @@ class ForkServer:
                 if self._agent.fileno() in ready:
                     self._obey()
         except AgentGoneError:
-            self._bury()
+            self._end_all()
             os._exit(0)
 
     def _report(self, report: Report) -> None:
@@ -156,7 +156,7 @@ class ForkServer:
         bootstrap.run_worker(assignment, socket.socket(fileno=control))
 
     def _reap(self) -> None:
-        """Bury every child that has ended, and report the workers among them.
+        """Reap every child that has ended, and report the workers among them.
 
         A worker's process group is killed before the worker is reaped: until then its number
         cannot belong to anyone else.
@@ -172,9 +172,9 @@ class ForkServer:
                 code = os.waitstatus_to_exitcode(status)
                 self._report(WorkerExited(replica=replica, pid=pid, returncode=code))
 
-    def _bury(self) -> None:
+    def _end_all(self) -> None:
         """Leave nothing: no worker, no process of one, no file of the job's runtime."""
-        deadline_s = time.monotonic() + BURY_S
+        deadline_s = time.monotonic() + END_ALL_S
         for path, (device, inode) in self._guarded.items():
             with contextlib.suppress(OSError):
                 found = Path(path).stat()
