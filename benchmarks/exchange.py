@@ -19,7 +19,9 @@ from torch import distributed as dist
 
 from benchmarks.processes import interleave, report, run_processes
 from pliant.core.step import batching
-from pliant.engine.groups.group import Group, StoreServer
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 from pliant.engine.reduce import shared_memory
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction
@@ -50,7 +52,7 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     plan = ReductionPlan.of(arguments.slots, owned)
 
     def build(generation: int, plan: ReductionPlan) -> Group:
-        return Group.build(
+        return GroupBuild(
             generation=generation,
             seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
             replica=str(rank),
@@ -59,7 +61,7 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
             layout=layout,
             window_cache=None if arguments.sockets else WindowCache(),
             window_size=shared_memory.window_size(layout, plan, rank),
-        )
+        ).run()
 
     group = build(1, plan)
     exact = Reduction(group, layout, plan)

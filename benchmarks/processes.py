@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pliant.engine.groups.group import Group, StoreServer
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 
 
 @dataclass

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 
 from benchmarks.processes import interleave, report, run_processes
-from pliant.engine.groups.group import Comm, Group, StoreServer
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.gloo import StoreServer
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.state.transfer import Stamp, TensorSpec, receive_state, send_state
 
@@ -41,14 +43,14 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     size = len(endpoints)
     survivors = list(range(arguments.survivors))
     joiners = list(range(arguments.survivors, size))
-    group = Group.build(
+    group = GroupBuild(
         generation=1,
         seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
         replica=str(rank),
         host="0",
         server=server,
         layout=Layout.of([]),
-    )
+    ).run()
     state = a_state()
     own = list(state.values())
     nbytes = sum(tensor.nbytes for tensor in own)

@@ -19,7 +19,10 @@ from typing import Any
 
 import torch
 
-from pliant.engine.groups.group import Abort, Group, StoreServer
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.groups.ending import Abort
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
 from pliant.engine.reduce.shared_memory import window_size
@@ -61,7 +64,7 @@ class Member:
         """Build a group; with ``plan`` its members read each other's windows."""
         ranks = list(range(len(self.endpoints))) if ranks is None else ranks
         layout = layout or Layout.of([])
-        return Group.build(
+        return GroupBuild(
             generation=generation,
             seats=[(f"r{rank}", self.endpoints[rank]) for rank in ranks],
             replica=f"r{self.rank}",
@@ -73,7 +76,7 @@ class Member:
             abort=abort,
             window_cache=None if plan is None else self.window_cache,
             window_size=None if plan is None else window_size(layout, plan, ranks.index(self.rank)),
-        )
+        ).run()
 
 
 class CrewError(Exception):

@@ -18,7 +18,9 @@ import torch
 from tests.processes.crew import Crew, Member, crew, on_nudge
 
 from pliant.core.step import batching
-from pliant.engine.groups.group import Abort, Comm, Group, GroupBroken, LayoutMismatch
+from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
+from pliant.engine.groups.group import Group
 from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.exchange import Reduction

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.processes.crew import Member, background, crew, on_nudge
 
-from pliant.engine.groups.group import GroupBroken
+from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.state.transfer import (
     Stamp,
     TensorSpec,

@@ -28,7 +28,7 @@ from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Attempt, Extras, Slots
-from pliant.engine.groups.group import GroupBroken
+from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.alone import (
     Condition,
     Shape,

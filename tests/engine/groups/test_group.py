@@ -14,7 +14,10 @@ import psutil
 import pytest
 import torch
 
-from pliant.engine.groups.group import Group, GroupBroken, StoreServer
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout
 
@@ -117,7 +120,7 @@ def test_a_build_that_fails_keeps_no_connection() -> None:
 
     def build_with_nobody(generation: int) -> None:
         with pytest.raises(GroupBroken, match=r"not built within 0\.3 s"):
-            Group.build(
+            GroupBuild(
                 generation=generation,
                 seats=[("r0", server.endpoint), ("r1", "127.0.0.1:1")],
                 replica="r0",
@@ -125,7 +128,7 @@ def test_a_build_that_fails_keeps_no_connection() -> None:
                 server=server,
                 layout=Layout.of([]),
                 deadline_s=0.3,
-            )
+            ).run()
 
     build_with_nobody(1)  # what is opened once, and kept
     gc.collect()

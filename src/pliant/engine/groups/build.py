@@ -27,7 +27,9 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from pliant.engine.groups import gloo
-from pliant.engine.groups.group import Abort, Group, GroupBroken, LayoutMismatch, let_go
+from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch, let_go
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import Layout, first_difference
 from pliant.engine.reduce.windows import (
@@ -49,39 +51,51 @@ _KNOCK_S = 0.25
 """Longest wait for one connection to the meeting point, before looking whether to give up."""
 
 
-class BuildAttempt:
-    """One try at building the group of a generation.
-
-    Torch blocks where it likes (a store whose process is stopped answers never), so the work is
-    done by a thread that is left alone when the deadline passes; what it then still produces is
-    quiesced.
-    """
+class GroupBuild:
+    """One try at building the group of a generation."""
 
     def __init__(
         self,
         *,
         generation: int,
-        endpoints: Sequence[str],
-        rank: int,
-        meeting: str,
-        address: str,
+        seats: Sequence[tuple[str, str]],
+        replica: str,
+        host: str,
+        server: StoreServer,
         layout: Layout,
-        deadline_s: float,
-        collective_s: float,
-        abort: Abort,
-        window_cache: WindowCache | None,
-        window_size: WindowSize | None,
+        deadline_s: float = 30.0,
+        collective_s: float = 1800.0,
+        abort: Abort | None = None,
+        window_cache: WindowCache | None = None,
+        window_size: WindowSize | None = None,
     ) -> None:
+        """Prepare; all members do so with the same but ``replica``, ``server`` and ``layout``.
+
+        Args:
+            generation: never used before.
+            seats: (replica, endpoint) in rank order; survivors first: rank 0 is the reference
+                for the layout.
+            replica: this one.
+            host: the replica whose store is the meeting point.
+            server: this worker's own; says on which address to listen.
+            layout: of this worker's model.
+            deadline_s: longest wait for the others.
+            collective_s: longest wait inside one collective before the group counts as broken.
+                Long, for it includes a slow member's computing: supervision notices a hang.
+            abort: set it to give up from another thread.
+            window_cache: keeps this worker's window; without it no member uses windows.
+            window_size: what it needs in it.
+        """
         self._generation = generation
-        self._size = len(endpoints)
-        self._rank = rank
-        self._meeting = meeting
-        self._address = address
+        self._size = len(seats)
+        self._rank = [name for name, _ in seats].index(replica)
+        self._meeting = dict(seats)[host]
+        self._address = server.address
         self._layout = layout
         self._deadline_s = deadline_s
         self._deadline_at = time.monotonic() + deadline_s
         self._collective_s = collective_s
-        self._abort = abort
+        self._abort = abort or Abort()
         self._window_cache = window_cache
         self._window_size = window_size
         self._lock = threading.Lock()
@@ -89,8 +103,20 @@ class BuildAttempt:
         self._given_up = threading.Event()
 
     def run(self) -> Group:
-        """Return the connected group; see ``Group.build``."""
+        """Connect to the other members; block until done, aborted, or the deadline.
+
+        For a background thread (also fine on the main thread: an abort returns at once).
+        Afterwards the members have met, not exchanged anything.
+
+        Raises:
+            GroupBroken: it could not be built.
+            LayoutMismatch: this worker's layout differs from that of rank 0, who does not notice.
+        """
+        if self._size == 1:
+            return Group.alone(self._generation, self._existing_window())
         self._abort.subscribe(self._wake)
+        # Torch blocks where it likes (a store whose process is stopped answers never): the work is
+        # done by a thread that is left alone at the deadline; what it then produces is destroyed.
         threading.Thread(target=self._work, name=f"build-g{self._generation}", daemon=True).start()
         try:
             outcome = self._outcome.get(timeout=self._left_s())
@@ -167,6 +193,12 @@ class BuildAttempt:
             collective_s=self._collective_s,
             windows=windows,
         )
+
+    def _existing_window(self) -> Window | None:
+        """Return the window that is there already: new memory would cost page faults."""
+        if self._window_cache is None or self._window_size is None:
+            return None
+        return self._window_cache.existing(self._window_size)
 
     def _window(self) -> Window | None:
         """Return this worker's window; None if it wants or gets none."""

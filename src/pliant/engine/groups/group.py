@@ -1,24 +1,13 @@
 """Groups: the members of one generation, connected, and how that ends.
 
-Owns building in the background, the one communication thread of a generation, waiting for
-collectives, breaking a group and giving it up.  Must not know: what tensors mean, slots, steps,
-who decides on membership.
+Owns the one communication thread of a generation, its jobs, breaking a group and giving it up.
+Must not know: what tensors mean, slots, steps, who decides on membership.
 
                  build                 abandon, a failed operation, a deadline
     (meeting) ----------> whole ----------------------------------------------> broken
         |                   |  retire (all operations complete)                   |
-        | abort, deadline   +------------> grace ------------> reaper <-------+
+        | abort, deadline   +------------> grace ------------> reaper <-----------+
         +--------------------------------------------------------^
-
-Rules that gloo dictates:
-
-- All collectives of a group are issued by one thread, in the same order on all members.
-- Nobody blocks in ``wait()`` of a collective: its future rings a bell, and so does ``abandon``.
-- What operations of a broken group may still write into is never used again, unless ``quiesced``
-  says that nothing writes any more.
-- A send that gloo takes up after the peer's death is lost: it neither fails nor ends before its
-  time-out, and keeps a thread as long.  So a collective looks whether its peers are there, and
-  nobody waits for the end of a group whose connections are closed.
 """
 
 from __future__ import annotations
@@ -26,134 +15,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch._C._distributed_c10d import Store
 
-from pliant.core.errors import PliantError
-from pliant.engine.groups.gloo import OperationFailed, StoreServer, first_line
-from pliant.engine.groups.reaper import GRACE_S, REAPER
-from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowCache, Windows, WindowSize
-
-__all__ = [
-    "Abort",
-    "Backend",
-    "Group",
-    "GroupBroken",
-    "LayoutMismatch",
-    "OperationFailed",
-    "StoreServer",
-    "Ticket",
-    "let_go",
-]
+from pliant.engine.groups.backend import Backend
+from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.ending import GroupBroken, GroupEnd, let_go
+from pliant.engine.groups.gloo import OperationFailed, first_line
+from pliant.engine.groups.reaper import GRACE_S, REAPER, EndedGroup
+from pliant.engine.reduce.windows import Window, Windows
 
 T = TypeVar("T")
-
-_LOOK_S = 0.2
-"""How often a collective that takes long looks whether a member's connection has ended."""
-_LAST_WORDS_S = 0.4
-"""How long gloo has to read what a member sent before its connection ended."""
-_DESTROY_S = 0.2
-"""Destroying a group takes 10 ms, or as long as an operation that gloo has lost may take."""
-
-
-class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
-    """The group of one generation is of no more use: a peer failed, or it was abandoned."""
-
-    def __init__(self, generation: int, reason: str) -> None:
-        super().__init__(f"group of generation {generation}: {reason}")
-        self.generation = generation
-        self.reason = reason
-
-
-class LayoutMismatch(PliantError):  # noqa: N818
-    """This worker's model differs from the members'; the text is one sentence for the user."""
-
-
-class Backend(Protocol):
-    """What depends on the device: a connected group of W members.
-
-    Used by one communication thread, except for ``has_lost_a_peer``, ``cut``, ``is_silent`` and
-    ``destroy``.  What the collectives return has ``get_future()``; what ``send`` and ``receive``
-    return is for ``wait``.  All but those four may raise OperationFailed.
-    """
-
-    def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """Add up ``tensor`` in place."""
-        ...
-
-    def all_to_all(
-        self,
-        output: torch.Tensor,
-        source: torch.Tensor,
-        output_splits: Sequence[int],
-        source_splits: Sequence[int],
-    ) -> Any:
-        """Send piece ``r`` of ``source`` to rank ``r``; receive likewise."""
-        ...
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
-        """Send ``tensor`` of rank ``root`` to all."""
-        ...
-
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Any:
-        """Start sending to one rank."""
-        ...
-
-    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
-        """Start receiving from one rank."""
-        ...
-
-    def wait(self, work: Any) -> None:
-        """Block until a point-to-point operation has ended; ``cut`` ends it."""
-        ...
-
-    def has_lost_a_peer(self) -> bool:
-        """Whether a member's connection has ended; from any thread, returns at once."""
-        ...
-
-    def cut(self) -> None:
-        """Break every connection, from any thread; returns at once."""
-        ...
-
-    def is_silent(self) -> bool:
-        """Whether every connection is closed: nothing can write into a buffer any more."""
-        ...
-
-    def destroy(self) -> None:
-        """Free everything; blocks until all operations have ended."""
-        ...
-
-
-class Abort:
-    """A reason to give up, set once from any thread; wakes whoever waits."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-        self.reason: str | None = None
-
-    def set(self, reason: str) -> None:
-        """Give the reason; the first one counts."""
-        with self._lock:
-            if self.reason is not None:
-                return
-            self.reason = reason
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when the reason is set, on the thread that sets it."""
-        with self._lock:
-            if self.reason is None:
-                self._callbacks.append(callback)
-                return
-        callback()
 
 
 class Ticket(Generic[T]):
@@ -210,7 +85,7 @@ class Group:
         collective_s: float,
         windows: Windows | None = None,
     ) -> None:
-        """Wrap a connected backend; ``Group.build`` and ``Group.alone`` call this."""
+        """Wrap a connected backend; ``GroupBuild`` and ``Group.alone`` call this."""
         self.generation = generation
         self.rank = rank
         """replica_rank in this generation."""
@@ -218,11 +93,12 @@ class Group:
         self.collective_s = collective_s
         self.windows = windows
         """Of all members; None unless each of them can read those of all others."""
-        self.broken: str | None = None
-        """Why this group is of no more use; None while it is whole."""
         self.quiesced = threading.Event()
-        """Set when nothing can write into its buffers any more: it is destroyed, or silent."""
-        self._ended = False
+        """Set when nothing can write into its buffers any more: it is destroyed, or silent.
+
+        Gloo may write into what operations of a broken group were given until then.
+        """
+        self._group_end = GroupEnd(generation)
         self._lock = threading.Lock()
         self._open: set[Ticket[Any]] = set()
         self._jobs: queue.SimpleQueue[tuple[Callable[[Comm], Any], Ticket[Any]] | None] = (
@@ -231,89 +107,18 @@ class Group:
         self._store = store
         self._posted: dict[str, int] = {}
         self._backend = backend
-        self._comm = Comm(self, backend)
+        self._comm = Comm(self._group_end, backend, rank=rank, size=size, collective_s=collective_s)
         self._thread: threading.Thread | None = None
         if backend is not None:
+            # Gloo pairs collectives by their order, so one thread issues all of them.
             self._thread = threading.Thread(
                 target=self._work, name=f"comm-g{generation}", daemon=True
             )
             self._thread.start()
 
     @staticmethod
-    def build(
-        *,
-        generation: int,
-        seats: Sequence[tuple[str, str]],
-        replica: str,
-        host: str,
-        server: StoreServer,
-        layout: Layout,
-        deadline_s: float = 30.0,
-        collective_s: float = 1800.0,
-        abort: Abort | None = None,
-        window_cache: WindowCache | None = None,
-        window_size: WindowSize | None = None,
-    ) -> Group:
-        """Connect to the other members; block until done, aborted, or the deadline.
-
-        For a background thread (also fine on the main thread: an abort returns at once).
-        All members must call it with the same arguments but ``replica``, ``server``, ``layout``.
-        Afterwards they have met, not exchanged anything.
-
-        Args:
-            generation: never used before.
-            seats: (replica, endpoint) in rank order; survivors first: rank 0 is the reference
-                for the layout.
-            replica: this one.
-            host: the replica whose store is the meeting point.
-            server: this worker's own; says on which address to listen.
-            layout: of this worker's model.
-            deadline_s: longest wait for the others.
-            collective_s: longest wait inside one collective before the group counts as broken.
-                Long, for it includes a slow member's computing: supervision notices a hang.
-            abort: set it to give up from another thread.
-            window_cache: where this worker keeps its window; without it no member uses windows.
-            window_size: what it needs in it.
-
-        Raises:
-            GroupBroken: it could not be built.
-            LayoutMismatch: this worker's layout differs from that of rank 0, who does not notice.
-        """
-        if len(seats) == 1:
-            return Group.alone(generation, window_cache=window_cache, window_size=window_size)
-        from pliant.engine.groups.build import BuildAttempt
-
-        attempt = BuildAttempt(
-            generation=generation,
-            endpoints=[endpoint for _, endpoint in seats],
-            rank=[name for name, _ in seats].index(replica),
-            meeting=dict(seats)[host],
-            address=server.address,
-            layout=layout,
-            deadline_s=deadline_s,
-            collective_s=collective_s,
-            abort=abort or Abort(),
-            window_cache=window_cache,
-            window_size=window_size,
-        )
-        return attempt.run()
-
-    @staticmethod
-    def alone(
-        generation: int,
-        *,
-        window_cache: WindowCache | None = None,
-        window_size: WindowSize | None = None,
-    ) -> Group:
-        """Return the group of a single member: no sockets, no threads.
-
-        It goes on using a window that is there: new memory would cost page faults.
-        """
-        own = (
-            None
-            if window_cache is None or window_size is None
-            else window_cache.existing(window_size)
-        )
+    def alone(generation: int, window: Window | None = None) -> Group:
+        """Return the group of a single member: no sockets, no threads."""
         return Group(
             generation=generation,
             rank=0,
@@ -321,8 +126,13 @@ class Group:
             backend=None,
             store=None,
             collective_s=1.0,
-            windows=None if own is None else Windows(generation, own, [None]),
+            windows=None if window is None else Windows(generation, window, [None]),
         )
+
+    @property
+    def broken(self) -> str | None:
+        """Why this group is of no more use; None while it is whole."""
+        return self._group_end.reason
 
     def submit(self, job: Callable[[Comm], T]) -> Ticket[T]:
         """Queue a job for the communication thread; takes microseconds.
@@ -332,8 +142,8 @@ class Group:
         """
         ticket: Ticket[T] = Ticket(self)
         with self._lock:
-            if self._ended or self.broken is not None:
-                ticket._resolve(None, self._error())  # noqa: SLF001
+            if self._group_end.ended:
+                ticket._resolve(None, self._group_end.error())  # noqa: SLF001
                 return ticket
             self._open.add(ticket)
             self._jobs.put((job, ticket))
@@ -411,13 +221,10 @@ class Group:
 
     def _end(self, reason: str | None, *, grace_s: float | None) -> None:
         with self._lock:
-            if reason is not None and self.broken is None:
-                self.broken = reason
-            if self._ended:
+            if not self._group_end.set(reason):
                 return
-            self._ended = True
             for ticket in self._open:
-                ticket._resolve(None, self._error())  # noqa: SLF001
+                ticket._resolve(None, self._group_end.error())  # noqa: SLF001
             self._open.clear()
         self._jobs.put(None)
         self._comm.wake()
@@ -428,10 +235,7 @@ class Group:
             return
         if reason is not None:
             backend.cut()
-        REAPER.destroy_later(_EndedGroup(backend, self._thread, self.quiesced), grace_s=grace_s)
-
-    def _error(self) -> GroupBroken:
-        return GroupBroken(self.generation, self.broken or "it is no longer in use")
+        REAPER.destroy_later(EndedGroup(backend, self._thread, self.quiesced), grace_s=grace_s)
 
     def _work(self) -> None:
         """Run on the communication thread until the group ends."""
@@ -445,7 +249,7 @@ class Group:
 
     def _work_one(self) -> bool:
         item = self._jobs.get()
-        if item is None or self._ended:
+        if item is None or self._group_end.ended:
             return False
         job, ticket = item
         value: Any = None
@@ -465,157 +269,3 @@ class Group:
             return True
         self.abandon(error.reason if isinstance(error, GroupBroken) else f"a job failed: {error}")
         return False
-
-
-class Comm:
-    """What a job sees of the group; used on the communication thread only."""
-
-    def __init__(self, group: Group, backend: Backend | None) -> None:
-        self._group = group
-        self._backend = backend
-        self._bell: queue.SimpleQueue[torch.futures.Future[Any] | None] = queue.SimpleQueue()
-
-    @property
-    def rank(self) -> int:
-        """replica_rank of this member."""
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        """Number of members."""
-        return self._group.size
-
-    @property
-    def backend(self) -> Backend:
-        """The device's operations; only where ``size`` > 1.
-
-        Raises:
-            GroupBroken: the group has ended.
-        """
-        self.check()
-        return cast("Backend", self._backend)
-
-    def check(self) -> None:
-        """Raise GroupBroken if the group has ended; long jobs call it now and then."""
-        if self._group._ended:  # noqa: SLF001
-            raise self._group._error()  # noqa: SLF001
-
-    def run(self, *works: Any) -> None:
-        """Wait until all of these collectives have completed.
-
-        Raises:
-            OperationFailed: one failed; breaks the group.
-            GroupBroken: the group was abandoned, or ``collective_s`` passed.
-        """
-        for work in works:
-            work.get_future().add_done_callback(self._bell.put)
-        deadline_at = time.monotonic() + self._group.collective_s
-        for _ in works:
-            future = self._listen(deadline_at)
-            self.check()
-            if future is not None:
-                self._examine(future)
-
-    def block(self, work: Any) -> None:
-        """Wait for a point-to-point operation; a cut of the connections ends it.
-
-        Raises:
-            OperationFailed: it failed; breaks the group.
-        """
-        self.backend.wait(work)
-        self.check()
-
-    def all_gather(self, row: torch.Tensor) -> torch.Tensor:
-        """Return every member's row; see ``Group.all_gather``."""
-        size, length = self.size, row.numel()
-        if size == 1:
-            return row.clone().view(1, length)
-        # Not gloo's all-gather: it passes the rows along a ring, W - 1 delays instead of one.
-        source = row.repeat(size)
-        rows = torch.empty_like(source)
-        splits = [length] * size
-        self.run(self.backend.all_to_all(rows, source, splits, splits))
-        return rows.view(size, length)
-
-    def meet(self) -> None:
-        """Return when all members have come to this call; the smallest collective there is.
-
-        What a member wrote before it, the others see after it.
-        """
-        here = torch.zeros(self.size, dtype=torch.uint8)
-        ones = [1] * self.size
-        self.run(self.backend.all_to_all(torch.empty_like(here), here, ones, ones))
-
-    def wake(self) -> None:
-        """Ring the bell, from any thread: the group has ended."""
-        self._bell.put(None)
-
-    def close(self) -> None:
-        """Let go of the backend, so that it can be destroyed."""
-        self._backend = None
-
-    def _listen(self, deadline_at: float) -> torch.futures.Future[Any] | None:
-        """Wait for the bell; look now and then whether it can still ring.
-
-        Gloo fails what waits for a peer whose connection ends, but not a send that it took up in
-        that very moment: that one would wait for the deadline.
-        """
-        lost_at: float | None = None
-        while (now := time.monotonic()) < deadline_at:
-            try:
-                return self._bell.get(timeout=min(_LOOK_S, deadline_at - now))
-            except queue.Empty:
-                if self._backend is None or not self._backend.has_lost_a_peer():
-                    continue
-            lost_at = now if lost_at is None else lost_at
-            if now - lost_at >= _LAST_WORDS_S:
-                raise self.broken("the connection of a member is closed")
-        raise self.broken(f"no answer within {self._group.collective_s:g} s")
-
-    def _examine(self, future: torch.futures.Future[Any]) -> None:
-        try:
-            future.value()
-        except RuntimeError as error:
-            raise OperationFailed(first_line(error)) from None
-
-    def broken(self, reason: str) -> GroupBroken:
-        """Return the error to raise: the reason of the group's end, else this one."""
-        return GroupBroken(self._group.generation, self._group.broken or reason)
-
-
-class _EndedGroup:
-    """A group without its owner, for the reaper."""
-
-    def __init__(
-        self, backend: Backend, thread: threading.Thread | None, quiesced: threading.Event
-    ) -> None:
-        self._backend = backend
-        self._thread = thread
-        self._quiesced = quiesced
-        self._destroyer: threading.Thread | None = None
-
-    def destroy(self) -> bool:
-        if self._thread is not None:
-            self._thread.join(0.1)
-            if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
-                return False
-        if self._destroyer is None:
-            self._destroyer = threading.Thread(
-                target=self._backend.destroy, name="destroy", daemon=True
-            )
-            self._destroyer.start()
-        self._destroyer.join(_DESTROY_S)
-        if self._destroyer.is_alive() and not self._backend.is_silent():
-            return False
-        self._quiesced.set()
-        return True
-
-
-def let_go(error: BaseException) -> None:
-    """Drop what the frames of an error hold: an operation would keep its connections open."""
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__context__
-    if isinstance(error, GroupBroken):  # one sentence says it all
-        error.__traceback__ = error.__context__ = None

@@ -17,6 +17,8 @@ import time
 from heapq import heappop, heappush
 from typing import Protocol
 
+from pliant.engine.groups.backend import Backend
+
 _AGAIN_S = 0.1
 """When to look again at a group whose communication thread still runs."""
 
@@ -24,7 +26,11 @@ GRACE_S = 2.0
 """How long a retired group keeps its connections; longer than a member is behind another."""
 
 
-class EndedGroup(Protocol):
+_DESTROY_S = 0.2
+"""Destroying a group takes 10 ms, or as long as an operation that gloo has lost may take."""
+
+
+class Destroyable(Protocol):
     """What is left of a group."""
 
     def destroy(self) -> bool:
@@ -32,8 +38,37 @@ class EndedGroup(Protocol):
         ...
 
 
-_Task = tuple[float, int, bool, EndedGroup]
+_Task = tuple[float, int, bool, Destroyable]
 """When (monotonic seconds), serial number, whether it was abandoned, what."""
+
+
+class EndedGroup:
+    """A group without its owner, for the reaper."""
+
+    def __init__(
+        self, backend: Backend, thread: threading.Thread | None, quiesced: threading.Event
+    ) -> None:
+        self._backend = backend
+        self._thread = thread
+        self._quiesced = quiesced
+        self._destroyer: threading.Thread | None = None
+
+    def destroy(self) -> bool:
+        """Destroy the backend once its thread has ended; see ``Destroyable``."""
+        if self._thread is not None:
+            self._thread.join(0.1)
+            if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
+                return False
+        if self._destroyer is None:
+            self._destroyer = threading.Thread(
+                target=self._backend.destroy, name="destroy", daemon=True
+            )
+            self._destroyer.start()
+        self._destroyer.join(_DESTROY_S)
+        if self._destroyer.is_alive() and not self._backend.is_silent():
+            return False
+        self._quiesced.set()
+        return True
 
 
 class GroupReaper:
@@ -47,7 +82,7 @@ class GroupReaper:
         self._retired = 0
         self._thread: threading.Thread | None = None
 
-    def destroy_later(self, ended: EndedGroup, *, grace_s: float | None = None) -> None:
+    def destroy_later(self, ended: Destroyable, *, grace_s: float | None = None) -> None:
         """Destroy ``ended`` in the background; returns at once.
 
         Args:

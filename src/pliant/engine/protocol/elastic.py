@@ -36,7 +36,8 @@ from pliant.core.values import (
 )
 from pliant.engine import probe
 from pliant.engine.evaluation import EvaluationTeam
-from pliant.engine.groups.group import Group, GroupBroken
+from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.group import Group
 from pliant.engine.identity import describe_layout
 from pliant.engine.protocol.alone import (
     KEPT_LOOK_S,

@@ -45,7 +45,10 @@ from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Member, Task
 from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, ReplicaId
 from pliant.engine import probe
-from pliant.engine.groups.group import Abort, Group, GroupBroken, StoreServer
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.groups.ending import Abort, GroupBroken
+from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.group import Group
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowCache, WindowSize
 from pliant.engine.worker.bootstrap import WorkerContext
@@ -339,7 +342,7 @@ class ProtocolRuntime:
         generation = order.generation
         try:
             probe.at("build", self.member.committed)
-            group = Group.build(
+            group = GroupBuild(
                 generation=generation,
                 seats=[(seat.replica, seat.endpoint) for seat in order.members],
                 replica=self.member.replica,
@@ -349,7 +352,7 @@ class ProtocolRuntime:
                 abort=abort,
                 window_cache=self._window_cache,
                 window_size=self._window_size_for(order),
-            )
+            ).run()
             probe.at("prepared", self.member.committed)
         except Exception as error:  # a thread boundary: silence would cost the others a deadline
             reason = error.reason if isinstance(error, GroupBroken) else str(error)

@@ -33,7 +33,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pliant.engine.groups.group import Comm, Group, Ticket
+from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pliant.engine.groups.group import Comm
+from pliant.engine.groups.comm import Comm
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 from pliant.engine.reduce.windows import Windows, WindowSize

@@ -36,7 +36,8 @@ import torch
 import xxhash
 
 from pliant.core.errors import PliantError
-from pliant.engine.groups.group import Comm, Group, Ticket
+from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.groups.reaper import REAPER
 from pliant.engine.reduce.buckets import dense_stride
 from pliant.engine.state import tagged_codec

@@ -1,0 +1,88 @@
+"""How a group ends: why, whether it has, and the errors that tell its users.
+
+Owns the reason of an end, given once from any thread.  Must not know what a group does.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+from pliant.core.errors import PliantError
+
+
+class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """The group of one generation is of no more use: a peer failed, or it was abandoned."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        super().__init__(f"group of generation {generation}: {reason}")
+        self.generation = generation
+        self.reason = reason
+
+
+class LayoutMismatch(PliantError):  # noqa: N818
+    """This worker's model differs from the members'; the text is one sentence for the user."""
+
+
+class Abort:
+    """A reason to give up, set once from any thread; wakes whoever waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self.reason: str | None = None
+
+    def set(self, reason: str) -> None:
+        """Give the reason; the first one counts."""
+        with self._lock:
+            if self.reason is not None:
+                return
+            self.reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the reason is set, on the thread that sets it."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+
+class GroupEnd:
+    """Whether a group has ended, and why; its owner sets it, under a lock of its own."""
+
+    __slots__ = ("ended", "generation", "reason")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.ended = False
+        self.reason: str | None = None
+        """Why it is of no more use; None while it is whole, and if it was retired."""
+
+    def set(self, reason: str | None) -> bool:
+        """End the group, broken if there is a reason; the first one counts.
+
+        Return whether it had not ended before.
+        """
+        if reason is not None and self.reason is None:
+            self.reason = reason
+        was_open, self.ended = not self.ended, True
+        return was_open
+
+    def error(self) -> GroupBroken:
+        """Return what whoever still uses the group is to get."""
+        return GroupBroken(self.generation, self.reason or "it is no longer in use")
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the frames of an error hold: an operation would keep its connections open."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__context__
+    if isinstance(error, GroupBroken):  # one sentence says it all
+        error.__traceback__ = error.__context__ = None
