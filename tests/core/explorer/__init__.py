@@ -1,7 +1,9 @@
 """A breadth-first explorer of the membership protocol.
 
-``process`` is a small model of one worker around the real ``core.membership.member``; ``world``
-puts several of them, their channels and collectives, and the real coordinator's core together;
-``search`` walks every state up to a bound and checks DESIGN 5.6 in each. ``python -m
-tests.core.explorer --help``.
+``world`` is a state of everything, ``process`` a small model of one worker in it, and ``universe``
+what stays the same.  The environment (``coordinator``, ``workers``, ``checkpoints``) takes steps
+around the real cores; ``generator`` lists which of them are possible next; ``checks`` holds the
+invariants of DESIGN 5.6.  ``search`` walks every state up to a bound.
+
+    python -m tests.core.explorer --help
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.core.explorer.coordinator import hear
 from tests.core.explorer.search import Report, explore, settle
-from tests.core.explorer.world import NO_FAULTS, Faults, Universe, World
+from tests.core.explorer.universe import Universe
+from tests.core.explorer.world import NO_FAULTS, Faults, World
 
 from pliant.core.commands import Command
 from pliant.core.events import Event, NodeJoined, PolicySet
@@ -105,7 +107,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
             for committed, lineage in case.storage
         ),
     )
-    world = universe.hear(world, NodeJoined(node=NODE, devices=case.devices))
+    world = hear(universe, world, NodeJoined(node=NODE, devices=case.devices))
     if case.members:
         world = settle(universe, world)
     wishes = tuple(universe.events.put(wish) for wish in case.wishes)

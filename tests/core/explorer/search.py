@@ -10,8 +10,14 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from typing import Any
 
-from tests.core.explorer.world import NO_FAULTS, Universe, Violation, World, brief, told
+from tests.core.explorer.coordinator import tick
+from tests.core.explorer.generator import actions
+from tests.core.explorer.universe import Universe
+from tests.core.explorer.world import NO_FAULTS, Violation, World
+
+from pliant.core.commands import Prepare, Reform, Switch
 
 MAX_TICKS = 80
 """Deadlines that may pass one after the other in a fair run before it counts as stuck."""
@@ -53,7 +59,7 @@ def explore(universe: Universe, start: World, *, max_states: int = 10**9) -> Rep
             for world in level:
                 here = world
                 end_fairly(universe, world, live)
-                for _, act in universe.actions(world):
+                for _, act in actions(universe, world):
                     after = universe.tidy(act())
                     if after in parents:
                         continue
@@ -106,9 +112,9 @@ def settle(universe: Universe, world: World) -> World:
 
 def _fair_step(universe: Universe, world: World) -> tuple[tuple[object, ...] | None, World]:
     """Do what comes first; time passes only when nothing else can happen."""
-    for label, act in universe.actions(world):
+    for label, act in actions(universe, world):
         return label, universe.tidy(act())
-    return None, universe.tidy(universe.tick(world))
+    return None, universe.tidy(tick(universe, world))
 
 
 def _story(
@@ -129,7 +135,7 @@ def _story(
 
 def _told(universe: Universe, world: World, after: World) -> list[str]:
     """Name the action between two worlds, and what the coordinator said."""
-    for label, act in universe.actions(world):
+    for label, act in actions(universe, world):
         universe.said.clear()
         if universe.tidy(act()) == after:
             return [f"  {told(label)}", *_said(universe)]
@@ -138,7 +144,7 @@ def _told(universe: Universe, world: World, after: World) -> list[str]:
 
 def _breaking_step(universe: Universe, last: World) -> list[str]:
     """Find the action that violates right after ``last``, else tell the fair run from there."""
-    for label, act in universe.actions(last):
+    for label, act in actions(universe, last):
         universe.said.clear()
         try:
             act()
@@ -149,7 +155,7 @@ def _breaking_step(universe: Universe, last: World) -> list[str]:
     while world.ended is None and len(lines) < 150:
         universe.said.clear()
         try:
-            following = next(universe.actions(world), None)
+            following = next(actions(universe, world), None)
             lines.append(f"    {told(following[0])}" if following else "    time passes")
             _, world = _fair_step(universe, world)
         except Violation as violation:
@@ -160,3 +166,27 @@ def _breaking_step(universe: Universe, last: World) -> list[str]:
 
 def _said(universe: Universe) -> list[str]:
     return [f"      -> {brief(command)}" for command in universe.said]
+
+
+def told(label: tuple[object, ...]) -> str:
+    """One action as a line."""
+    return " ".join(
+        brief(part) if hasattr(part, "__dataclass_fields__") else str(part) for part in label
+    )
+
+
+def brief(value: Any) -> str:
+    """One event or command on part of a line."""
+    name = type(value).__name__
+    if isinstance(value, Prepare | Switch | Reform):
+        restore = value.order.restore
+        held = f" restore {restore.checkpoint}/{restore.lineage}" if restore else ""
+        held += " hold" if value.order.hold else ""
+        return f"{name}({value.order.generation}: {' '.join(value.order.replicas)}{held})"
+    words = [
+        str(part if not isinstance(part, tuple) else " ".join(map(str, part)))
+        for slot in type(value).__dataclass_fields__
+        if slot not in ("layout", "endpoint", "identity", "has_state", "reason", "spare")
+        for part in [getattr(value, slot)]
+    ]
+    return f"{name}({' '.join(word for word in words if word)})"

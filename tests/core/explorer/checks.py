@@ -1,0 +1,170 @@
+"""What must never happen: the invariants of DESIGN 5.6, each checked where it would be broken.
+
+Every one raises ``Violation``.  Knows nothing of what can happen next.
+"""
+
+from __future__ import annotations
+
+from tests.core.explorer.universe import Universe, count_committed, history_of, holders_of, recorded
+from tests.core.explorer.world import Violation, World, find
+
+from pliant.core.commands import Prepare, Publish, Reform, Switch
+from pliant.core.errors import NoStateError
+from pliant.core.membership.member import Member
+from pliant.core.membership.resolve import Resolution
+from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
+
+
+def check_register(before: Register, after: Register) -> None:
+    """Numbers only grow, also over restarts."""
+    for name in ("incarnation", "number", "lineage", "named"):
+        if getattr(after, name) < getattr(before, name):
+            raise Violation(f"the register's {name} went back: {before}, {after}")
+    if before.newest is None:
+        return
+    if after.newest is None and after.lineage == before.lineage:
+        raise Violation(f"the register forgot its newest generation: {before}")
+    if after.newest is not None and after.newest.generation < before.newest.generation:
+        raise Violation(f"the register's newest generation went back: {before}, {after}")
+    if before.restore is not None and after.restore is None:
+        raise Violation(f"the register forgot its restore: {before}")
+
+
+def check_start(universe: Universe, world: World, name: ReplicaId) -> None:
+    if name in world.used:
+        raise Violation(f"the name {name} was given twice")
+    running = sum(process.alive for process in world.processes)
+    if running >= universe.devices:
+        raise Violation(f"{name} started while all {universe.devices} devices run a process")
+
+
+def check_end(universe: Universe, world: World, code: int) -> None:
+    """A job ends well when all is trained, and for want of state only when there is none."""
+    count, holders = count_committed(universe, world), holders_of(universe, world)
+    if code == 0 and count < universe.steps and not universe.may_stop:
+        raise Violation(f"the job ends well after {count} steps")
+    if code == 4 and holders and not world.late:
+        raise Violation(f"the job ends for want of state, which {holders} hold")
+    whole = [found.name for found in world.storage if found.name not in world.damaged]
+    if code == 4 and whole:
+        raise Violation(f"the job ends for want of state, which is in {whole}")
+    if code not in (0, 4) and not (code == 3 and universe.may_stop):
+        raise Violation(f"the job ends with code {code}")
+
+
+def check_publish(universe: Universe, world: World, command: Publish) -> None:
+    lineage = recorded(universe, world).lineage
+    if not command.checkpoint.endswith(f"/{lineage}"):
+        raise Violation(f"{command.checkpoint} is published in lineage {lineage}")
+
+
+def check_order(
+    universe: Universe, world: World, command: Prepare | Switch | Reform, order: Order
+) -> None:
+    register = recorded(universe, world)
+    newest = register.newest.generation if register.newest else 0
+    if order.restore is not None and order.restore != register.restore:
+        raise Violation(f"{order.restore} is used before it is in the register")
+    if (order.restore is None) != (order.origin is None or register.restore is None):
+        raise Violation(f"generation {order.generation} has an origin without its restore")
+    if order.generation > register.number:
+        raise Violation(f"generation {order.generation} is used before it is in the register")
+    if isinstance(command, Reform) and world.left_behind & set(order.replicas):
+        raise Violation(f"Reform {order.generation} contains a leaver")
+    if not isinstance(command, Prepare) and order.generation != newest:
+        raise Violation(f"{type(command).__name__} {order.generation} is not in the register")
+    size = len(order.members)
+    if size > min(universe.max_replicas, universe.num_slots, universe.devices):
+        raise Violation(f"generation {order.generation} has {size} members")
+    if size < universe.min_replicas and not order.hold:
+        raise Violation(f"generation {order.generation} trains with {size} members")
+    if order.host not in order.replicas:
+        raise Violation(f"generation {order.generation} is hosted by {order.host}")
+
+
+def check_expected(universe: Universe, world: World, name: ReplicaId, verb: str) -> None:
+    process = find(world, name)
+    if process is None or not process.alive or process.hung or world.late:
+        return
+    mine = universe.members[process.member]
+    if mine.has_state and mine.lineage < recorded(universe, world).lineage:
+        return
+    is_over = count_committed(universe, world) >= universe.steps or process.stop_seen
+    if name not in world.expected and not is_over:
+        raise Violation(f"the healthy replica {name} is {verb}")
+
+
+def check_holder(universe: Universe, world: World, name: ReplicaId) -> None:
+    """Nobody is told to exit who alone has what was committed."""
+    process = find(world, name)
+    mine = universe.members[process.member] if process is not None else None
+    if mine is None or not mine.has_state or count_committed(universe, world) >= universe.steps:
+        return
+    if mine.lineage < recorded(universe, world).lineage:
+        return
+    if any(other.stop_seen for other in world.processes):
+        return
+    # A holder whose death nobody could know of yet counts.
+    known = [p for p in world.processes if p.name != name and (p.alive or p.exit is not None)]
+    others = [universe.members[p.member] for p in known]
+    if not any(other.has_state and other.committed >= mine.committed for other in others):
+        raise Violation(f"{name} is told to exit and is the only holder of its state")
+
+
+def record_commit(universe: Universe, world: World, mine: Member) -> World:
+    """Note who made the step just committed; a second maker is a second result."""
+    step, maker = mine.committed - 1, int(mine.made_by)
+    past = history_of(universe, world, mine.lineage)
+    if past.start <= step < past.end:
+        if past.makers[step - past.start] != maker:
+            raise Violation(
+                f"{mine.replica} commits step {step} made by {maker}; "
+                f"it was committed as made by {past.makers[step - past.start]}"
+            )
+        return world
+    if step != past.end:
+        raise Violation(f"{mine.replica} commits step {step} after {past.end} steps")
+    others = tuple(h for h in world.history if h.lineage != mine.lineage)
+    longer = past._replace(makers=(*past.makers, maker))
+    return world._replace(history=tuple(sorted((*others, longer))))
+
+
+def check_restored(world: World, checkpoint: str) -> None:
+    there = {found.name for found in world.storage}
+    if checkpoint == NO_CHECKPOINT and there:
+        raise Violation(f"the run begins again at step 0, though {min(there)} was published")
+    if checkpoint != NO_CHECKPOINT and checkpoint not in there:
+        raise Violation(f"{checkpoint} is restored and was never published")
+
+
+def check_survivor(mine: Member, resolution: Resolution) -> None:
+    if (mine.committed, mine.made_by) != (resolution.committed, resolution.made_by):
+        raise Violation(f"{mine.replica} survives with {mine.committed} made by {mine.made_by}")
+
+
+def check_without_state(universe: Universe, world: World, order: Order, why: NoStateError) -> None:
+    holders = holders_of(universe, world)
+    if holders:
+        raise Violation(f"{order.generation}: {why}; {holders} hold it") from why
+
+
+def check_entered(universe: Universe, world: World, mine: Member) -> None:
+    """Who enters a generation has what its lineage committed, and no other result of it."""
+    past, name = history_of(universe, world, mine.lineage), mine.replica
+    if mine.committed > past.start:
+        if past.makers[mine.committed - 1 - past.start] != mine.made_by:
+            raise Violation(f"{name} enters with a step {mine.committed - 1} of {mine.made_by}")
+    elif mine.committed < past.start:
+        raise Violation(f"{name} enters lineage {mine.lineage} with {mine.committed} steps")
+
+
+def check_counts(universe: Universe, world: World, entered: Member) -> None:
+    """Members of a generation are never more than one step apart."""
+    counts = [entered.committed]
+    for process in world.processes:
+        mine = universe.members[process.member]
+        is_same = (mine.current, mine.lineage) == (entered.current, entered.lineage)
+        if process.alive and mine.has_state and is_same:
+            counts.append(mine.committed)
+    if max(counts) - min(counts) > 1:
+        raise Violation(f"members of {entered.current} have committed {sorted(counts)} steps")

@@ -1,0 +1,380 @@
+"""What can happen next, in any state of the world: the generator of the search.
+
+Owns which steps are possible, their names, and which may as well happen at once.  What a step does
+is the environment's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tests.core.explorer.checkpoints import ask_to_publish, damage, load
+from tests.core.explorer.coordinator import (
+    bring_agent,
+    crash,
+    decide_and_write,
+    delivered,
+    hear,
+    take_over,
+    tick,
+)
+from tests.core.explorer.process import Post, Process
+from tests.core.explorer.universe import Universe
+from tests.core.explorer.workers import (
+    built,
+    commit,
+    cross,
+    die,
+    end_null_round,
+    enter,
+    fail,
+    finish,
+    next_call,
+    not_built,
+    obey,
+    receive,
+    report_spare,
+    resolve_headers,
+    vote,
+)
+from tests.core.explorer.world import (
+    World,
+    all_posted,
+    change,
+    detail_of,
+    find,
+    has_posted,
+    has_sent,
+    peer_is_gone,
+    place_of,
+    posted,
+    posted_null,
+)
+
+from pliant.core.commands import EndJob, EndReplica, StartReplica
+from pliant.core.events import DrainRequested, Event, Exited, ExitKind
+from pliant.core.membership import member as protocol
+from pliant.core.membership.member import Member
+from pliant.core.values import Order
+
+Action = tuple[tuple[object, ...], Callable[[], World]]
+"""What happens, as words and values for ``told``, and what computes the world after it."""
+
+INTERRUPTIBLE = frozenset(
+    {"spare", "computing", "voted", "header", "transfer", "loading", "held", "broken", "finished"}
+)
+"""Phases in which a Reform that is built is entered."""
+PARTING = frozenset({"leaver", "finished", "broken", "spare"})
+"""Phases in which a replica that was released exits."""
+
+
+def actions(universe: Universe, world: World) -> Iterator[Action]:
+    """Yield what can happen next, with its name; the fair scheduler takes the first."""
+    if world.ended is not None:
+        return
+    if universe.is_eager and (action := eager(universe, world)) is not None:
+        yield action
+        return
+    for process in world.processes:
+        yield from messages(universe, world, process)
+    able = [process for process in world.processes if process.alive and not process.hung]
+    for process in able:
+        yield from work(universe, world, process)
+    for process in able:
+        if process.phase == "computing" and universe.members[process.member].reform is None:
+            yield next_step(universe, world, process, universe.members[process.member])
+    yield from checkpointing(universe, world, able)
+    if world.old >= 0:
+        yield (
+            ("the agent comes to the new coordinator",),
+            partial(bring_agent, universe, world._replace(old=-1)),
+        )
+    if world.unsent:
+        yield from arriving(universe, world)
+    if world.wishes:
+        event = universe.events[world.wishes[0]]
+        rest = world._replace(wishes=world.wishes[1:])
+        if isinstance(event, DrainRequested):
+            rest = rest._replace(expected=rest.expected | {event.replica})
+        yield ("someone asks:", event), partial(hear, universe, rest, event)
+    if any(world.faults):
+        yield from go_wrong(universe, world)
+
+
+def eager(universe: Universe, world: World) -> Action | None:
+    """Return an action that may as well happen now: waiting changes nothing for others.
+
+    What it tells the coordinator may still arrive at any time, and what a dead replica had
+    sent is stale once its exit is known.
+    """
+    for process in world.processes:
+        is_known_dead = not process.alive and process.exit is None
+        if (universe.is_prompt or is_known_dead) and (process.outbox or process.exit is not None):
+            return next(messages(universe, world, process))
+        if process.alive and not process.hung:
+            if is_behind(process, universe.members[process.member]):
+                return next(work(universe, world, process))
+            if process.phase == "starting":
+                return (process.name, "is spare"), partial(report_spare, universe, world, process)
+            if process.released and process.phase in PARTING:
+                return next(work(universe, world, process))
+            mine = universe.members[process.member]
+            order = protocol.entering(mine)
+            if order is not None and not mine.built:
+                for action in building(universe, world, process, mine):
+                    return action
+    return None
+
+
+def messages(universe: Universe, world: World, process: Process) -> Iterator[Action]:
+    name = process.name
+    if process.outbox:
+        event = universe.events[process.outbox[0]]
+        rest = change(world, name, outbox=process.outbox[1:])
+        yield ("coordinator hears", event), partial(hear, universe, rest, event)
+    if process.exit is not None:
+        event = Exited(replica=name, kind=process.exit, detail=detail_of(process))
+        rest = change(world, name, exit=None)
+        yield ("coordinator hears", event), partial(hear, universe, rest, event)
+    if process.doomed and process.alive:
+        yield ("the agent ends", name), partial(die, universe, world, process, ExitKind.SIGNAL)
+    if process.inbox and process.alive and not process.hung:
+        command, incarnation = universe.commands[process.inbox[0]]
+        yield (
+            (name, "gets", command),
+            partial(obey, universe, world, process, command, incarnation),
+        )
+
+
+def work(universe: Universe, world: World, process: Process) -> Iterator[Action]:
+    """Yield what this worker's threads can do now."""
+    name, mine = process.name, universe.members[process.member]
+    yield from building(universe, world, process, mine)
+    if process.phase == "starting":
+        yield (name, "is spare"), partial(report_spare, universe, world, process)
+    elif process.released and process.phase in PARTING:
+        kind = ExitKind.FINISHED if process.phase == "finished" else ExitKind.LEFT
+        yield (name, "exits"), partial(die, universe, world, process, kind)
+    elif is_behind(process, mine):
+        yield (name, "passes through a call"), partial(next_call, universe, world, process)
+    elif may_enter(process, mine):
+        order = protocol.entering(mine)
+        assert order is not None
+        label = (name, "enters", order.generation)
+        yield label, partial(enter, universe, world, process, mine, order)
+    elif mine.reform is not None and process.phase not in ("header", "transfer", "loading"):
+        return
+    elif is_left_out(universe, process, mine):
+        yield (name, "is left out"), partial(change, world, name, phase="starting")
+    elif process.phase == "held" and not posted_null(process, mine):
+        if number := protocol.ready_number(mine):
+            post: Post = (mine.current, "null", process.round, number)
+            yield (name, "is ready, held"), partial(posted, world, process, post)
+    elif process.phase in ("voted", "header", "transfer", "held"):
+        yield from collective(universe, world, process, mine)
+
+
+def is_left_out(universe: Universe, process: Process, mine: Member) -> bool:
+    """Whether a joiner is in a collective that a Reform without it has ended."""
+    if process.phase not in ("header", "transfer", "loading"):
+        return False
+    if mine.has_state or mine.reform is not None:
+        return False
+    return protocol.is_sealed(mine, universe.orders[process.going].generation)
+
+
+def is_behind(process: Process, mine: Member) -> bool:
+    """Whether a joiner is to pass through the ``steps()`` call in which it waits."""
+    waits = process.phase in ("spare", "broken") and not mine.has_state
+    return waits and process.fall_through > mine.calls
+
+
+def building(universe: Universe, world: World, process: Process, mine: Member) -> Iterator[Action]:
+    """The builder thread: groups come up once every member has begun."""
+    order = protocol.entering(mine)
+    if order is None or mine.built or process.name not in order.replicas:
+        return
+    generation = order.generation
+    if not has_posted(process, generation, "build", 0) or generation in process.abandoned:
+        return
+    if all_posted(world, order, "build", 0) is not None:
+        label = (process.name, "has built", generation)
+        yield label, partial(built, universe, world, process, generation)
+    if peer_is_gone(world, process, order):
+        label = (process.name, "cannot build", generation)
+        yield label, partial(not_built, universe, world, process, generation)
+
+
+def may_enter(process: Process, mine: Member) -> bool:
+    if not mine.built or process.phase not in INTERRUPTIBLE:
+        return False
+    if mine.reform is not None:
+        return not has_posted(process, mine.reform.generation, "header", 0)
+    # A joiner is in no generation, so it has no boundary to wait for.
+    return process.phase == "spare" and mine.ordered is not None
+
+
+def next_step(universe: Universe, world: World, process: Process, mine: Member) -> Action:
+    """Tail, boundary, and the next step up to its vote."""
+    name = process.name
+    if process.boundary:
+        return (name, "crosses to", process.boundary), partial(
+            cross, universe, world, process, mine
+        )
+    if mine.calls < sum(end <= mine.committed for end in universe.call_ends):
+        return (name, "comes to its next call"), partial(next_call, universe, world, process)
+    if mine.committed >= universe.steps or process.stop_seen:
+        return (name, "finishes"), partial(finish, universe, world, process, mine)
+    number = protocol.ready_number(mine)
+    label = (name, "votes for", mine.committed, "in", mine.current, "ready for", number)
+    return label, partial(vote, universe, world, process, mine, number)
+
+
+def collective(
+    universe: Universe, world: World, process: Process, mine: Member
+) -> Iterator[Action]:
+    """The collective it waits in completes here, or fails here; maybe either can happen."""
+    order = universe.orders[place_of(process)]
+    if protocol.is_sealed(mine, order.generation):
+        return
+    name, generation = process.name, order.generation
+    completed = completion(universe, world, process, mine, order)
+    if completed is not None:
+        label = (name, "completes", process.phase, mine.committed, "in", generation)
+        yield label, completed
+    if peer_is_gone(world, process, order):
+        label = (name, "fails", process.phase, mine.committed, "in", generation)
+        yield label, partial(fail, universe, world, process)
+
+
+def completion(
+    universe: Universe, world: World, process: Process, mine: Member, order: Order
+) -> Callable[[], World] | None:
+    """Return what completing its collective does, if all have posted."""
+    if process.phase == "transfer":
+        resolution = universe.resolutions[process.resolution]
+        senders = [order.replicas[rank] for rank in resolution.survivors]
+        if all(has_sent(world, sender, order.generation) for sender in senders):
+            return partial(receive, universe, world, process, resolution)
+        return None
+    kind, number = {
+        "voted": ("metadata", mine.committed),
+        "held": ("null", process.round),
+        "header": ("header", 0),
+    }[process.phase]
+    values = all_posted(world, order, kind, number)
+    if values is None:
+        return None
+    if process.phase == "voted":
+        return partial(commit, universe, world, process, mine, values)
+    if process.phase == "held":
+        return partial(end_null_round, universe, world, process, mine, values)
+    return partial(resolve_headers, universe, world, process, order, values)
+
+
+def checkpointing(universe: Universe, world: World, able: list[Process]) -> Iterator[Action]:
+    for process in able:
+        mine = universe.members[process.member]
+        if process.phase == "loading" and not protocol.is_sealed(
+            mine, universe.orders[process.going].generation
+        ):
+            label = (process.name, "loads in", universe.orders[process.going].generation)
+            yield label, partial(load, universe, world, process)
+            if world.faults.damages:
+                yield (process.name, "finds it damaged"), partial(damage, universe, world, process)
+        if world.saves and process.phase == "computing" and all_have(universe, world, process):
+            spent = world._replace(saves=world.saves - 1)
+            yield (
+                (process.name, "has saved", mine.committed),
+                partial(ask_to_publish, universe, spent, process, mine),
+            )
+
+
+def all_have(universe: Universe, world: World, process: Process) -> bool:
+    """Whether it leads its generation, and all members have committed what it has."""
+    mine = universe.members[process.member]
+    order = universe.orders[process.home]
+    if order.replicas[0] != process.name or process.saving or not mine.committed:
+        return False
+    peers = [find(world, name) for name in order.replicas]
+    counts = [universe.members[p.member].committed for p in peers if p is not None and p.alive]
+    return len(counts) == len(order.replicas) and min(counts) >= mine.committed
+
+
+def arriving(universe: Universe, world: World) -> Iterator[Action]:
+    """The last orders of a dead coordinator arrive: they were recorded, so they may."""
+    command, incarnation = universe.commands[world.unsent[0]]
+    rest = world._replace(unsent=world.unsent[1:])
+    assert not isinstance(command, StartReplica | EndReplica | EndJob)
+    for name in command.to:
+        rest = delivered(rest, name, universe.commands.put((command, incarnation)))
+    yield ("late:", command), lambda: rest
+
+
+def go_wrong(universe: Universe, world: World) -> Iterator[Action]:
+    faults = world.faults
+    for process in world.processes:
+        name = process.name
+        if not process.alive or process.hung:
+            continue
+        if faults.kills:
+            spent = world._replace(faults=faults._replace(kills=faults.kills - 1))
+            yield (name, "is killed"), partial(die, universe, spent, process, ExitKind.SIGNAL)
+        if faults.hangs:
+            spent = world._replace(
+                faults=faults._replace(hangs=faults.hangs - 1), expected=world.expected | {name}
+            )
+            yield (name, "hangs"), partial(change, spent, name, hung=True)
+        if faults.breaks and process.phase in ("voted", "header", "transfer"):
+            spent = world._replace(faults=faults._replace(breaks=faults.breaks - 1))
+            yield (
+                (name, "'s collective fails, nobody died"),
+                partial(fail, universe, spent, process),
+            )
+        if faults.repeats:
+            spent = world._replace(faults=faults._replace(repeats=faults.repeats - 1))
+            for box in ("inbox", "outbox"):
+                if sent := getattr(process, box):
+                    twice = {box: (sent[0], *sent)}
+                    yield (name, box, "repeats"), partial(change, spent, name, **twice)
+    yield from lose_coordinator(universe, world)
+    if faults.ticks:
+        spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
+        yield ("a deadline passes",), partial(tick, universe, spent)
+
+
+def lose_coordinator(universe: Universe, world: World) -> Iterator[Action]:
+    faults = world.faults
+    if world.old >= 0:
+        return
+    if faults.restarts:
+        spent = world._replace(faults=faults._replace(restarts=faults.restarts - 1))
+        yield ("the coordinator dies; another takes over",), partial(take_over, universe, spent)
+    if faults.overlaps:
+        spent = world._replace(faults=faults._replace(overlaps=faults.overlaps - 1))
+        label = ("another coordinator takes over; the old one lives",)
+        yield label, partial(take_over, universe, spent, is_old_alive=True)
+    if faults.crashes:
+        spent = world._replace(faults=faults._replace(crashes=faults.crashes - 1))
+        for process in world.processes:
+            if heard := next_heard(universe, spent, process):
+                yield from crashing(universe, *heard)
+
+
+def next_heard(universe: Universe, world: World, process: Process) -> tuple[World, Event] | None:
+    if process.outbox:
+        rest = change(world, process.name, outbox=process.outbox[1:])
+        return rest, universe.events[process.outbox[0]]
+    if process.exit is not None:
+        event = Exited(replica=process.name, kind=process.exit, detail=detail_of(process))
+        return change(world, process.name, exit=None), event
+    return None
+
+
+def crashing(universe: Universe, world: World, event: Event) -> Iterator[Action]:
+    """Die after writing the register and sending the first so many commands."""
+    written, commands = decide_and_write(universe, world, event)
+    for count in range(len(commands)):
+        label = ("coordinator hears", event, "and dies after", count, "commands")
+        yield label, partial(crash, universe, written, commands, count)
