@@ -62,8 +62,10 @@ def main() -> None:
     said["denied"] = as_nobody(storage, root)
     mount("-o", "remount,ro", str(root))
     said["read_only"] = save(storage, 400, kilobytes=100)
-    newest = catalogue.newest(storage).found
-    said["newest"] = newest.name if newest else ""
+    sound = (
+        n.name for n in catalogue.listed(storage) if catalogue.verify(storage, n.name).is_sound
+    )
+    said["newest"] = next(sound, "")
     print(json.dumps(said))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.checkpoint import broken_disk
+from tests.checkpoint.reading import newest as newest_of
 from tests.checkpoint.states import contents, save
 
-from pliant.checkpoint import catalogue
 from pliant.checkpoint.failures import StorageError, Trouble
 from pliant.checkpoint.store.directory import LocalStorage
 
@@ -66,7 +66,7 @@ def test_a_file_that_may_not_grow_is_a_full_storage(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     assert caught.value.kind is Trouble.FULL
-    newest = catalogue.newest(storage).found
+    newest = newest_of(storage).found
     assert newest is not None
     assert newest.committed == 500
 

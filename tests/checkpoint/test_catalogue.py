@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.checkpoint.reading import Newest
+from tests.checkpoint.reading import newest as newest_of
 from tests.checkpoint.states import contents, differing, plain_save, save
 
 from pliant.checkpoint import catalogue
@@ -62,7 +64,7 @@ def test_a_flipped_byte_anywhere_is_found_and_its_tensor_named(
         with pytest.raises(DamagedError, match=named.replace(".", r"\.")):
             load(open_checkpoint(root, manifest.name))
     assert file in verdict.damage[0]
-    assert catalogue.newest(root).found is None
+    assert newest_of(root).found is None
 
 
 def test_a_file_that_is_gone_names_what_it_held(root: LocalStorage, tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_a_file_that_is_gone_names_what_it_held(root: LocalStorage, tmp_path: Pa
     assert verdict.damage[0].startswith(f"{tmp_path}/{name}/__1_3.distcp is missing, and with it ")
     (one,) = catalogue.listed(root)
     assert one.damage == f"{tmp_path}/{name}/__1_3.distcp is missing"
-    assert catalogue.newest(root, deep=False).found is None
+    assert newest_of(root, deep=False).found is None
 
 
 def test_a_short_file_is_found_without_reading_it(root: LocalStorage, tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_the_newest_that_verifies_is_found_and_the_others_are_told(
     flip(tmp_path / "step-00000700-l2" / "__0_3.distcp", 3000)
     (tmp_path / "step-00000600-l2" / "__1_3.distcp").unlink()
 
-    newest = catalogue.newest(root)
+    newest = newest_of(root)
 
     assert newest.found is not None
     assert newest.found.name == "step-00000500-l2"
@@ -131,7 +133,7 @@ def test_the_newest_that_verifies_is_found_and_the_others_are_told(
 
 
 def test_an_empty_root_has_no_newest(root: LocalStorage) -> None:
-    assert catalogue.newest(root) == catalogue.Newest(found=None, skipped=())
+    assert newest_of(root) == Newest(found=None, skipped=())
 
 
 def test_prune_keeps_the_newest_and_the_milestones(root: LocalStorage) -> None:
@@ -162,7 +164,7 @@ def test_prune_never_removes_the_newest_that_verifies(root: LocalStorage, tmp_pa
     removed = catalogue.prune(root, keep=2)
 
     assert removed == ["step-00000100-l1"]
-    newest = catalogue.newest(root).found
+    newest = newest_of(root).found
     assert newest is not None
     assert newest.committed == 200
 

@@ -10,12 +10,12 @@ from safetensors.torch import load_file, load_model
 from tests.checkpoint.states import contents, plain_save, save
 from torch import nn
 
-from pliant.checkpoint.bench import bench
 from pliant.checkpoint.compare import diff
 from pliant.checkpoint.dcp.read import open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents
 from pliant.checkpoint.export import export
 from pliant.checkpoint.failures import DamagedError
+from pliant.checkpoint.storage_speed import measure_storage
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.core.errors import ConfigError
 
@@ -171,7 +171,7 @@ def test_a_type_that_safetensors_lacks_is_named(root: LocalStorage, tmp_path: Pa
 
 
 def test_a_bench_measures_and_leaves_nothing(root: LocalStorage, tmp_path: Path) -> None:
-    found = bench(str(tmp_path), num_writers=2, num_bytes=3_000_000, num_rounds=2)
+    found = measure_storage(str(tmp_path), num_writers=2, num_bytes=3_000_000, num_rounds=2)
 
     assert (found.num_bytes, len(found.save_s), len(found.restore_s)) == (3_000_000, 2, 2)
     assert set(found.summary()) == {
@@ -179,4 +179,4 @@ def test_a_bench_measures_and_leaves_nothing(root: LocalStorage, tmp_path: Path)
     }  # fmt: skip
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="writers=0 must be at least 1"):
-        bench(str(tmp_path), num_writers=0)
+        measure_storage(str(tmp_path), num_writers=0)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from tests.checkpoint import plain_torch
+from tests.checkpoint.reading import nested
 from tests.checkpoint.states import plain_save, same, save
 
 from pliant.checkpoint import catalogue
-from pliant.checkpoint.dcp.read import load, nested, open_checkpoint
+from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import Contents
 from pliant.checkpoint.failures import UntrustedError
 from pliant.checkpoint.store.directory import LocalStorage

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from pliant.checkpoint.catalogue import listed
-from pliant.checkpoint.job_lease import Tenure
+from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.publisher import Publisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.writer import Identity, Writer, WriterRules
+from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.values import Generation, Lineage
 from pliant.engine.state.durable import Snapshot
@@ -25,7 +26,7 @@ LIMIT_S = 20.0
 
 @dataclass
 class Told:
-    """An office that allows everything and remembers what it was told."""
+    """A channel that allows everything and remembers what it was told."""
 
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Told:
         self.notes.append(text)
 
 
-class Bewildered(Tenure):
+class Bewildered(JobLease):
     """Fails as no storage says that it may."""
 
     @property
@@ -59,17 +60,20 @@ class Bewildered(Tenure):
 
 
 @contextmanager
-def writer(path: Path, office: Told, tenure: type[Tenure] = Tenure) -> Iterator[Writer]:
+def writer(path: Path, channel: Told, kind: type[JobLease] = JobLease) -> Iterator[Writer]:
     storage = LocalStorage(str(path))
-    made = Writer(
-        storage,
-        rules=WriterRules(
-            interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
-        ),
-        identity=Identity(job="gpt", values={}),
-        office=office,
-        tenure=tenure(storage, "gpt", pid=os.getpid()),
+    options = SaveOptions(
+        interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
     )
+    lease = kind(storage, "gpt", pid=os.getpid())
+    publisher = Publisher(
+        storage,
+        options=options,
+        identity=RunIdentity(job="gpt", values={}),
+        channel=channel,
+        lease=lease,
+    )
+    made = Writer(publisher, options=options, channel=channel, lease=lease)
     try:
         yield made
     finally:
@@ -116,25 +120,25 @@ def test_who_comes_to_lead_saves_unless_it_knows_that_the_last_was_published(
 
 
 def test_a_mistake_outside_of_a_save_does_not_end_all_saving(tmp_path: Path) -> None:
-    office = Told()
-    with writer(tmp_path, office, Bewildered) as made:
+    channel = Told()
+    with writer(tmp_path, channel, Bewildered) as made:
         threading.Event().wait(0.1)
         made.begin(snapshot(500, rank=0, size=1), is_needed=True)
         assert settled(made)
 
     assert [one.damage for one in listed(LocalStorage(str(tmp_path)))] == [None]
-    assert "the lease could not be seen to: KeyError" in office.notes[0]
+    assert "the lease could not be seen to: KeyError" in channel.notes[0]
 
 
 def test_the_next_save_has_all_shares_though_one_was_still_waiting_to_try_the_last(
     tmp_path: Path,
 ) -> None:
-    place, office = tmp_path / "kept", Told()
+    place, channel = tmp_path / "kept", Told()
     place.touch()  # a file where the directory is to be
-    with writer(place, office) as leader, writer(place, office) as follower:
+    with writer(place, channel) as leader, writer(place, channel) as follower:
         for rank, made in enumerate((leader, follower)):
             made.begin(snapshot(500, rank=rank, size=2), is_needed=False)
-        assert comes_true(lambda: len(office.failures) == 2)
+        assert comes_true(lambda: len(channel.failures) == 2)
         place.unlink()
 
         for rank, made in enumerate((leader, follower)):

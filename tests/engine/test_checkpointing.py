@@ -143,7 +143,7 @@ def test_a_run_with_another_seed_does_not_go_on_from_there(tmp_path: Path) -> No
 def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys
-from pliant.checkpoint.lease import acquire
+from pliant.checkpoint.lease.holder import acquire
 from pliant.checkpoint.store.open import open_storage
 acquire(open_storage(sys.argv[1]), "first")
 print("held", flush=True)

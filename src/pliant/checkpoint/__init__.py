@@ -1,11 +1,11 @@
 """Durable state: checkpoints in PyTorch's distributed format, on a directory or an object store.
 
-storage > local, objects       where bytes are kept
-layout, manifest               names, the division into shares, what a checkpoint consists of
-archives, pickles, index       PyTorch's format, without running what it says
-shares                         writing together: write_share, present, publish, discard
-read                           open_checkpoint, load, nested
-catalogue                      listed, newest, verify, prune, sweep, copy_to
-lease > lease_rules            one job per root: acquire, beat, still_held, release
-compare, export, bench         for people
+checkpoint                     what a script says, and a session's way to the parts below
+writer > publisher, snapshot   when there is a save, and how one is brought to storage
+store/                         where bytes are kept: base, directory, objects, open
+dcp/                           PyTorch's format: layout, manifest, archives, pickles, index
+  shares, read                 writing together; open_checkpoint, load
+catalogue                      listed, verify, prune, sweep, copy_to
+lease/                         one job per root: rules, lease_file, holder, job_lease
+compare, export, starting_weights, storage_speed   for people
 """

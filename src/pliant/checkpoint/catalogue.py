@@ -1,6 +1,6 @@
 """Catalogue: what is in a checkpoint root, what of it is sound, and what may go.
 
-Owns listing, verifying, choosing the newest, pruning, sweeping and copying.  Must not know what the
+Owns listing, verifying, pruning, sweeping and copying.  Must not know what the
 items mean, nor decide when any of this happens.
 
 Only the holder of the root's lease may prune or sweep.
@@ -28,7 +28,7 @@ _COPY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class CheckpointSummary:
     """One published checkpoint, as far as its manifest and a listing tell."""
 
     name: str
@@ -43,7 +43,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointVerdict:
+class Verification:
     """What a full reading of a checkpoint found."""
 
     name: str
@@ -58,44 +58,16 @@ class CheckpointVerdict:
         return not self.damage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
-    """The answer to "where can this job go on?"."""
-
-    found: Listed | None
-    skipped: tuple[str, ...]
-    """One sentence for each newer one that is damaged."""
-
-
-def listed(storage: Storage) -> list[Listed]:
+def listed(storage: Storage) -> list[CheckpointSummary]:
     """Return every published checkpoint, newest first: the highest (lineage, committed).
 
     Reads manifests and listings only.  One that has a manifest and is visibly damaged is in it, and
     says so.
     """
-    return [found for name in _names(storage) if (found := _look(storage, name)) is not None]
+    return [found for name in _names(storage) if (found := _summary(storage, name)) is not None]
 
 
-def newest(storage: Storage, *, deep: bool = True) -> Newest:
-    """Return the newest checkpoint that verifies, and why newer ones do not.
-
-    Args:
-        storage: the checkpoint root.
-        deep: read every byte; otherwise manifest and sizes have to do.
-    """
-    skipped: list[str] = []
-    for one in listed(storage):
-        damage = one.damage
-        if damage is None and deep:
-            verdict = verify(storage, one.name)
-            damage = verdict.damage[0] if verdict.damage else None
-        if damage is None:
-            return Newest(found=one, skipped=tuple(skipped))
-        skipped.append(damage)
-    return Newest(found=None, skipped=tuple(skipped))
-
-
-def verify(storage: Storage, name: str = "", *, trust: bool = False) -> CheckpointVerdict:
+def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verification:
     """Read every byte of a checkpoint and say what is damaged, item by item.
 
     A foreign checkpoint has no digests: every entry must load and fit the index.
@@ -107,7 +79,7 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Checkpoi
     try:
         checkpoint = open_checkpoint(storage, name, trust=trust)
     except DamagedError as error:
-        return CheckpointVerdict(
+        return Verification(
             name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),)
         )
     damage = [*_file_damage(checkpoint)]
@@ -129,7 +101,7 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Checkpoi
                 check(checkpoint, item, chunk, data)
         except DamagedError as error:
             sentences.append(str(error))
-    return CheckpointVerdict(
+    return Verification(
         name=name,
         num_bytes=sum(read.values()),
         num_items=len(checkpoint.items),
@@ -274,7 +246,7 @@ def _names(storage: Storage) -> list[CheckpointName]:
     return sorted((name for name in found if name is not None), reverse=True)
 
 
-def _look(storage: Storage, name: CheckpointName) -> Listed | None:
+def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None:
     path = f"{name}/{layout.MANIFEST}"
     about = {"name": str(name), "committed": name.committed, "lineage": name.lineage}
     try:
@@ -282,7 +254,7 @@ def _look(storage: Storage, name: CheckpointName) -> Listed | None:
     except MissingError:
         return None
     except DamagedError as error:
-        return Listed(**about, damage=str(error))  # type: ignore[arg-type]
+        return CheckpointSummary(**about, damage=str(error))  # type: ignore[arg-type]
     there = {entry.name: entry.num_bytes for entry in storage.entries(str(name))}
     damage = None
     if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
@@ -296,7 +268,7 @@ def _look(storage: Storage, name: CheckpointName) -> Listed | None:
                 if had is None
                 else f"{place} is damaged: it has {had} bytes instead of {record.num_bytes}"
             )
-    return Listed(
+    return CheckpointSummary(
         name=str(name),
         committed=name.committed,
         lineage=name.lineage,
@@ -308,7 +280,7 @@ def _look(storage: Storage, name: CheckpointName) -> Listed | None:
     )
 
 
-def _is_milestone(one: Listed, milestones: Milestones) -> bool:
+def _is_milestone(one: CheckpointSummary, milestones: Milestones) -> bool:
     if milestones is None:
         return False
     if isinstance(milestones, int):

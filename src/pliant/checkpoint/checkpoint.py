@@ -16,12 +16,14 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import catalogue
+from pliant.checkpoint.dcp.layout import DOCUMENT
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import DamagedError, MissingError
-from pliant.checkpoint.job_lease import Tenure
+from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.publisher import Publisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
-from pliant.checkpoint.writer import DOCUMENT, Identity, Writer, WriterRules
+from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
 from pliant.core.values import Found, Lineage
@@ -85,7 +87,7 @@ class Checkpoint:
             encryption_key=encryption_key,
             timeout_s=timeout_s,
         )
-        self._rules = WriterRules(
+        self._options = SaveOptions(
             interval=parse_interval(every),
             keep=keep,
             milestones=milestones,
@@ -94,7 +96,7 @@ class Checkpoint:
         self._path = os.fspath(path)
         self._storage = open_storage(_absolute(self._path), options)
         self._second = None if copy_to is None else open_storage(_absolute(copy_to), options)
-        self._tenure: Tenure | None = None
+        self._lease: JobLease | None = None
         self._writer: Writer | None = None
 
     @property
@@ -102,9 +104,9 @@ class Checkpoint:
         """The place, as it was given."""
         return self._path
 
-    # --- engine.durable.Durability ------------------------------------------------------
+    # --- engine.state.durable.Durability ------------------------------------------------------
 
-    def open(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
+    def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
         """Take the place; return what is there to go on from, newest first.
 
         Raises:
@@ -112,22 +114,23 @@ class Checkpoint:
             StorageError: it cannot be reached or written.
         """
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
-        self._tenure = Tenure(self._storage, holder, pid=facts.pid)
-        self._tenure.ensure()
-        found = self._look(facts, office)
-        self._writer = Writer(
+        self._lease = JobLease(self._storage, holder, pid=facts.pid)
+        self._lease.ensure()
+        found = self._usable(facts, channel)
+        publisher = Publisher(
             self._storage,
-            rules=self._rules,
-            identity=Identity(job=facts.job, values=dict(facts.identity), run=holder),
-            office=office,
-            tenure=self._tenure,
+            options=self._options,
+            identity=RunIdentity(job=facts.job, values=dict(facts.identity), run=holder),
+            channel=channel,
+            lease=self._lease,
             second=self._second,
         )
+        self._writer = Writer(publisher, options=self._options, channel=channel, lease=self._lease)
         return found
 
-    def reader(self, name: str) -> Reader:
+    def reader(self, name: str) -> StoredReader:
         """Open one that was found."""
-        return Reader(self._storage, name)
+        return StoredReader(self._storage, name)
 
     def is_due(self, committed: int) -> bool:
         """Whether the boundary after so many steps is to be saved."""
@@ -156,15 +159,15 @@ class Checkpoint:
         if self._writer is not None:
             self._writer.close(wait_s=wait_s)
             self._writer = None
-        if self._tenure is not None and is_over:
-            self._tenure.release()
+        if self._lease is not None and is_over:
+            self._lease.release()
 
     def _open(self) -> Writer:
         if self._writer is None:
             raise AssertionError("used before a session had opened it")
         return self._writer
 
-    def _look(self, facts: Facts, office: CheckpointChannel) -> tuple[Found, ...]:
+    def _usable(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
         """Return the published checkpoints that look whole; say which do not.
 
         Only their manifests are read: each byte is proved when one is loaded.  If all are damaged
@@ -176,7 +179,7 @@ class Checkpoint:
             if len(found) == MAX_FOUND:
                 break
             if one.damage is not None:
-                office.noted(f"skipped: {one.damage}")
+                channel.noted(f"skipped: {one.damage}")
                 lineage = Lineage(one.lineage)
                 damaged.append(Found(name=one.name, committed=one.committed, lineage=lineage))
                 continue
@@ -184,7 +187,7 @@ class Checkpoint:
             if manifest is None:
                 continue
             if not found:
-                self._check_identity(one.name, manifest.identity, facts, office)
+                self._check_identity(one.name, manifest.identity, facts, channel)
             found.append(
                 Found(
                     name=one.name,
@@ -196,7 +199,7 @@ class Checkpoint:
         return tuple(found or damaged[:MAX_FOUND])
 
     def _check_identity(
-        self, name: str, theirs: Mapping[str, Any], facts: Facts, office: CheckpointChannel
+        self, name: str, theirs: Mapping[str, Any], facts: Facts, channel: CheckpointChannel
     ) -> None:
         """Make sure that going on gives what the run would have given.
 
@@ -208,7 +211,7 @@ class Checkpoint:
                 continue
             what = f"{key} is {mine} here and {theirs[key]} in checkpoint {name}"
             if key in FREE:
-                office.noted(f"{what}: the bits may differ from those of an undisturbed run")
+                channel.noted(f"{what}: the bits may differ from those of an undisturbed run")
                 continue
             raise ConfigError(
                 f"{what} of {self._storage.place()}; go on with what it was, or give this run a "
@@ -216,8 +219,8 @@ class Checkpoint:
             )
 
 
-class Reader:
-    """One checkpoint, opened when something of it is wanted (``engine.state.durable.Reader``)."""
+class StoredReader:
+    """One checkpoint, opened when something of it is wanted (``CheckpointReader``)."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage = storage

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pliant.checkpoint.dcp.layout import DOCUMENT
 from pliant.checkpoint.dcp.manifest import Item
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 
@@ -48,7 +49,7 @@ def diff(a: StoredCheckpoint, b: StoredCheckpoint, *, trust: bool = False) -> Co
         DamagedError: either is.
         StorageError: either storage refused.
     """
-    names = sorted({*a.items, *b.items} - {"pliant.document"})
+    names = sorted({*a.items, *b.items} - {DOCUMENT})
     return Comparison(
         num_compared=len(names), differences=tuple(_differences(a, b, names, trust=trust))
     )

@@ -201,7 +201,8 @@ def prune(
     """
     from uuid import uuid4
 
-    from pliant.checkpoint import catalogue, lease
+    from pliant.checkpoint import catalogue
+    from pliant.checkpoint.lease.holder import acquire
     from pliant.checkpoint.store.open import open_storage
 
     storage = open_storage(place, _options(option))
@@ -210,7 +211,7 @@ def prune(
     if dry_run:
         removed = catalogue.prune(storage, keep=keep, milestones=kept, dry_run=True)
     else:
-        held = lease.acquire(storage, f"prune-{uuid4().hex[:8]}")
+        held = acquire(storage, f"prune-{uuid4().hex[:8]}")
         try:
             removed = catalogue.prune(storage, keep=keep, milestones=kept)
             swept = catalogue.sweep(storage)
@@ -302,9 +303,9 @@ def bench(
 
     Saves, restores and removes a state of random numbers.
     """
-    from pliant.checkpoint.bench import bench as measured
+    from pliant.checkpoint.storage_speed import measure_storage
 
-    found = measured(
+    found = measure_storage(
         place,
         _options(option),
         num_writers=writers,

@@ -311,7 +311,7 @@ def _initial(source: str | None, out: Path) -> Path | None:
     target = out / "init.pt"
     try:
         done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-m", "pliant.checkpoint.initial", source, str(target)],
+            [sys.executable, "-m", "pliant.checkpoint.starting_weights", source, str(target)],
             check=False,
             capture_output=True,
             text=True,

@@ -543,7 +543,7 @@ class Session:
             return
         try:
             kept = torch.load(path, weights_only=True, map_location="cpu")
-            if "pliant_initial" in kept:  # written by pliant.checkpoint.initial
+            if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights
                 self._parts.model.load_state_dict(kept["model"], strict=False)
                 self._state.begin_with(kept["model"], kept["optim"])
             else:

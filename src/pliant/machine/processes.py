@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -59,3 +61,13 @@ def signal_at_parents_death(number: int) -> None:
 def adopt_orphans() -> None:
     """Make every descendant that loses its parent a child of this process."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def machine_id() -> str:
+    """Return an id of this boot and process namespace: where a process id is unique."""
+    parts = []
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(parts) or socket.gethostname()

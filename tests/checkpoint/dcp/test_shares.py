@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 from tests.checkpoint.faulty import CrashError, FaultyStorage, Fuse, full
+from tests.checkpoint.reading import nested
+from tests.checkpoint.reading import newest as newest_of
 from tests.checkpoint.states import contents, differing, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.archives import write_piece
 from pliant.checkpoint.dcp.layout import Piece, name_of
-from pliant.checkpoint.dcp.read import load, nested, open_checkpoint
+from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import (
     Contents,
     NotAllowedError,
@@ -243,7 +245,7 @@ def test_a_crash_at_any_operation_leaves_a_checkpoint_that_verifies(tmp_path: Pa
             next_save(FaultyStorage(inner, Fuse(blows_at=moment)))
 
         assert [one.damage for one in catalogue.listed(inner) if one.damage] == []
-        newest = catalogue.newest(inner).found
+        newest = newest_of(inner).found
         assert newest is not None
         state = few(newest.committed)
         assert differing(load(open_checkpoint(inner, newest.name)), state) == []
@@ -315,7 +317,7 @@ def test_a_killed_writer_leaves_what_it_last_published(tmp_path: Path) -> None:
             said = max([said, *(int(line) for line in writer.stdout if line.strip().isdigit())])
 
         storage = LocalStorage(str(root))
-        newest = catalogue.newest(storage).found
+        newest = newest_of(storage).found
 
         assert newest is not None
         assert newest.committed in (said, said + 1)

@@ -23,6 +23,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+DOCUMENT = "pliant.document"
+"""Name of the item that holds all that is no tensor, and lists those."""
+
 LEASE = "lease.json"
 MANIFEST = "pliant.json"
 METADATA = ".metadata"

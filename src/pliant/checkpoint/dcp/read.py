@@ -140,18 +140,6 @@ def load(
     return found
 
 
-def nested(checkpoint: StoredCheckpoint, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return items as the nested state dict that plain PyTorch saved."""
-    root: dict[str, Any] = {}
-    for name, value in values.items():
-        *way, last = checkpoint.items[name].path
-        level: Any = root
-        for step in way:
-            level = level.setdefault(step, {})
-        level[last] = value
-    return {key: _with_lists(value) for key, value in root.items()}
-
-
 def stream(
     checkpoint: StoredCheckpoint, pairs: Iterable[tuple[Item, Chunk]]
 ) -> Iterator[tuple[Item, Chunk, memoryview]]:
@@ -279,13 +267,3 @@ def _put(box: torch.Tensor, memory: memoryview) -> None:
     between = torch.empty(box.shape, dtype=box.dtype)
     between.reshape(-1).view(torch.uint8).copy_(there)
     box.copy_(between)
-
-
-def _with_lists(value: Any) -> Any:
-    """Return a nest of dicts with those that have the keys 0, 1, ... as lists."""
-    if not isinstance(value, dict):
-        return value
-    inner = {key: _with_lists(part) for key, part in value.items()}
-    if inner and all(type(key) is int for key in inner) and sorted(inner) == [*range(len(inner))]:
-        return [inner[index] for index in range(len(inner))]
-    return inner

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pliant.checkpoint.job_lease import Tenure
-from pliant.checkpoint.lease import read_lease
+from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.lease.lease_file import read_lease
 from pliant.checkpoint.store.directory import LocalStorage
 
 
-def tenure(root: LocalStorage, job: str = "a") -> Tenure:
-    return Tenure(root, job, pid=os.getpid())
+def lease_of(root: LocalStorage, job: str = "a") -> JobLease:
+    return JobLease(root, job, pid=os.getpid())
 
 
 def beats(root: LocalStorage) -> tuple[str, int]:
@@ -22,7 +22,7 @@ def beats(root: LocalStorage) -> tuple[str, int]:
 
 def test_when_the_replica_that_beats_is_gone_another_one_beats(tmp_path: Path) -> None:
     root = LocalStorage(str(tmp_path))
-    first, joiner = tenure(root), tenure(root)
+    first, joiner = lease_of(root), lease_of(root)
     first.ensure()
     joiner.ensure()
     first.beat()  # learns that the joiner shows it now
@@ -41,7 +41,7 @@ def test_when_the_replica_that_beats_is_gone_another_one_beats(tmp_path: Path) -
 
 def test_a_lease_of_another_job_is_not_beaten(tmp_path: Path) -> None:
     root = LocalStorage(str(tmp_path))
-    ours, theirs = tenure(root), tenure(root, "b")
+    ours, theirs = lease_of(root), lease_of(root, "b")
     ours.ensure()
     (tmp_path / "lease.json").unlink()
     theirs.ensure()

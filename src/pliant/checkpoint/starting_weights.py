@@ -1,7 +1,8 @@
-"""Initial: what a new run starts from, taken out of a checkpoint of any origin and size.
+"""Starting weights: what a new run starts from, taken out of a checkpoint of any origin and size.
 
-``python -m pliant.checkpoint.initial SOURCE FILE`` writes model weights, and optimizer states if
-there are any, unsharded, into one file that every replica can read (``pliant run --init SOURCE``).
+``python -m pliant.checkpoint.starting_weights SOURCE FILE`` writes model weights, and optimizer
+states if there are any, unsharded, into one file that every replica can read (``pliant run --init
+SOURCE``).
 Owns which items those are; counters, schedules and the place in the data stay behind.
 """
 
@@ -25,7 +26,7 @@ MARK = "pliant_initial"
 MODEL, STATES = "model.", "optim.state."
 
 
-def write_initial(source: str, target: Path, *, trust: bool = False) -> None:
+def write_starting_weights(source: str, target: Path, *, trust: bool = False) -> None:
     """Write what a run can start from.
 
     Args:
@@ -74,7 +75,7 @@ def main() -> int:
     """Write the file; a reason it cannot be done goes to standard error, with exit code 2."""
     source, target, *options = sys.argv[1:]
     try:
-        write_initial(source, Path(target), trust="--trust" in options)
+        write_starting_weights(source, Path(target), trust="--trust" in options)
     except PliantError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE

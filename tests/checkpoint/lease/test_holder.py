@@ -19,11 +19,12 @@ from tests.checkpoint.faulty import FaultyStorage, Fuse, full
 
 from pliant.checkpoint.dcp.layout import LEASE
 from pliant.checkpoint.failures import LeaseHeldError, StorageError, Trouble
-from pliant.checkpoint.lease import Lease, Surroundings, acquire, machine_id, read_lease
-from pliant.checkpoint.lease_rules import LeaseRecord, LeaseVerdict, judge
+from pliant.checkpoint.lease.holder import Lease, Surroundings, acquire
+from pliant.checkpoint.lease.lease_file import read_lease
+from pliant.checkpoint.lease.rules import LeaseAction, LeaseRecord, decide
 from pliant.checkpoint.store.base import Storage
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.machine.processes import process_lives, process_started
+from pliant.machine.processes import machine_id, process_lives, process_started
 
 JOBS = st.sampled_from(["a", "b"])
 RECORDS = st.builds(
@@ -77,16 +78,16 @@ def test_a_living_holder_of_another_job_is_never_displaced(
     still_for_s: float,
     has_beaten: bool,
 ) -> None:
-    judged = judge(
+    decided = decide(
         found, me, is_alive=is_alive, still_for_s=still_for_s, has_beaten=has_beaten
-    ).verdict
+    ).action
 
     if found is None or found.job == me.job or is_alive is False:
-        assert judged is LeaseVerdict.TAKE
+        assert decided is LeaseAction.TAKE
     elif is_alive or has_beaten:
-        assert judged is LeaseVerdict.REFUSED
+        assert decided is LeaseAction.REFUSE
     else:
-        assert judged is (LeaseVerdict.TAKE if still_for_s >= found.ttl_s else LeaseVerdict.WATCH)
+        assert decided is (LeaseAction.TAKE if still_for_s >= found.ttl_s else LeaseAction.WATCH)
 
 
 def test_a_free_root_is_taken_and_given_back(root: LocalStorage) -> None:
@@ -127,7 +128,7 @@ def test_the_same_job_takes_over_at_once_and_the_old_holder_notices(root: LocalS
 @pytest.mark.processes
 def test_the_lease_of_a_process_that_was_killed_is_taken_over_at_once(root: LocalStorage) -> None:
     code = (
-        "import sys; from pliant.checkpoint.lease import acquire;"
+        "import sys; from pliant.checkpoint.lease.holder import acquire;"
         "from pliant.checkpoint.store.directory import LocalStorage;"
         "acquire(LocalStorage(sys.argv[1]), 'gpt'); print('held', flush=True); sys.stdin.read()"
     )

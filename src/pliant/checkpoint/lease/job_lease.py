@@ -1,8 +1,8 @@
-"""Tenure: the lease of a place, held by a job whose processes come and go.
+"""The lease of a place, held by a job whose processes come and go.
 
 Owns that whoever writes for the job holds its lease at that moment: any replica of the job takes
 over from any other at once, and from another job only if that is dead.  Must not know the rules of
-the lease (``lease_rules``).  Used from one thread at a time.
+the lease (``rules``).  Used from one thread at a time.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pliant.checkpoint.failures import LeaseHeldError
-from pliant.checkpoint.lease import Lease, Surroundings, acquire, read_lease
-from pliant.checkpoint.lease_rules import BEATS_PER_TTL, LeaseRecord
+from pliant.checkpoint.lease.holder import Lease, acquire
+from pliant.checkpoint.lease.lease_file import read_lease
+from pliant.checkpoint.lease.rules import BEATS_PER_TTL, LeaseRecord
 from pliant.checkpoint.store.base import Storage
 
 TTL_S = 180.0
@@ -19,24 +20,20 @@ TTL_S = 180.0
 largest piece takes on a storage of 1 MB/s, between two of which the writer beats."""
 
 
-class Tenure:
+class JobLease:
     """The right of one job to write to one place."""
 
-    def __init__(
-        self, storage: Storage, job: str, *, pid: int, surroundings: Surroundings | None = None
-    ) -> None:
+    def __init__(self, storage: Storage, job: str, *, pid: int) -> None:
         """Prepare; nothing is touched.
 
         Args:
             storage: the place.
             job: the same for all replicas of a job, and for the job when it is resumed.
             pid: the process without which the job is dead.
-            surroundings: clock and processes, for tests.
         """
         self._storage = storage
         self._job = job
         self._pid = pid
-        self._surroundings = surroundings
         self._lease: Lease | None = None
         self._has_held = False
         self._seen: LeaseRecord | None = None
@@ -49,13 +46,7 @@ class Tenure:
             StorageError: the storage refused.
         """
         if self._lease is None or not self._lease.still_held():
-            self._lease = acquire(
-                self._storage,
-                self._job,
-                ttl_s=TTL_S,
-                pid=self._pid,
-                surroundings=self._surroundings,
-            )
+            self._lease = acquire(self._storage, self._job, ttl_s=TTL_S, pid=self._pid)
         self._has_held = True
         return True
 

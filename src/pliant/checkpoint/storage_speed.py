@@ -27,7 +27,7 @@ _TENSOR_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class StorageSpeed:
     """One storage under one load; seconds and bytes are lists of one entry per round."""
 
     place: str
@@ -47,7 +47,7 @@ class Measured:
         }
 
 
-def bench(
+def measure_storage(
     url: str,
     options: StorageOptions | None = None,
     *,
@@ -55,8 +55,8 @@ def bench(
     num_bytes: int = 256 << 20,
     num_rounds: int = 3,
     now_s: Callable[[], float] = time.monotonic,
-) -> Measured:
-    """Measure a place; leaves nothing there.
+) -> StorageSpeed:
+    """Save and restore at a place; leaves nothing there.
 
     A restore of what was just written may come from the page cache of this machine.
 
@@ -96,7 +96,7 @@ def bench(
             storage.remove(name)
     finally:
         root.remove(scratch)
-    return Measured(
+    return StorageSpeed(
         place=url,
         num_writers=num_writers,
         num_bytes=num_bytes,

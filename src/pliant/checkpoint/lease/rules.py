@@ -35,30 +35,30 @@ class LeaseRecord:
     ttl_s: float = 60.0
 
 
-class LeaseVerdict(Enum):
+class LeaseAction(Enum):
     """What a candidate does."""
 
     TAKE = "take"
     WATCH = "watch"
-    REFUSED = "refused"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict and why."""
+class LeaseDecision:
+    """What a candidate does, and why."""
 
-    verdict: LeaseVerdict
+    action: LeaseAction
     reason: str
 
 
-def judge(
+def decide(
     found: LeaseRecord | None,
     me: LeaseRecord,
     *,
     is_alive: bool | None,
     still_for_s: float,
     has_beaten: bool,
-) -> Judgement:
+) -> LeaseDecision:
     """Say whether a root may be taken.
 
     Args:
@@ -69,14 +69,14 @@ def judge(
         has_beaten: whether the candidate has seen the record change.
     """
     if found is None:
-        return Judgement(LeaseVerdict.TAKE, "nobody holds it")
+        return LeaseDecision(LeaseAction.TAKE, "nobody holds it")
     if found.job == me.job:
-        return Judgement(LeaseVerdict.TAKE, "this job held it before")
+        return LeaseDecision(LeaseAction.TAKE, "this job held it before")
     who = f"job {found.job} (process {found.pid} on {found.node})"
     if is_alive is False:
-        return Judgement(LeaseVerdict.TAKE, f"{who} has ended")
+        return LeaseDecision(LeaseAction.TAKE, f"{who} has ended")
     if is_alive or has_beaten:
-        return Judgement(LeaseVerdict.REFUSED, f"{who} writes to it")
+        return LeaseDecision(LeaseAction.REFUSE, f"{who} writes to it")
     if still_for_s >= found.ttl_s:
-        return Judgement(LeaseVerdict.TAKE, f"{who} was silent for {found.ttl_s:g} s")
-    return Judgement(LeaseVerdict.WATCH, f"waiting whether {who} lives")
+        return LeaseDecision(LeaseAction.TAKE, f"{who} was silent for {found.ttl_s:g} s")
+    return LeaseDecision(LeaseAction.WATCH, f"waiting whether {who} lives")

@@ -1,0 +1,200 @@
+"""Holding a checkpoint root: one process takes it, beats, notices that it was lost, gives it back.
+
+Owns the waiting while it is open whether a holder elsewhere lives.  What to make of somebody else's
+record is decided in ``rules``.  Before every publication the holder asks ``still_held``, which
+fails for one that was stopped for long.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from pliant.checkpoint.dcp.layout import LEASE
+from pliant.checkpoint.failures import LeaseHeldError, StorageError
+from pliant.checkpoint.lease import lease_file, rules
+from pliant.checkpoint.lease.rules import BEATS_PER_TTL, LeaseAction, LeaseDecision, LeaseRecord
+from pliant.checkpoint.store.base import Storage
+from pliant.machine.processes import machine_id, process_lives, process_started
+
+DEFAULT_TTL_S = 60.0
+"""Silence after which a holder on another machine is taken for dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the lease asks of the machine; tests pass their own."""
+
+    now_s: Callable[[], float] = time.monotonic
+    wait: Callable[[float], object] = threading.Event().wait
+    is_alive: Callable[[int, str], bool] = process_lives
+    """Whether a process of this machine, named by id and start, lives."""
+
+    machine: str = field(default_factory=machine_id)
+    """Where process ids mean what they mean here."""
+
+
+class Lease:
+    """A root that this process holds.  Safe to use from several threads."""
+
+    def __init__(self, storage: Storage, record: LeaseRecord, taken: str) -> None:
+        self._storage = storage
+        self._record = record
+        self._lock = threading.Lock()
+        self._is_lost = False
+        self.taken = taken
+        """Why it could be taken, for the log."""
+
+    @property
+    def record(self) -> LeaseRecord:
+        """What was last written."""
+        return self._record
+
+    def beat(self) -> bool:
+        """Show that the holder lives; false once somebody else holds the root.
+
+        Raises:
+            StorageError: the storage refused; nothing is lost yet, beat again.
+        """
+        with self._lock:
+            if self._is_lost:
+                return False
+            fresh = replace(self._record, beat=self._record.beat + 1)
+            renewed = lease_file.renew_lease(self._storage, self._record, fresh)
+            self._record, self._is_lost = renewed or self._record, renewed is None
+            return not self._is_lost
+
+    def still_held(self) -> bool:
+        """Look at the storage, and return whether the root is still ours.
+
+        Raises:
+            StorageError: the storage refused.
+        """
+        with self._lock:
+            if not lease_file.is_held_by(self._storage, self._record.holder):
+                self._is_lost = True
+            return not self._is_lost
+
+    def release(self) -> None:
+        """Give the root back; nothing happens if it was lost.  Never raises: a lease runs out."""
+        with suppress(StorageError):
+            if self.still_held():
+                self._storage.remove(LEASE)
+        with self._lock:
+            self._is_lost = True
+
+
+def acquire(
+    storage: Storage,
+    job: str,
+    *,
+    ttl_s: float = DEFAULT_TTL_S,
+    pid: int | None = None,
+    surroundings: Surroundings | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Lease:
+    """Take the root for a job; waits while it is open whether a holder elsewhere lives.
+
+    If another process of the same job takes it at this moment the job has it, and that is enough:
+    the lease returned is then not held, and ``beat`` and ``still_held`` say so.
+
+    Args:
+        storage: the checkpoint root.
+        job: the job's id; a restarted job takes its own lease over at once.
+        ttl_s: silence after which others may take this holder for dead.
+        pid: the process of this machine without which the job is dead; this one by default.
+        surroundings: clock and processes.
+        stop: asked about once a second while waiting; true refuses.
+
+    Raises:
+        LeaseHeldError: another job holds it, or took it at this moment; says who and what to do.
+        StorageError: the storage refused.
+    """
+    around = surroundings or Surroundings()
+    me = _candidate(job, ttl_s, os.getpid() if pid is None else pid, around)
+    watch = _Watch(me, around)
+    while True:
+        seen, found = lease_file.read_document(storage)
+        decision = watch.decide(found)
+        match decision.action:
+            case LeaseAction.TAKE:
+                if lease_file.put_lease(storage, me, instead_of=seen, wait=around.wait):
+                    return Lease(storage, me, decision.reason)
+                if (winner := lease_file.read_lease(storage)) is not None:
+                    return _outrun(storage, me, winner)
+                watch = _Watch(me, around)
+            case LeaseAction.REFUSE:
+                raise _refusal(storage, decision.reason)
+            case LeaseAction.WATCH:
+                if stop is not None and stop():
+                    raise _refusal(storage, decision.reason)
+                around.wait(watch.pause_s)
+
+
+class _Watch:
+    """What a candidate has seen of a holder, and for how long."""
+
+    def __init__(self, me: LeaseRecord, around: Surroundings) -> None:
+        self._me = me
+        self._around = around
+        self._seen: LeaseRecord | None = None
+        self._since_s = around.now_s()
+        self._has_beaten = False
+
+    def decide(self, found: LeaseRecord | None) -> LeaseDecision:
+        """Take in what lies there, and say what to do."""
+        if found != self._seen:
+            before, self._seen, self._since_s = self._seen, found, self._around.now_s()
+            self._has_beaten = (
+                before is not None and found is not None and before.holder == found.holder
+            )
+        is_here = found is not None and found.machine == self._me.machine
+        return rules.decide(
+            found,
+            self._me,
+            is_alive=self._lives(found) if found is not None and is_here else None,
+            still_for_s=self._around.now_s() - self._since_s,
+            has_beaten=self._has_beaten,
+        )
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next look."""
+        ttl_s = self._seen.ttl_s if self._seen is not None else DEFAULT_TTL_S
+        return min(1.0, ttl_s / (2 * BEATS_PER_TTL))
+
+    def _lives(self, found: LeaseRecord) -> bool:
+        return self._around.is_alive(found.pid, found.process_started)
+
+
+def _outrun(storage: Storage, me: LeaseRecord, winner: LeaseRecord) -> Lease:
+    """Return what a candidate has that lost to its own job; refuse if it lost to another."""
+    if winner.job != me.job:
+        raise _refusal(storage, f"job {winner.job} on {winner.node} has just taken it")
+    # replicas that start together would take it from each other for minutes
+    return Lease(storage, me, "another process of this job has just taken it")
+
+
+def _candidate(job: str, ttl_s: float, pid: int, around: Surroundings) -> LeaseRecord:
+    return LeaseRecord(
+        job=job,
+        holder=uuid.uuid4().hex,
+        node=socket.gethostname(),
+        machine=around.machine,
+        pid=pid,
+        process_started=process_started(pid) or "",
+        ttl_s=ttl_s,
+    )
+
+
+def _refusal(storage: Storage, reason: str) -> LeaseHeldError:
+    return LeaseHeldError(
+        f"{storage.place()} belongs to another job: {reason}; give this job a place of"
+        f" its own, or end that one (if it is gone for good, remove {storage.place(LEASE)})"
+    )

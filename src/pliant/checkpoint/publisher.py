@@ -1,0 +1,215 @@
+"""Bringing one save to storage: this replica's share, and on rank 0 the checkpoint of all of them.
+
+Owns the order of what is written and asked, and what is tidied up afterwards.  Must not know when
+anything is saved, nor what follows from a failure (``writer``).
+
+    every member    share on storage
+    rank 0          -> all shares there -> leave to publish -> manifest -> copy -> retention
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pliant.checkpoint import catalogue
+from pliant.checkpoint.catalogue import Milestones
+from pliant.checkpoint.dcp import layout, shares
+from pliant.checkpoint.dcp.shares import Contents, NotAllowedError
+from pliant.checkpoint.failures import DamagedError, StoppedError, StorageError
+from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.store.base import Storage
+from pliant.core.durability import Interval
+from pliant.core.errors import PliantError
+from pliant.engine import probe
+from pliant.engine.state.durable import CheckpointChannel, Snapshot
+
+SHARES_S = 60.0
+"""How long the leader waits for the others' shares beyond four times what its own took: a member
+that is gone without notice is told by the loss, one whose storage fails is not."""
+
+LOOK_S, LONG_LOOK_S = 0.02, 0.5
+"""Between two looks for shares: first and longest, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOptions:
+    """What the user asked for."""
+
+    interval: Interval
+    keep: int
+    milestones: Milestones
+    max_unprotected_s: float | None
+    """After so long without a checkpoint that was due the job is ended; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What every checkpoint of this session says of its run."""
+
+    job: str
+    values: Mapping[str, str]
+    run: str = ""
+    """The same for all replicas; told from other runs that used this place before."""
+
+
+class ShareMissing(PliantError):  # noqa: N818  an event of a run, not a mistake
+    """A member did not write its part in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Save:
+    """One snapshot on its way."""
+
+    name: str
+    snapshot: Snapshot
+    contents: Contents
+    taken_s: float
+    is_needed: bool
+    dropped: threading.Event = field(default_factory=threading.Event)
+    """Set by whoever gives it up."""
+
+
+class Publisher:
+    """Writes to one checkpoint root for one session; used from one thread."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        options: SaveOptions,
+        identity: RunIdentity,
+        channel: CheckpointChannel,
+        lease: JobLease,
+        second: Storage | None = None,
+    ) -> None:
+        """Prepare; nothing is touched.
+
+        Args:
+            storage: the checkpoint root.
+            options: what is kept.
+            identity: goes into every manifest.
+            channel: what is asked and told.
+            lease: the right to write here; proved last before publishing.
+            second: where published checkpoints are copied to.
+        """
+        self._storage = storage
+        self._options = options
+        self._identity = identity
+        self._channel = channel
+        self._lease = lease
+        self._second = second
+
+    def bring(self, save: Save, *, stop: Callable[[], bool]) -> None:
+        """Write this replica's share; on rank 0 make the checkpoint of all of them.
+
+        Args:
+            save: what to write.
+            stop: asked between pieces, and while others are waited for.
+
+        Raises:
+            StoppedError: ``stop`` said so.
+            ShareMissing: a member did not write its part in time.
+            LeaseHeldError: another job holds the place.
+            NotAllowedError: the coordinator says that this history is no longer the job's.
+            StorageError: the storage refused.
+        """
+        snapshot = save.snapshot
+        probe.at("share", snapshot.committed)
+        began_s = time.monotonic()
+        shares.write_share(
+            self._storage,
+            save.name,
+            save.contents,
+            rank=snapshot.rank,
+            num_shares=snapshot.size,
+            generation=snapshot.generation,
+            run=self._identity.run,
+            stop=stop,
+        )
+        own_s = time.monotonic() - began_s
+        if snapshot.rank == 0:
+            self._await_shares(save, stop, deadline_s=time.monotonic() + SHARES_S + 4 * own_s)
+            self._publish(save)
+
+    def tidy(self, save: Save) -> None:
+        """Copy what was published, and keep what is to be kept; a failure is told, not raised."""
+        with told(self._channel, "the copy"):
+            if self._second is not None:
+                catalogue.copy_to(self._storage, save.name, self._second)
+                self._prune(self._second, save.name)
+        with told(self._channel, "old checkpoints"):
+            self._prune(self._storage, save.name)
+            catalogue.sweep(self._storage, sparing=self._under_way(save))
+
+    def _await_shares(self, save: Save, stop: Callable[[], bool], *, deadline_s: float) -> None:
+        """Wait until every member's share is on storage."""
+        size, pause_s = save.snapshot.size, LOOK_S
+        while True:
+            there = shares.present(self._storage, save.name, generation=save.snapshot.generation)
+            if len(there) == size:
+                return
+            if time.monotonic() > deadline_s:
+                missing = ", ".join(str(rank) for rank in range(size) if rank not in there)
+                raise ShareMissing(f"the share of rank {missing} of {size} did not come in time")
+            save.dropped.wait(pause_s)
+            if stop():
+                raise StoppedError(f"{save.name} was given up")
+            pause_s = min(pause_s * 1.5, LONG_LOOK_S)
+
+    def _publish(self, save: Save) -> None:
+        snapshot = save.snapshot
+        if not self._channel.may_publish(
+            save.name, committed=snapshot.committed, lineage=snapshot.lineage
+        ):
+            raise NotAllowedError("the coordinator did not allow to publish it")
+        if save.dropped.is_set():
+            raise StoppedError(f"{save.name} was given up")
+        probe.at("publish", snapshot.committed)
+        shares.publish(
+            self._storage,
+            save.name,
+            generation=snapshot.generation,
+            num_shares=snapshot.size,
+            job=self._identity.job,
+            run=self._identity.run,
+            identity=self._identity.values,
+            facts={"calls": snapshot.calls},
+            aliases=snapshot.aliases,
+            allowed=self._lease.ensure,
+        )
+        self._channel.saved(
+            save.name,
+            committed=snapshot.committed,
+            lineage=snapshot.lineage,
+            calls=snapshot.calls,
+            seconds=time.monotonic() - save.taken_s,
+        )
+
+    def _under_way(self, save: Save) -> list[str]:
+        """Return what is not there yet, but may be written by others: all that is newer."""
+        parsed = (layout.parse_name(entry.name) for entry in self._storage.entries())
+        newest = (save.snapshot.lineage, save.snapshot.committed)
+        return [str(n) for n in parsed if n is not None and (n.lineage, n.committed) > newest]
+
+    def _prune(self, storage: Storage, name: str) -> None:
+        catalogue.prune(
+            storage,
+            keep=self._options.keep,
+            milestones=self._options.milestones,
+            known_sound=(name,),
+        )
+
+
+@contextlib.contextmanager
+def told(channel: CheckpointChannel, what: str) -> Iterator[None]:
+    """Turn a failure of what is not the checkpoint itself into a sentence."""
+    try:
+        yield
+    except (StorageError, DamagedError) as error:
+        channel.noted(f"{what} could not be seen to: {error}")
+    except Exception as error:  # or the thread would end, and with it all saving
+        channel.noted(f"{what} could not be seen to: {type(error).__name__}: {error}")
