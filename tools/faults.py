@@ -29,7 +29,7 @@ FAULTS = [
         rule="R1",
         what="the register is never written",
         path="job/controller.py",
-        old="register=record_to_write(job, turn.job),",
+        old="register=record_to_write(job, tx.job),",
         new="register=None,",
     ),
     Fault(
@@ -147,7 +147,7 @@ FAULTS = [
     Fault(
         rule="R6",
         what="a joiner with another model is let in",
-        path="job/controller.py",
+        path="job/workers.py",
         old="elif (why := difference(event, reference)) is not None:",
         new="elif (why := difference(event, reference)) is not None and not why:",
     ),
@@ -279,8 +279,8 @@ FAULTS = [
     Fault(
         rule="R11",
         what="an exit is not a loss",
-        path="job/controller.py",
-        old="    _lose(turn, frozenset({event.replica}), event.kind, what)",
+        path="job/losses.py",
+        old="    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)",
         new="    pass",
     ),
     Fault(
@@ -451,7 +451,7 @@ FAULTS = [
     Fault(
         rule="R18",
         what="a drain goes below the minimum",
-        path="job/controller.py",
+        path="job/planning.py",
         old="    return leaving[: max(room, forced, 0)]",
         new="    return leaving",
     ),
@@ -498,8 +498,8 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="a name is given twice",
-        path="job/controller.py",
-        old="        turn.job = replace(turn.job, named=named)\n",
+        path="job/replicas.py",
+        old="        tx.job = replace(tx.job, named=named)\n",
         new="",
     ),
     Fault(

@@ -155,7 +155,7 @@ POLICY_FAULTS = [
     Fault(
         rule="P8",
         what="a policy that was set is forgotten by the next coordinator",
-        path="job/state.py",
+        path="job/recording.py",
         old="        policy=job.policy,\n",
         new="",
     ),
@@ -169,8 +169,8 @@ POLICY_FAULTS = [
     Fault(
         rule="P8",
         what="spares join the group",
-        path="job/controller.py",
-        old="return max(0, min(job.reference.num_slots - staying, target - len(_trainers(job))))",
+        path="job/planning.py",
+        old="return max(0, min(job.reference.num_slots - staying, target - len(trainers(job))))",
         new="return max(0, job.reference.num_slots - staying)",
     ),
     Fault(

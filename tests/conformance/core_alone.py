@@ -10,7 +10,8 @@ from pliant.core.commands import Publish
 from pliant.core.errors import ConflictError
 from pliant.core.events import Event
 from pliant.core.job.controller import begin, step
-from pliant.core.job.state import Job, JobSettings, record
+from pliant.core.job.recording import record
+from pliant.core.job.state import Job, JobSettings
 from pliant.core.values import Incarnation, Register
 
 

@@ -1,10 +1,10 @@
-"""Calls the roll after a restart, before anything is decided about the job (R4).
+"""Registers the workers after a restart, before anything is decided about the job (R4).
 
-Owns the stage RECOVERING: whom to ask, what to keep, when everybody was heard, and what becomes of
-each process then.  What follows for the generation is in ``restart``.
+Owns the stage RECOVERING: whom to ask, what to keep, when everybody has registered, and what
+becomes of each process then.  What follows for the generation is in ``membership.rejoin``.
 
 A worker answers RollCall with Registered, which contains all that it said before, except what it
-Saved; what it says afterwards is kept and taken up once the roll is complete.  Heartbeats are not
+Saved; what it says afterwards is kept and taken up once all have registered.  Heartbeats are not
 worth keeping.
 """
 
@@ -29,115 +29,84 @@ from pliant.core.events import (
     Registered,
     Saved,
     Scaled,
+    Spare,
     StopRequested,
     SuspendRequested,
     Ticked,
 )
+from pliant.core.job.budget import charge
+from pliant.core.job.lifecycle import begin_stop
+from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import (
-    Declined,
     Job,
-    JobSettings,
     Replica,
     ReplicaState,
     Stage,
-    reference_of,
 )
-from pliant.core.job.transaction import Transaction, charge, let_go
+from pliant.core.job.transaction import Transaction
+from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import rejoin
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
-from pliant.core.policy.hysteresis import restarted
 from pliant.core.table import Table
-from pliant.core.values import NodeId, Register, ReplicaId
+from pliant.core.values import NodeId, ReplicaId
 
 UNWANTED = "it belongs to a generation that the job has left behind"
 
 
-def remembered(register: Register | None, *, now_s: float, settings: JobSettings) -> Job:
-    """Return the job that a register tells of; RECOVERING if members may be alive."""
-    membership = rejoin.remembered(register)
-    job = Job(membership=membership, start_by_s=now_s + settings.start_s, seen_s=now_s)
-    if register is None:
-        return job
-    is_kept = register.policy_given == settings.policy
-    job = replace(
-        job,
-        named=register.named,
-        wished=register.wished,
-        policy=register.policy if is_kept else None,
-        policy_given=register.policy_given if is_kept else None,
-        pace=restarted(
-            now_s=now_s,
-            num_changes=register.num_changes,
-            backoff_level=register.backoff_level,
-        ),
-        has_checkpoints=register.has_checkpoints,
-    )
-    if not group.members(membership):
-        return job
-    return replace(
-        job,
-        stage=Stage.RECOVERING,
-        homes=Table(register.homes),
-        stop=register.stop,
-        register_by_s=now_s + settings.timeouts.register_s,
-    )
-
-
-def meet_node(turn: Transaction, event: NodeJoined) -> None:
+def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
     """Take note of a node, and ask the workers that it runs already where they stand."""
-    job = turn.job
-    turn.job = replace(job, nodes=job.nodes.put(event.node, event.devices))
-    is_calling = job.stage is Stage.RECOVERING
-    if is_calling:
+    job = tx.job
+    tx.job = replace(job, nodes=job.nodes.put(event.node, event.devices))
+    is_registering = job.stage is Stage.RECOVERING
+    if is_registering:
         here = {name for name, node in job.homes.items() if node == event.node}
-        _forget(turn, frozenset(here) - set(event.replicas))
+        _forget(tx, frozenset(here) - set(event.replicas))
     asked = []
     for name in event.replicas:
         if name not in job.replicas and job.stage is Stage.FINISHING:
-            turn.commands.append(EndReplica(replica=name, reason=job.reason))
+            tx.commands.append(EndReplica(replica=name, reason=job.reason))
         elif name not in job.replicas:
-            due_s = turn.now_s + turn.settings.start_s
-            turn.change(name, Replica(node=event.node, due_s=due_s))
+            due_s = tx.now_s + tx.settings.start_s
+            tx.put(name, Replica(node=event.node, due_s=due_s))
             asked.append(name)
-        elif is_calling and name not in job.registered:
+        elif is_registering and name not in job.registered:
             asked.append(name)
     if asked:
-        turn.commands.append(RollCall(to=tuple(asked)))
+        tx.commands.append(RollCall(to=tuple(asked)))
 
 
-def hear(turn: Transaction, event: Event) -> tuple[Event, ...]:
-    """Take one event; once the roll is complete, return what spares said and what was kept."""
+def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
+    """Keep one event; once all have registered, return what spares said and what was kept."""
     match event:
         case NodeJoined():
-            meet_node(turn, event)
+            on_node_joined(tx, event)
         case NodeLost(node=node):
-            turn.job = replace(turn.job, nodes=turn.job.nodes.drop(node))
-            _forget(turn, _at(turn.job, node))
+            tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
+            _forget(tx, _at(tx.job, node))
         case Exited(replica=name):
-            _forget(turn, frozenset({name}))
+            _forget(tx, frozenset({name}))
         case Registered(replica=name):
-            _register(turn, event)
+            _register(tx, event)
         case Scaled() | PolicySet() | DrainRequested() | KillRequested():
-            reason = "the coordinator has just started again; ask once more in a few seconds"
-            turn.declined = Declined(reason=reason)
+            tx.decline("the coordinator has just started again; ask once more in a few seconds")
         case StopRequested() | SuspendRequested() | Offered() | Reclaimed():
-            turn.job = replace(turn.job, kept=(*turn.job.kept, event))
+            tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case Ticked() | Progressed():
             pass
-        case _ if isinstance(event, Saved) or event.replica in turn.job.registered:
-            turn.job = replace(turn.job, kept=(*turn.job.kept, event))
+        case _ if isinstance(event, Saved) or event.replica in tx.job.registered:
+            tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case _:
-            turn.job = replace(turn.job, stale=turn.job.stale + 1)
-    return _conclude(turn)
+            tx.count_stale()
+    return _conclude(tx)
 
 
-def _register(turn: Transaction, event: Registered) -> None:
-    job = turn.job
+def _register(tx: Transaction, event: Registered) -> None:
+    job = tx.job
     if event.replica not in job.replicas or event.asked_by != job.membership.incarnation:
-        turn.job = replace(job, stale=job.stale + 1)
+        tx.count_stale()
         return
-    turn.job = replace(job, registered=job.registered.put(event.replica, event))
+    tx.job = replace(job, registered=job.registered.put(event.replica, event))
 
 
 def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
@@ -145,56 +114,60 @@ def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
     return frozenset(running | {name for name, home in job.homes.items() if home == node})
 
 
-def _forget(turn: Transaction, names: frozenset[ReplicaId]) -> None:
+def _forget(tx: Transaction, names: frozenset[ReplicaId]) -> None:
     """Take note that these processes are gone."""
-    job = turn.job
+    job = tx.job
     gone = names & frozenset(group.members(job.membership))
-    turn.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
-    turn.job = replace(
+    tx.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
+    tx.job = replace(
         job,
-        replicas=job.replicas.drop(*names),
         registered=job.registered.drop(*names),
         membership=replace(job.membership, gone=job.membership.gone | gone),
     )
+    for name in names & job.replicas.keys():
+        tx.move(name, job.replicas[name], ReplicaState.GONE, ReplicaCause.EXITED)
 
 
-def _conclude(turn: Transaction) -> tuple[Event, ...]:
-    """Go on if everybody was heard who can be; return what is to be heard again then.
+def _conclude(tx: Transaction) -> tuple[Event, ...]:
+    """Go on if everybody has registered who can; return the events that are to be applied then.
 
     What a spare has said of itself is examined like any spare's: the coordinator before may have
     died before it did.
     """
-    job = turn.job
-    silent = rejoin.awaited(job.membership, job.registered)
-    if silent and turn.now_s < job.register_by_s:
+    silent = rejoin.awaited(tx.job.membership, tx.job.registered)
+    if silent and tx.now_s < tx.job.register_by_s:
         return ()
     for name in sorted(silent):
-        _give_up(turn, name)
-    _forget_silent(turn, silent)
-    _place(turn)
-    job = turn.job
-    turn.job = replace(
+        _give_up(tx, name)
+    membership = tx.job.membership
+    tx.job = replace(tx.job, membership=replace(membership, gone=membership.gone | silent))
+    present = frozenset(group.members(tx.job.membership))
+    for event in tx.job.registered.values():
+        _place(tx, event, present)
+    job = tx.job
+    registrations = job.registered.values()
+    tx.job = replace(
         job,
-        stage=Stage.RUNNING,
         homes=Table(),
         registered=Table(),
         kept=(),
         register_by_s=NEVER,
-        reference=reference_of(job.registered.values()),
-        has_checkpoints=job.has_checkpoints or _have_seen(job.registered.values()),
+        reference=_reference_of(registrations),
+        has_checkpoints=job.has_checkpoints
+        or any(event.spare and event.spare.checkpoints for event in registrations),
     )
     if group.members(job.membership):
-        turn.take(rejoin.reunited(job.membership, job.registered, turn.moment))
-        _stop_again(turn)
+        tx.enter(Stage.RUNNING, StageCause.REGISTERED)
+        accept_membership(tx, rejoin.reunited(job.membership, job.registered, tx.moment))
+        _stop_again(tx)
     else:
-        turn.notes.append("no member of the newest generation is left")
-        membership = rejoin.without_members(job.membership, job.registered, turn.moment)
-        turn.job = replace(
-            turn.job,
-            stage=Stage.STARTING,
+        tx.notes.append("no member of the newest generation is left")
+        tx.enter(Stage.STARTING, StageCause.NONE_LEFT)
+        tx.job = replace(
+            tx.job,
             stop=None,
-            membership=membership,
-            start_by_s=turn.now_s + turn.settings.start_s,
+            membership=rejoin.without_members(job.membership, job.registered, tx.moment),
+            start_by_s=tx.now_s + tx.settings.start_s,
         )
     waiting = tuple(
         replace(event.spare, replica=name)
@@ -206,57 +179,47 @@ def _conclude(turn: Transaction) -> tuple[Event, ...]:
     return (*waiting, *job.kept)
 
 
-def _give_up(turn: Transaction, name: ReplicaId) -> None:
+def _give_up(tx: Transaction, name: ReplicaId) -> None:
     """Count a member that did not say where it stands as lost; end it where it runs."""
-    waited_s = turn.settings.timeouts.register_s
+    waited_s = tx.settings.timeouts.register_s
     reason = f"did not say where it stands within {waited_s:g} s of the coordinator's start"
-    turn.notes.append(f"lost {name}: it {reason}")
-    if name in turn.job.replicas:
-        charge(turn, ExitKind.SIGNAL, f"{name} ({reason})")
-        turn.commands.append(EndReplica(replica=name, reason=reason))
-        let_go(turn, name, reason, due_s=turn.now_s + turn.settings.exit_s)
+    tx.notes.append(f"lost {name}: it {reason}")
+    if name in tx.job.replicas:
+        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
+        end(tx, name, ReplicaCause.LOST, reason)
 
 
-def _forget_silent(turn: Transaction, silent: frozenset[ReplicaId]) -> None:
-    membership = turn.job.membership
-    turn.job = replace(turn.job, membership=replace(membership, gone=membership.gone | silent))
-
-
-def _place(turn: Transaction) -> None:
-    """Give every process that registered its place in the job."""
-    membership = turn.job.membership
-    present = group.members(membership)
-    for name, event in turn.job.registered.items():
-        place_one(turn, event, is_member=name in present, is_leaver=name in membership.leavers)
-
-
-def place_one(turn: Transaction, event: Registered, *, is_member: bool, is_leaver: bool) -> None:
-    """Say what a process is that has said where it stands."""
-    name = event.replica
-    replica = turn.job.replicas[name]
-    if is_member:
+def _place(tx: Transaction, event: Registered, present: frozenset[ReplicaId]) -> None:
+    """Give a process that has registered in time its place in the job."""
+    name, registered = event.replica, ReplicaCause.REGISTERED
+    replica = tx.job.replicas[name]
+    if name in present:
         state = ReplicaState.TRAINING if event.has_state else ReplicaState.SPARE
-        turn.change(name, replace(replica, state=state, due_s=NEVER))
-    elif is_leaver:
-        due_s = turn.now_s + turn.settings.policy.graceful_shutdown_timeout_s
-        leaver = replace(replica, state=ReplicaState.LEAVING, due_s=due_s, is_asked=True)
-        turn.change(name, replace(leaver, reason="left behind by a resize"))
+        tx.move(name, replace(replica, due_s=NEVER), state, registered)
+    elif name in tx.job.membership.leavers:
+        leaver = replace(
+            replica,
+            due_s=tx.now_s + tx.settings.policy.graceful_shutdown_timeout_s,
+            is_asked=True,
+            reason="left behind by a resize",
+        )
+        tx.move(name, leaver, ReplicaState.LEAVING, registered)
     elif rejoin.is_past(event):
-        turn.commands.append(EndReplica(replica=name, reason=UNWANTED))
-        let_go(turn, name, UNWANTED, due_s=turn.now_s + turn.settings.exit_s)
+        end_past(tx, name)
 
 
-def _stop_again(turn: Transaction) -> None:
+def end_past(tx: Transaction, name: ReplicaId) -> None:
+    """End a process that belongs to the past of the job."""
+    end(tx, name, ReplicaCause.SENT_AWAY, UNWANTED)
+
+
+def _stop_again(tx: Transaction) -> None:
     """Go on stopping, where someone had asked for it: the word may not have come through."""
-    job = turn.job
-    if job.stop is None:
-        return
-    turn.job = replace(
-        job, stage=Stage.STOPPING, stop_by_s=turn.now_s + turn.settings.timeouts.step_s
-    )
-    to = group.members(job.membership)
-    turn.commands.append(Stop(to=to))
+    if tx.job.stop is not None:
+        begin_stop(tx, StageCause.STOP_ASKED)
+        tx.commands.append(Stop(to=group.members(tx.job.membership)))
 
 
-def _have_seen(registrations: Iterable[Registered]) -> bool:
-    return any(event.spare and event.spare.checkpoints for event in registrations)
+def _reference_of(registrations: Iterable[Registered]) -> Spare | None:
+    """Return what later spares must agree with: what one that trains said of itself."""
+    return next((event.spare for event in registrations if event.has_state and event.spare), None)

@@ -80,6 +80,13 @@ def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
     )
 
 
+def sentence(found: Found) -> str:
+    """Say from what the run goes on."""
+    if found is NOTHING:
+        return "nothing was made durable before: the run begins again, at step 0"
+    return f"restore {found.name}: go on from {found.committed} committed steps"
+
+
 def nothing_left(job: Job) -> str:
     """Say that no checkpoint can be restored, and what can be done about it."""
     names = ", ".join(sorted(job.damaged))

@@ -1,8 +1,7 @@
-"""How the controller follows the policy: what it is told, what comes of its decisions.
+"""How a job follows its policy: what the policy is told, what comes of its decisions.
 
-Owns what the policy remembers and measures between its decisions, whom to let go when there are
-too many, and a policy that is set while the job runs.  Chooses no size (``policy``) and starts
-nothing (the controller).
+Owns what the policy remembers and measures between its decisions, whom to send away when there are
+too many, and a policy that is set while the job runs.  Chooses no size (``policy``).
 """
 
 from __future__ import annotations
@@ -11,44 +10,109 @@ from dataclasses import replace
 
 from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
-from pliant.core.job.state import Declined, Job, ReplicaState, live, view
-from pliant.core.job.transaction import Transaction, age, let_leave
+from pliant.core.exits import EXIT_FAILED, EXIT_USAGE
+from pliant.core.job import budget, lifecycle, replicas
+from pliant.core.job.state import Job, ReplicaState, Stage, age, is_kept, live
+from pliant.core.job.transaction import Transaction
+from pliant.core.job.transitions import StageCause
+from pliant.core.membership import state as group
 from pliant.core.membership.state import Membership
 from pliant.core.policy import costs
-from pliant.core.policy.decide import Decision, Policy, consider, require_slots
+from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
 from pliant.core.values import ReplicaId
 
 LOOK_STEPS = 100
 """Committed steps between two looks at what each replica adds, where the policy asks for that."""
 
 
-def follow(turn: Transaction) -> int:
-    """Ask the policy how many there should be; let go who is too many, return who is missing."""
-    decision, pace = consider(view(turn.job), turn.settings.policy, now_s=turn.now_s)
-    turn.job = replace(turn.job, pace=pace, is_urgent=False)
-    if _is_news(turn.job.decision, decision):
-        turn.job = replace(turn.job, decision=decision)
-    names, wanted = live(turn.job), decision.target_replicas + decision.spare_replicas
-    for name in _surplus(turn.job, len(names) - wanted):
-        let_leave(turn, name, _notice_s(turn, len(names)), "more than the target")
+def resize(tx: Transaction) -> None:
+    """Ask the policy how many there should be; start or send away the difference."""
+    missing = _follow_policy(tx)
+    if budget.is_spent(tx):
+        _give_up_if_too_few(tx)
+        return
+    replicas.start(tx, missing)
+    if tx.job.start_by_s <= tx.now_s and tx.job.stage is Stage.STARTING:
+        _end_if_impossible(tx)
+
+
+def _follow_policy(tx: Transaction) -> int:
+    """Send away who is too many, return how many are missing."""
+    decision, pace = consider(view(tx.job), tx.settings.policy, now_s=tx.now_s)
+    tx.job = replace(tx.job, pace=pace, is_urgent=False)
+    if _says_more(tx.job.decision, decision):
+        tx.job = replace(tx.job, decision=decision)
+    names, wanted = live(tx.job), decision.target_replicas + decision.spare_replicas
+    for name in _surplus(tx.job, len(names) - wanted):
+        replicas.send_away(tx, name, _notice_s(tx, len(names)), "more than the target")
     return wanted - len(names)
 
 
-def set_policy(turn: Transaction, event: PolicySet) -> None:
+def _give_up_if_too_few(tx: Transaction) -> None:
+    """End a job that cannot go on without the replicas that it may no longer start."""
+    minimum = tx.settings.policy.min_replicas
+    if len(live(tx.job)) >= minimum:
+        return
+    losses = budget.recent_losses(tx.job, tx.settings, tx.now_s)
+    reason = (
+        f"the restart budget of {tx.settings.restart_budget} is spent and fewer than "
+        f"minReplicas={minimum} are left; last: {losses[-1].sentence}"
+    )
+    if not group.members(tx.job.membership) or is_kept(tx.job):
+        lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.BUDGET_SPENT)
+        return
+    tx.notes.append(f"{reason}; what is left of it is saved first")
+    lifecycle.begin_stop(tx, StageCause.BUDGET_SPENT)
+    tx.job = replace(tx.job, exit_code=EXIT_FAILED, reason=reason)
+
+
+def _end_if_impossible(tx: Transaction) -> None:
+    devices, minimum = sum(tx.job.nodes.values()), tx.settings.policy.min_replicas
+    if devices < minimum:
+        reason = f"minReplicas={minimum}, but the nodes can run {devices}"
+        lifecycle.end_job(tx, EXIT_USAGE, reason, StageCause.INPUT_REFUSED)
+
+
+def view(job: Job) -> PolicyView:
+    """Return what the policy looks at.
+
+    What is offered is what is left: the outside has taken off itself what it takes back.
+    """
+    spares = job.decision.spare_replicas if job.decision else 0
+    reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
+    leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
+    taken = sum(replica.is_reclaimed for replica in leavers)
+    return PolicyView(
+        num_replicas=max(0, len(live(job)) - spares),
+        leaving=len(leavers) - taken,
+        taken=taken,
+        devices=sum(job.nodes.values()),
+        wished=job.wished,
+        num_slots=job.reference.num_slots if job.reference else None,
+        offered=job.offered,
+        offer_reason=job.offer_reason,
+        reclaimed=reclaimed if job.offered is None else 0,
+        is_urgent=job.is_urgent or job.stage is Stage.STARTING,
+        pace=job.pace,
+        costs=job.costs,
+    )
+
+
+def set_policy(tx: Transaction, event: PolicySet) -> None:
     """Let another policy count from now on; new sizes at once, as whoever sets them wants them."""
-    old, new, job = turn.settings.policy, event.policy, turn.job
+    old, new, job = tx.settings.policy, event.policy, tx.job
     why = _impossible(job, new)
     if why is not None:
-        turn.declined = Declined(reason=why)
+        tx.decline(why)
         return
-    turn.job = replace(
+    tx.job = replace(
         job,
         policy=new,
         policy_given=job.policy_given or old,
         is_urgent=job.is_urgent or _sizes(old) != _sizes(new),
     )
-    turn.settings = replace(turn.settings, policy=new)
-    turn.notes.append(f"policy set: {event.said}" if event.said else "policy set")
+    tx.settings = replace(tx.settings, policy=new)
+    tx.notes.append(f"policy set: {event.said}" if event.said else "policy set")
 
 
 def _sizes(policy: Policy) -> tuple[object, ...]:
@@ -76,12 +140,12 @@ def _impossible(job: Job, policy: Policy) -> str | None:
     return None
 
 
-def measure(turn: Transaction, event: Progressed, before: Membership, after: Membership) -> bool:
+def measure(tx: Transaction, event: Progressed, before: Membership, after: Membership) -> bool:
     """Learn from a commit what a step or a change takes; whether the policy should know now."""
-    order, known = after.recorded, turn.job.costs
+    order, known = after.recorded, tx.job.costs
     if after.committed == before.committed or order is None:
         return False
-    num_steps, now_s = after.committed - before.committed, turn.now_s
+    num_steps, now_s = after.committed - before.committed, tx.now_s
     if event.generation == order.generation:
         size = len(order.members)
         learnt = costs.committed(known, size=size, num_steps=num_steps, now_s=now_s)
@@ -90,27 +154,27 @@ def measure(turn: Transaction, event: Progressed, before: Membership, after: Mem
             replace(known, is_crossing=False), size=known.size, num_steps=num_steps, now_s=now_s
         )
         learnt = replace(learnt, is_crossing=known.is_crossing)
-    turn.job = replace(turn.job, costs=learnt)
-    if not turn.settings.policy.min_marginal_efficiency:
+    tx.job = replace(tx.job, costs=learnt)
+    if not tx.settings.policy.min_marginal_efficiency:
         return False
     was, now = (len(one.step_s.get(learnt.size, ())) for one in (known, learnt))
     every = after.committed // LOOK_STEPS > before.committed // LOOK_STEPS
     return was < costs.RIPE <= now or every
 
 
-def _is_news(old: Decision | None, new: Decision) -> bool:
+def _says_more(old: Decision | None, new: Decision) -> bool:
     """Whether it says something else; that nothing was to be waited for yet is no news."""
     if old is None or old.is_waiting or new.is_waiting:
         return old != new
     return old != replace(new, earliest_s=old.earliest_s)
 
 
-def _notice_s(turn: Transaction, num_live: int) -> float:
+def _notice_s(tx: Transaction, num_live: int) -> float:
     """Return how long those may take that leave: what the outside said, if it is its will."""
-    offered, notice_s = turn.job.offered, turn.job.offer_notice_s
+    offered, notice_s = tx.job.offered, tx.job.offer_notice_s
     if offered is not None and notice_s is not None and num_live > offered:
         return notice_s
-    return turn.settings.policy.graceful_shutdown_timeout_s
+    return tx.settings.policy.graceful_shutdown_timeout_s
 
 
 def _surplus(job: Job, count: int) -> list[ReplicaId]:

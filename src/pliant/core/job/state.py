@@ -6,17 +6,16 @@ restart budget is left.  Decides nothing; ``controller`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership, Moment, Timeouts
+from pliant.core.membership.state import NEVER, Membership, Timeouts
 from pliant.core.policy.costs import Costs
-from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Decision, Policy, PolicyView
+from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Decision, Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
 from pliant.core.values import Found, Incarnation, NodeId, Register, ReplicaId, StopKind
@@ -53,6 +52,9 @@ class ReplicaState(StrEnum):
 
     ENDING = "ending"
     """Told to exit, or killed; its device is taken until the process was reaped."""
+
+    GONE = "gone"
+    """Its process was reaped, and the job forgets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class Job:
     """Everything the controller knows; a plain value, safe to log."""
 
     membership: Membership
-    stage: Stage = Stage.STARTING
+    stage: Stage = Stage.RECOVERING
 
     nodes: Table[NodeId, int] = NO_NODES
     """Devices of each node."""
@@ -241,6 +243,9 @@ class Job:
     stale: int = 0
     """Messages from the lost or about the unknown."""
 
+    story: tuple[Event, ...] = field(default=(), compare=False)
+    """The newest events, oldest first, for the report should one come where it cannot."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined:
@@ -295,62 +300,6 @@ class Ready:
     """One sentence for each thing that was decided."""
 
 
-def record(job: Job) -> Register:
-    """Return what must be durable before the commands of this state are sent (R1, R2)."""
-    register = group.register(job.membership)
-    names = group.members(job.membership)
-    homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
-    return replace(
-        register,
-        named=job.named,
-        wished=job.wished,
-        policy=job.policy,
-        policy_given=job.policy_given,
-        num_changes=len(job.pace.changed_at),
-        backoff_level=job.pace.backoff_level,
-        has_checkpoints=job.has_checkpoints,
-        homes=tuple(homes),
-        stop=job.stop,
-    )
-
-
-def record_to_write(before: Job, after: Job) -> Register | None:
-    """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
-    old, new = before.membership, after.membership
-    parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
-    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints", "stop")
-    if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
-        getattr(before, name) is getattr(after, name) for name in jobs
-    ):
-        return None
-    register = record(after)
-    return register if register != record(before) else None
-
-
-def _home(job: Job, name: ReplicaId) -> NodeId | None:
-    replica = job.replicas.get(name)
-    return job.homes.get(name) if replica is None else replica.node
-
-
-def reference_of(registrations: Iterable[Registered]) -> Spare | None:
-    """Return what later spares must agree with: what one that trains said of itself."""
-    return next((event.spare for event in registrations if event.has_state and event.spare), None)
-
-
-def moment(settings: JobSettings, now_s: float) -> Moment:
-    """Return what the membership needs to know of now and the settings."""
-    return Moment(
-        now_s=now_s,
-        timeouts=settings.timeouts,
-        min_replicas=settings.policy.min_replicas,
-    )
-
-
-def put(job: Job, name: ReplicaId, replica: Replica) -> Job:
-    """Return the job with this record of a replica."""
-    return replace(job, replicas=job.replicas.put(name, replica))
-
-
 def live(job: Job) -> tuple[ReplicaId, ...]:
     """Return the replicas that train or are on their way in, without those that leave or end."""
     gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
@@ -368,8 +317,7 @@ def demand_of(
 
     What is left over beside an allowed size is of no use, unless it is kept warm as a spare.
     """
-    has_gaps = policy.replica_discrete_values or (policy.replica_increment_step or 1) > 1
-    sizes = policy.sizes(ask_replicas) if has_gaps and not policy.spares else ()
+    sizes = policy.sizes(ask_replicas) if policy.has_gaps and not policy.spares else ()
     return Demand(
         min_replicas=policy.min_replicas,
         ask_replicas=ask_replicas,
@@ -377,31 +325,6 @@ def demand_of(
         num_slots=num_slots,
         can_suspend=can_suspend,
         notice_s=policy.graceful_shutdown_timeout_s,
-    )
-
-
-def view(job: Job) -> PolicyView:
-    """Return what the policy looks at.
-
-    What is offered is what is left: the outside has taken off itself what it takes back.
-    """
-    spares = job.decision.spare_replicas if job.decision else 0
-    reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
-    leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
-    taken = sum(replica.is_reclaimed for replica in leavers)
-    return PolicyView(
-        num_replicas=max(0, len(live(job)) - spares),
-        leaving=len(leavers) - taken,
-        taken=taken,
-        devices=sum(job.nodes.values()),
-        wished=job.wished,
-        num_slots=job.reference.num_slots if job.reference else None,
-        offered=job.offered,
-        offer_reason=job.offer_reason,
-        reclaimed=reclaimed if job.offered is None else 0,
-        is_urgent=job.is_urgent or job.stage is Stage.STARTING,
-        pace=job.pace,
-        costs=job.costs,
     )
 
 
@@ -414,44 +337,41 @@ def free_devices(job: Job) -> dict[NodeId, int]:
     return {node: count for node, count in free.items() if count > 0}
 
 
-def recent_losses(job: Job, settings: JobSettings, now_s: float) -> tuple[Loss, ...]:
-    """Return the losses that count against the restart budget."""
-    old_s, committed = now_s - settings.restart_forget_s, job.membership.committed
-    return tuple(x for x in job.losses if x.at_s > old_s or x.committed == committed)
+def spares(job: Job) -> list[ReplicaId]:
+    """Return the replicas that wait to join."""
+    return [n for n, replica in job.replicas.items() if replica.state is ReplicaState.SPARE]
 
 
-def is_budget_spent(job: Job, settings: JobSettings, now_s: float) -> bool:
-    """Whether nothing may be started any more, for now."""
-    return len(recent_losses(job, settings, now_s)) > settings.restart_budget
+def trainers(job: Job) -> list[ReplicaId]:
+    """Return the members that are to stay."""
+    members = group.members(job.membership)
+    return [name for name in members if job.replicas[name].state is ReplicaState.TRAINING]
 
 
-def difference(spare: Spare, reference: Spare) -> str | None:
-    """Say in what a spare differs from the run it is to join; None if it may join.
-
-    Outside exact mode only what the collectives need must agree.
-    """
-    if spare.num_slots != reference.num_slots:
-        return f"it has {spare.num_slots} slots in a step, the run has {reference.num_slots}"
-    if spare.layout != reference.layout:
-        return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
-    ours, theirs_ = dict(spare.identity), dict(reference.identity)
-    is_exact = theirs_.get("reduction", "exact") == "exact"
-    for name in sorted(ours.keys() | theirs_.keys()):
-        if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):
-            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
-    return None
+def is_member(job: Job, name: ReplicaId) -> bool:
+    """Whether it is of the recorded generation, and not lost."""
+    return name in group.members(job.membership)
 
 
-def _other_model(mine: list[str], theirs: list[str]) -> str:
-    """Say where two descriptions of a model differ first; a line is ``name dtype shape``."""
-    my_names = {line.partition(" ")[0] for line in mine}
-    their_names = {line.partition(" ")[0] for line in theirs}
-    for here, there in zip(mine, theirs, strict=False):
-        if here == there:
-            continue
-        if there.partition(" ")[0] not in my_names:
-            return f"its model lacks {there}, which the run has"
-        if here.partition(" ")[0] not in their_names:
-            return f"its model has {here}, which the run has not"
-        return f"its model has {here} where the run has {there}"
-    return "its model has other parameters than the run's"
+def is_durable(job: Job) -> bool:
+    """Whether the script keeps checkpoints, though there may be none yet."""
+    says = job.reference is not None and job.reference.is_durable
+    return says or job.has_checkpoints or job.may_have_checkpoints
+
+
+def is_kept(job: Job) -> bool:
+    """Whether what the members hold is durable, or is not going to be."""
+    membership = job.membership
+    here = (membership.lineage, membership.committed)
+    return not is_durable(job) or any((f.lineage, f.committed) >= here for f in job.saved)
+
+
+def is_held(job: Job) -> bool:
+    """Whether the members wait, too few to train."""
+    order = job.membership.recorded
+    return order is not None and order.hold
+
+
+def age(name: ReplicaId) -> int:
+    """Return when it was named: the higher the newer."""
+    return int(name[1:])

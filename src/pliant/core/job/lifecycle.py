@@ -1,0 +1,209 @@
+"""How a job is stopped, suspended, finished, begun again from a checkpoint, and ended.
+
+Owns what follows for the whole job when someone asks for it, when its state is lost, or when its
+members are done.  Must not know from which event that came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.commands import EndJob, EndReplica, Release, Stop
+from pliant.core.events import ExitKind
+from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED
+from pliant.core.job import replicas
+from pliant.core.job.state import (
+    Job,
+    ReplicaState,
+    Stage,
+    age,
+    free_devices,
+    is_durable,
+    is_held,
+    is_kept,
+)
+from pliant.core.job.transaction import Transaction
+from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.membership import changes
+from pliant.core.membership import state as group
+from pliant.core.membership.state import NEVER, Membership, Phase
+from pliant.core.policy import costs
+from pliant.core.values import ReplicaId, StopKind
+
+# --- on request ------------------------------------------------------------------------
+
+
+def stop(tx: Transaction, kind: StopKind) -> None:
+    """Stop at the next step boundary; at once where nobody trains or what there is is kept."""
+    job = tx.job
+    if job.stage is Stage.FINISHING or job.stop in (kind, StopKind.SUSPEND):
+        return
+    tx.job = job = replace(job, stop=kind)
+    present = group.members(job.membership)
+    if job.membership.recorded is None or not present or (is_held(job) and is_kept(job)):
+        end_job(tx, EXIT_STOPPED, _stopped(job), StageCause.STOP_ASKED)
+        return
+    if job.stage is not Stage.STOPPING:
+        begin_stop(tx, StageCause.STOP_ASKED)
+    tx.commands.append(Stop(to=present))
+    why = f": {job.stop_for}" if job.stop_for else ", on request"
+    tx.notes.append(f"{kind} after the next step{why}")
+
+
+def suspend(tx: Transaction, reason: str) -> None:
+    """Stop so that the job can go on another day, if its script allows for that."""
+    if tx.job.reference is not None and not is_durable(tx.job):
+        tx.decline("its script keeps no checkpoints to go on from; pliant stop ends it")
+        return
+    if tx.job.stop is None:
+        tx.job = replace(tx.job, stop_for=reason)
+    stop(tx, StopKind.SUSPEND)
+
+
+def begin_stop(tx: Transaction, cause: StageCause) -> None:
+    """Let the job stop, and wait for its step boundary for as long as a step may take."""
+    tx.enter(Stage.STOPPING, cause)
+    tx.job = replace(tx.job, stop_by_s=tx.now_s + tx.settings.timeouts.step_s)
+
+
+def end_if_stop_is_overdue(tx: Transaction) -> None:
+    """End a job whose members do not come to the boundary at which they were to stop."""
+    if tx.job.stop_by_s <= tx.now_s:  # who saves its last state says that it is busy
+        tx.job = replace(tx.job, stop_by_s=_busy_until_s(tx.job.membership, tx.now_s))
+    if tx.job.stop_by_s <= tx.now_s:
+        late = f"{_stopped(tx.job)}, without reaching a step boundary in time"
+        _end_stopped(tx, late)
+
+
+def suspend_if_all_must_leave(tx: Transaction) -> None:
+    """Save what there is where all who hold the state must go, and nobody else can come."""
+    job = tx.job
+    members = group.members(job.membership)
+    coming = (ReplicaState.STARTING, ReplicaState.SPARE)
+    if (
+        is_durable(job)
+        and bool(members)
+        and all(job.replicas[name].is_reclaimed for name in members)
+        and not any(replica.state in coming for replica in job.replicas.values())
+        and (job.offered == 0 or not free_devices(job))
+    ):
+        tx.notes.append("every replica is reclaimed and there is no room for another")
+        stop(tx, StopKind.SUSPEND)
+
+
+# --- at the end of the training ----------------------------------------------------------
+
+
+def finish_if_done(tx: Transaction) -> None:
+    """Once every member has done its last step, let them all go."""
+    job = tx.job
+    is_stop = job.stage is Stage.STOPPING
+    if not group.is_finished(job.membership):
+        if is_stop and is_held(job) and is_kept(job):
+            _end_stopped(tx, f"{_stopped(job)}, while waiting for a replacement")
+        return
+    count = job.membership.committed
+    reason = f"{_stopped(job)} after {count} steps" if is_stop else f"finished {count} steps"
+    tx.enter(Stage.FINISHING, StageCause.FINISHED)
+    exit_code = EXIT_STOPPED if is_stop else EXIT_OK
+    tx.job = replace(tx.job, exit_code=exit_code, reason=reason, stop_by_s=NEVER)
+    tx.notes.append(reason)
+    done = job.membership.finished | job.membership.leavers
+    names = sorted(job.replicas, key=age)
+    tx.commands.append(Release(to=tuple(name for name in names if name in done)))
+    for name in names:
+        _let_exit(tx, name, reason, is_done=name in done)
+
+
+def _let_exit(tx: Transaction, name: ReplicaId, reason: str, *, is_done: bool) -> None:
+    """Let one go whose job has finished; who has done its last step may take its time."""
+    replica, cause = tx.job.replicas[name], ReplicaCause.JOB_FINISHED
+    if is_done:
+        wait_s = tx.settings.finish_s
+        replicas.end(tx, name, cause, replica.reason, is_killed=False, is_lost=False, wait_s=wait_s)
+    elif replica.state is not ReplicaState.ENDING:
+        replicas.end(tx, name, cause, reason)
+
+
+# --- when state is lost --------------------------------------------------------------------
+
+
+def lose(tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
+    """Go on without these, if the state of the run is left."""
+    replicas.drop_from_membership(tx, *names)
+    if tx.job.membership.phase is Phase.LOST and tx.job.stage is not Stage.STARTING:
+        lose_state(tx, kind, what)
+
+
+def lose_state(tx: Transaction, kind: ExitKind, what: str) -> None:
+    """Begin again from a checkpoint where that is possible, else end the job."""
+    count = tx.job.membership.committed
+    last = f"the last committed step is number {count}" if count else "no step was committed"
+    lost = f"the last holder of the state was lost: {what}; {last}"
+    if is_durable(tx.job) and tx.job.stage is Stage.STOPPING:
+        before = "its last replica was lost before the step boundary"
+        _end_stopped(tx, f"{_stopped(tx.job)}; {before}: {what}")
+    elif is_durable(tx.job):
+        start_over(tx, lost)
+    elif kind in (ExitKind.SCRIPT, ExitKind.EARLY):
+        failed = f"the script failed on every replica; last: {what}; {last}"
+        end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
+    else:
+        end_job(tx, EXIT_STATE_LOST, lost, StageCause.STATE_LOST)
+
+
+def start_over(tx: Transaction, why: str) -> None:
+    """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
+    tx.notes.append(f"{why}; a checkpoint will be restored")
+    tx.enter(Stage.STARTING, StageCause.STATE_LOST)
+    tx.job = replace(
+        tx.job,
+        start_by_s=tx.now_s + tx.settings.start_wait_s,
+        membership=changes.given_up(tx.job.membership),
+        pace=replace(tx.job.pace, restarted_at=tx.now_s),
+        costs=costs.interrupted(tx.job.costs),
+    )
+    fresh = (ReplicaState.STARTING, ReplicaState.SPARE)
+    members = group.under_way(tx.job.membership).replicas
+    for name, replica in tx.job.replicas.items():
+        is_fresh = replica.state in fresh and name not in members
+        if not is_fresh and replica.state is not ReplicaState.ENDING:
+            replicas.send_away(tx, name, tx.settings.exit_s, "the job goes back to a checkpoint")
+
+
+# --- the end -------------------------------------------------------------------------------
+
+
+def end_if_all_gone(tx: Transaction) -> None:
+    """End a job that has finished, once its last process has exited."""
+    if not tx.job.replicas:
+        end_job(tx, tx.job.exit_code or EXIT_OK, tx.job.reason, StageCause.ALL_GONE)
+
+
+def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> None:
+    """End every process and the job; nothing else of this transaction matters any more."""
+    names = sorted(tx.job.replicas, key=age)
+    tx.commands.extend(EndReplica(replica=name, reason="the job ends") for name in names)
+    tx.commands.append(EndJob(exit_code=exit_code, reason=reason))
+    tx.notes.append(reason)
+    tx.enter(Stage.ENDED, cause)
+    tx.job = replace(tx.job, exit_code=exit_code, reason=reason)
+
+
+def _end_stopped(tx: Transaction, reason: str) -> None:
+    """End a job that cannot stop at a boundary, with what it was given up for if it was."""
+    code, why = tx.job.exit_code, tx.job.reason
+    if code is None:
+        code, why = EXIT_STOPPED, reason
+    end_job(tx, code, why, StageCause.STOP_CUT_SHORT)
+
+
+def _busy_until_s(membership: Membership, now_s: float) -> float:
+    """Return until when a member has asked to be waited for; now if none has."""
+    pulses = (membership.pulses.get(name) for name in group.members(membership))
+    return max((pulse.busy_until_s for pulse in pulses if pulse is not None), default=now_s)
+
+
+def _stopped(job: Job) -> str:
+    how = "suspended" if job.stop is StopKind.SUSPEND else "stopped"
+    return f"{how} for others" if job.stop_for else f"{how} on request"

@@ -1,0 +1,83 @@
+"""What of a job is durable: the record in the register, written and read back.
+
+Owns which of a job's facts outlive its coordinator.  Does not write: the driver does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.job.state import Job, JobSettings, Stage
+from pliant.core.job.transitions import StageCause, entered
+from pliant.core.membership import rejoin
+from pliant.core.membership import state as group
+from pliant.core.policy.hysteresis import restarted
+from pliant.core.table import Table
+from pliant.core.values import NodeId, Register, ReplicaId
+
+
+def remembered(register: Register | None, *, now_s: float, settings: JobSettings) -> Job:
+    """Return the job that a register tells of; RECOVERING if members may be alive."""
+    membership = rejoin.remembered(register)
+    job = Job(membership=membership, start_by_s=now_s + settings.start_s, seen_s=now_s)
+    if register is None:
+        return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
+    is_policy_kept = register.policy_given == settings.policy
+    job = replace(
+        job,
+        named=register.named,
+        wished=register.wished,
+        policy=register.policy if is_policy_kept else None,
+        policy_given=register.policy_given if is_policy_kept else None,
+        pace=restarted(
+            now_s=now_s,
+            num_changes=register.num_changes,
+            backoff_level=register.backoff_level,
+        ),
+        has_checkpoints=register.has_checkpoints,
+    )
+    if not group.members(membership):
+        return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
+    return replace(
+        job,
+        homes=Table(register.homes),
+        stop=register.stop,
+        register_by_s=now_s + settings.timeouts.register_s,
+    )
+
+
+def record(job: Job) -> Register:
+    """Return what must be durable before the commands of this state are sent (R1, R2)."""
+    register = group.register(job.membership)
+    names = group.members(job.membership)
+    homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
+    return replace(
+        register,
+        named=job.named,
+        wished=job.wished,
+        policy=job.policy,
+        policy_given=job.policy_given,
+        num_changes=len(job.pace.changed_at),
+        backoff_level=job.pace.backoff_level,
+        has_checkpoints=job.has_checkpoints,
+        homes=tuple(homes),
+        stop=job.stop,
+    )
+
+
+def record_to_write(before: Job, after: Job) -> Register | None:
+    """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
+    old, new = before.membership, after.membership
+    parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
+    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints", "stop")
+    if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
+        getattr(before, name) is getattr(after, name) for name in jobs
+    ):
+        return None
+    register = record(after)
+    return register if register != record(before) else None
+
+
+def _home(job: Job, name: ReplicaId) -> NodeId | None:
+    replica = job.replicas.get(name)
+    return job.homes.get(name) if replica is None else replica.node

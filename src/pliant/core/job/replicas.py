@@ -1,0 +1,176 @@
+"""What becomes of the replicas of a job: how one is started, let go and ended.
+
+Owns these moves, and what the membership's decisions mean for them.  Does not choose whom they
+concern, nor what follows for the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.commands import (
+    Dismiss,
+    EndReplica,
+    Prepare,
+    Reform,
+    Release,
+    StartReplica,
+    Switch,
+)
+from pliant.core.events import ExitKind
+from pliant.core.job.budget import charge
+from pliant.core.job.state import Replica, ReplicaState, free_devices, is_member, trainers
+from pliant.core.job.transaction import Transaction
+from pliant.core.job.transitions import ReplicaCause
+from pliant.core.membership import changes
+from pliant.core.membership.state import Outcome
+from pliant.core.policy import costs
+from pliant.core.values import ReplicaId
+
+
+def start(tx: Transaction, count: int) -> None:
+    """Start so many, each where most devices are free, as far as there are any."""
+    free = free_devices(tx.job)
+    for _ in range(count):
+        if not free:
+            return
+        node = max(sorted(free), key=lambda name: free[name])
+        free[node] -= 1
+        if not free[node]:
+            del free[node]
+        named = tx.job.named + 1
+        name = ReplicaId(f"r{named}")
+        tx.job = replace(tx.job, named=named)
+        due_s = tx.now_s + tx.settings.start_s
+        tx.put(name, Replica(node=node, started_at=tx.now_s, due_s=due_s))
+        tx.commands.append(StartReplica(replica=name, node=node))
+        tx.notes.append(f"start {name} on {node}")
+
+
+def end(
+    tx: Transaction,
+    name: ReplicaId,
+    cause: ReplicaCause,
+    reason: str,
+    *,
+    is_killed: bool = True,
+    is_lost: bool = True,
+    wait_s: float | None = None,
+) -> None:
+    """End a replica: its device is taken until its process was reaped.
+
+    Args:
+        tx: the transaction.
+        name: which one; nothing happens if it is gone already.
+        cause: what has happened.
+        reason: the same for people.
+        is_killed: its agent is told to kill it; False where it hears otherwise that it must go.
+        is_lost: the membership no longer counts on it; False where its exit is yet to tell.
+        wait_s: how long its exit may take until it is killed (again); None: ``exit_s``.
+    """
+    replica = tx.job.replicas.get(name)
+    if replica is None:
+        return
+    if is_killed:
+        tx.commands.append(EndReplica(replica=name, reason=reason))
+    ending = replace(
+        replica,
+        is_lost=replica.is_lost or is_lost,
+        is_asked=True,
+        due_s=tx.now_s + (tx.settings.exit_s if wait_s is None else wait_s),
+        reason=reason,
+    )
+    tx.move(name, ending, ReplicaState.ENDING, cause)
+
+
+def send_away(
+    tx: Transaction, name: ReplicaId, notice_s: float, reason: str, *, is_reclaimed: bool = False
+) -> None:
+    """Let a replica go: a member at the next boundary, anyone else at once."""
+    replica = tx.job.replicas.get(name)
+    if replica is None:
+        return
+    was_reclaimed = replica.is_reclaimed or is_reclaimed
+    if replica.state is ReplicaState.ENDING:
+        tx.put(name, replace(replica, is_reclaimed=was_reclaimed))
+        return
+    if is_member(tx.job, name):
+        leaving = replace(
+            replica,
+            due_s=min(tx.now_s + notice_s, replica.due_s),
+            is_asked=True,
+            is_reclaimed=was_reclaimed,
+            reason=reason,
+        )
+        tx.move(name, leaving, ReplicaState.LEAVING, ReplicaCause.SENT_AWAY)
+        return
+    tx.put(name, replace(replica, is_reclaimed=is_reclaimed))
+    end(tx, name, ReplicaCause.SENT_AWAY, reason)
+    drop_from_membership(tx, name)
+
+
+def drop_from_membership(tx: Transaction, *names: ReplicaId) -> None:
+    """Let the membership go on without these."""
+    accept_membership(tx, changes.lose(tx.job.membership, frozenset(names), tx.moment))
+
+
+def accept_membership(tx: Transaction, outcome: Outcome) -> None:
+    """Accept what the membership decided, and follow up on whom it lets go."""
+    membership, commands = outcome
+    tx.job = replace(tx.job, membership=membership)
+    for command in commands:
+        tx.commands.append(command)
+        match command:
+            case EndReplica(replica=name, reason=reason):
+                replica = tx.job.replicas.get(name)
+                if replica is not None and not replica.is_asked:
+                    charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
+                end(tx, name, ReplicaCause.LOST, reason, is_killed=False)
+            case Dismiss(to=names, reason=reason):
+                for name in names:
+                    charge(tx, ExitKind.LEFT, f"{name} was refused: {reason}")
+                    end(tx, name, ReplicaCause.DISMISSED, reason, is_killed=False)
+            case Release(to=names):
+                for name in names:
+                    end(tx, name, ReplicaCause.RELEASED, "released", is_killed=False)
+            case Switch():
+                tx.job = replace(tx.job, costs=costs.crossed(tx.job.costs))
+            case Prepare(order=order):
+                tx.notes.append(
+                    f"prepare generation {order.generation}: {', '.join(order.replicas)}"
+                )
+            case Reform(order=order, to=to) if set(to) & set(order.replicas):
+                tx.job = replace(tx.job, costs=costs.interrupted(tx.job.costs))
+                tx.notes.append(
+                    f"reform as generation {order.generation}: {', '.join(order.replicas)}"
+                    + (f" hold, below minReplicas={tx.moment.min_replicas}" * order.hold)
+                )
+            case _:
+                pass
+
+
+def end_overdue(tx: Transaction) -> None:
+    """End who has not started, left or exited in its time."""
+    for name, replica in tx.job.replicas.items():
+        if replica.due_s <= tx.now_s:
+            _overdue(tx, name, replica)
+
+
+def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
+    reason = replica.reason
+    if replica.state is ReplicaState.STARTING:
+        reason = f"did not reach steps() within {tx.settings.start_s:g} s"
+        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
+    elif replica.state is ReplicaState.LEAVING:
+        if _is_needed(tx, name, replica):
+            notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+            tx.put(name, replace(replica, due_s=tx.now_s + notice_s))
+            return
+        reason = f"{replica.reason}, and its notice is over"
+    end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=False)
+
+
+def _is_needed(tx: Transaction, name: ReplicaId, replica: Replica) -> bool:
+    """Whether one that is to leave must stay, as too few would be left."""
+    is_short = len(trainers(tx.job)) < tx.settings.policy.min_replicas
+    return is_short and not replica.is_reclaimed and is_member(tx.job, name)

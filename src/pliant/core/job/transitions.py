@@ -1,0 +1,169 @@
+"""Tables of a job's stages and of its replicas' states, and the two functions that follow them.
+
+Nothing else sets ``Job.stage`` or ``Replica.state``.  Must not know when a transition is made, nor
+what else comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from pliant.core.job.state import Job, Replica, ReplicaState, Stage
+from pliant.core.transitions import Machine
+from pliant.core.values import ReplicaId
+
+
+class StageCause(StrEnum):
+    """What brings a job to another stage."""
+
+    NONE_RECORDED = "nobody to wait for"
+    """The register tells of no member."""
+
+    REGISTERED = "members registered"
+    NONE_LEFT = "no member left"
+    PREPARED = "first generation prepared"
+    STOP_ASKED = "stop asked for"
+    STOP_CUT_SHORT = "no step boundary to stop at"
+    FINISHED = "all finished"
+    STATE_LOST = "state lost"
+    INPUT_REFUSED = "input refused"
+    BUDGET_SPENT = "restart budget spent"
+    ALL_GONE = "every process gone"
+
+
+class ReplicaCause(StrEnum):
+    """What brings a replica to another state."""
+
+    READY = "reached steps()"
+    REGISTERED = "registered"
+    ENTERED = "entered a generation"
+    SENT_AWAY = "must leave"
+    """Drained, reclaimed, more than the target, or past."""
+
+    KILLED = "kill requested"
+    OVERDUE = "overdue"
+    DISMISSED = "may not join"
+    LOST = "given up by the membership"
+    RELEASED = "left behind by a resize"
+    JOB_FINISHED = "job finished"
+    EXITED = "process gone"
+
+
+_ENDED = frozenset({Stage.ENDED})
+_STOPPING = frozenset({Stage.STOPPING})
+_STOPPING_OR_ENDED = _STOPPING | _ENDED
+_STARTING = frozenset({Stage.STARTING})
+_RUNNING = frozenset({Stage.RUNNING})
+_FINISHING = frozenset({Stage.FINISHING})
+
+STAGES: Machine[Stage] = Machine(
+    name="job",
+    initial=Stage.RECOVERING,
+    rows={
+        Stage.RECOVERING: {
+            StageCause.NONE_RECORDED: _STARTING,
+            StageCause.NONE_LEFT: _STARTING,
+            StageCause.REGISTERED: _RUNNING,
+        },
+        Stage.STARTING: {
+            StageCause.PREPARED: _RUNNING,
+            StageCause.STOP_ASKED: _STOPPING_OR_ENDED,
+            StageCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
+            StageCause.STATE_LOST: _ENDED,
+            StageCause.INPUT_REFUSED: _ENDED,
+        },
+        Stage.RUNNING: {
+            StageCause.STOP_ASKED: _STOPPING_OR_ENDED,
+            StageCause.BUDGET_SPENT: _STOPPING_OR_ENDED,
+            StageCause.FINISHED: _FINISHING,
+            StageCause.STATE_LOST: _STARTING | _ENDED,
+            StageCause.INPUT_REFUSED: _ENDED,
+        },
+        Stage.STOPPING: {
+            StageCause.STOP_ASKED: _ENDED,
+            StageCause.STOP_CUT_SHORT: _ENDED,
+            StageCause.FINISHED: _FINISHING,
+            StageCause.STATE_LOST: _STARTING | _ENDED,
+            StageCause.INPUT_REFUSED: _ENDED,
+        },
+        Stage.FINISHING: {
+            StageCause.ALL_GONE: _ENDED,
+            StageCause.INPUT_REFUSED: _ENDED,
+        },
+        Stage.ENDED: {},
+    },
+)
+"""Where a job's life may lead."""
+
+_ENDING = frozenset({ReplicaState.ENDING})
+_GONE = frozenset({ReplicaState.GONE})
+_ENDS: Mapping[str, frozenset[ReplicaState]] = {
+    ReplicaCause.SENT_AWAY: _ENDING,
+    ReplicaCause.KILLED: _ENDING,
+    ReplicaCause.LOST: _ENDING,
+    ReplicaCause.DISMISSED: _ENDING,
+    ReplicaCause.JOB_FINISHED: _ENDING,
+    ReplicaCause.EXITED: _GONE,
+}
+"""What may come at any time."""
+
+_LEAVES = frozenset({ReplicaState.LEAVING, ReplicaState.ENDING})
+
+REPLICAS: Machine[ReplicaState] = Machine(
+    name="replica",
+    initial=ReplicaState.STARTING,
+    rows={
+        ReplicaState.STARTING: {
+            **_ENDS,
+            ReplicaCause.READY: frozenset({ReplicaState.SPARE}),
+            ReplicaCause.REGISTERED: frozenset(
+                {ReplicaState.SPARE, ReplicaState.TRAINING, ReplicaState.LEAVING}
+            ),
+            ReplicaCause.OVERDUE: _ENDING,
+        },
+        ReplicaState.SPARE: {
+            **_ENDS,
+            ReplicaCause.ENTERED: frozenset({ReplicaState.TRAINING}),
+            ReplicaCause.SENT_AWAY: _LEAVES,
+        },
+        ReplicaState.TRAINING: {**_ENDS, ReplicaCause.SENT_AWAY: _LEAVES},
+        ReplicaState.LEAVING: {
+            **_ENDS,
+            ReplicaCause.OVERDUE: _ENDING,
+            ReplicaCause.RELEASED: _ENDING,
+        },
+        ReplicaState.ENDING: {ReplicaCause.EXITED: _GONE},
+        ReplicaState.GONE: {},
+    },
+)
+"""Where a replica's life may lead; members leave, anyone else ends at once."""
+
+
+def entered(job: Job, stage: Stage, cause: StageCause) -> Job:
+    """Return the job in this stage; the only place that sets one.  One that is in it stays."""
+    if job.stage is stage:
+        return job
+    return replace(job, stage=STAGES.follow(job.stage, cause, stage))
+
+
+def moved(
+    job: Job, name: ReplicaId, replica: Replica, state: ReplicaState, cause: ReplicaCause
+) -> Job:
+    """Return the job with a replica in this state; the only place that sets one.
+
+    One that is in it stays: what must end may be told so again.
+
+    Args:
+        job: the job before.
+        name: whose state.
+        replica: its record, with what else is to change of it, and its old state.
+        state: the state to be; the gone are forgotten.
+        cause: what has happened.
+    """
+    if replica.state is not state:
+        replica = replace(replica, state=REPLICAS.follow(replica.state, cause, state))
+    if replica.state is ReplicaState.GONE:
+        return replace(job, replicas=job.replicas.drop(name))
+    return replace(job, replicas=job.replicas.put(name, replica))

@@ -1,0 +1,161 @@
+"""What workers say: whom the job takes for what, which checkpoints count, what a step takes.
+
+Owns what their words mean for the job; what they mean for the membership ``core.membership`` says
+first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.commands import Dismiss, Publish
+from pliant.core.errors import ConfigError
+from pliant.core.events import (
+    Busy,
+    Finished,
+    Progressed,
+    PublishAsked,
+    Registered,
+    Saved,
+    Spare,
+    Unrestorable,
+    WorkerEvent,
+)
+from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
+from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
+from pliant.core.job.compatibility import difference
+from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
+from pliant.core.job.transaction import Transaction
+from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.membership import changes, rejoin, worker_events
+from pliant.core.membership.state import NEVER, Membership
+from pliant.core.policy import costs
+from pliant.core.policy.decide import require_slots
+
+
+def on_worker_event(tx: Transaction, event: WorkerEvent) -> None:
+    """Let the membership hear what a worker says, and draw the conclusions for the job."""
+    before = tx.job.membership
+    # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
+    replica = tx.job.replicas.get(event.replica)
+    if isinstance(event, PublishAsked):
+        _on_publish_asked(tx, event)
+    if replica is None or replica.is_lost:
+        tx.must_advance = False
+        if not isinstance(event, Progressed | Busy | PublishAsked):
+            tx.count_stale()
+        return
+    if isinstance(event, Spare) and not _accept_spare(tx, event, replica):
+        return
+    replicas.accept_membership(tx, worker_events.hear(before, event, tx.moment))
+    match event:
+        case Registered():
+            _on_registered(tx, event)
+        case Unrestorable():
+            _on_unrestorable(tx, event)
+        case Saved(lineage=lineage) if lineage == before.lineage:
+            tx.job = restoring.saved(tx.job, event)
+        case _:
+            pass
+    after = tx.job.membership
+    has_learnt = isinstance(event, Progressed) and sizing.measure(tx, event, before, after)
+    if not isinstance(event, Spare | Finished | Registered | Saved):
+        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after)
+
+
+def _is_more_than_an_answer(before: Membership, after: Membership) -> bool:
+    """Whether more has changed than who has answered so far."""
+    return (
+        before.phase is not after.phase
+        or before.attempt is not after.attempt
+        or before.recorded is not after.recorded
+        or before.calls != after.calls
+        or before.leavers != after.leavers
+        or before.spares.keys() != after.spares.keys()
+    )
+
+
+def _accept_spare(tx: Transaction, event: Spare, replica: Replica) -> bool:
+    """Take note of a spare; False if the job or the spare ends because of what it is."""
+    reference = tx.job.reference
+    if reference is None:
+        try:
+            require_slots(tx.settings.policy, event.num_slots)
+        except ConfigError as error:
+            lifecycle.end_job(tx, EXIT_USAGE, str(error), StageCause.INPUT_REFUSED)
+            return False
+        wait_s = tx.now_s + tx.settings.start_wait_s
+        tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
+    elif (why := difference(event, reference)) is not None:
+        left, commands = changes.lose(tx.job.membership, frozenset({event.replica}), tx.moment)
+        dismiss = Dismiss(to=(event.replica,), reason=why)
+        replicas.accept_membership(tx, (left, (dismiss, *commands)))
+        tx.notes.append(f"{event.replica} cannot join: {why}")
+        return False
+    if replica.state is ReplicaState.STARTING:
+        ready = replace(replica, due_s=NEVER)
+        tx.move(event.replica, ready, ReplicaState.SPARE, ReplicaCause.READY)
+        if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
+            known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
+            tx.job = replace(tx.job, costs=known)
+    if event.checkpoints:
+        tx.job = replace(tx.job, has_checkpoints=True)
+    if tx.job.stage is Stage.STARTING:
+        wait_s = tx.now_s + tx.settings.start_wait_s
+        tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
+    return True
+
+
+def _on_registered(tx: Transaction, event: Registered) -> None:
+    """Place a worker that registers too late: it may join if it never trained."""
+    replica = tx.job.replicas[event.replica]
+    if (
+        event.asked_by != tx.job.membership.incarnation
+        or replica.state is not ReplicaState.STARTING
+        or is_member(tx.job, event.replica)
+    ):
+        tx.count_stale()
+    elif rejoin.is_past(event):
+        registration.end_past(tx, event.replica)
+        replicas.drop_from_membership(tx, event.replica)
+    elif event.spare is not None:
+        on_worker_event(tx, replace(event.spare, replica=event.replica))
+
+
+def _on_publish_asked(tx: Transaction, event: PublishAsked) -> None:
+    """Allow what was written in the current history, whoever of it asks (R20).
+
+    Also to one that is lost: that all shares are there shows that all members had committed.
+    """
+    known = event.replica in tx.job.replicas
+    if known and event.lineage == tx.job.membership.lineage:
+        tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
+        tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
+    else:
+        tx.count_stale()
+
+
+def _on_unrestorable(tx: Transaction, event: Unrestorable) -> None:
+    """Take the next checkpoint, in a history of its own, or end the job if there is none."""
+    membership = tx.job.membership
+    order = membership.recorded
+    if (
+        tx.job.stage is Stage.FINISHING
+        or order is None
+        or order.restore is None
+        or (event.generation, event.replica) != (order.generation, order.origin)
+        or event.checkpoint != order.restore.checkpoint
+    ):
+        tx.count_stale()
+        return
+    tx.job = replace(tx.job, damaged=tx.job.damaged | {event.checkpoint})
+    tx.notes.append(f"{event.checkpoint} cannot be restored: {event.reason}")
+    found = restoring.newest(tx.job)
+    if found is None:
+        lost = StageCause.STATE_LOST
+        lifecycle.end_job(tx, EXIT_STATE_LOST, restoring.nothing_left(tx.job), lost)
+    elif found.calls == membership.calls:
+        tx.notes.append(restoring.sentence(found))
+        replicas.accept_membership(tx, restoring.retried(membership, found, tx.moment))
+    else:
+        lifecycle.start_over(tx, f"{found.name} is of another call of steps()")

@@ -1,0 +1,240 @@
+"""The tables of stages and of replicas' states are complete, and all that they allow happens."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.conformance.core_alone import CoreAlone
+from tests.conformance.player import play
+
+from pliant.core.errors import TransitionError
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    Finished,
+    KillRequested,
+    NodeJoined,
+    Offered,
+    Prepared,
+    Progressed,
+    Spare,
+    StopRequested,
+    SuspendRequested,
+    Switched,
+    Ticked,
+    Unrestorable,
+)
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings, Loss, Replica, ReplicaState, Stage
+from pliant.core.job.transitions import REPLICAS, STAGES, ReplicaCause, StageCause, entered
+from pliant.core.membership.state import NEVER, Phase, Timeouts
+from pliant.core.policy.decide import Policy
+from pliant.core.transitions import Machine
+from pliant.core.values import (
+    Found,
+    Generation,
+    Lineage,
+    NodeId,
+    Order,
+    ReplicaId,
+    Restore,
+    Seat,
+)
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
+R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
+NODE = NodeId("n1")
+SETTINGS = JobSettings(policy=Policy(max_replicas=3), restart_budget=1, timeouts=Timeouts())
+LIVE = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING, ReplicaState.LEAVING)
+LATER_S = 20.0
+
+Used = set[tuple[str, str, str, str]]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> Used:
+    """Return what every table is asked from now on: machine, state, cause, state after it."""
+    seen: Used = set()
+    follow = Machine.follow
+
+    def watched(machine: Machine[Stage], state: Stage, cause: str, after: Stage) -> Stage:
+        seen.add((machine.name, str(state), cause, str(after)))
+        return follow(machine, state, cause, after)
+
+    monkeypatch.setattr(Machine, "follow", watched)
+    return seen
+
+
+def spare(name: ReplicaId, *, calls: int = 0, num_slots: int = 4) -> Spare:
+    return Spare(replica=name, calls=calls, num_slots=num_slots, layout="", endpoint=f"{name}:1")
+
+
+def fed(job: Job, *events: Event, now_s: float = 1.0) -> Job:
+    for event in events:
+        job, _ = controller.step(job, event, now_s=now_s, settings=SETTINGS)
+    return job
+
+
+def running() -> Job:
+    """Return a job in which r1 and r2 train."""
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
+    job = fed(job, NodeJoined(node=NODE, devices=2), spare(R1), spare(R2))
+    job = fed(job, *(Prepared(replica=r, generation=Generation(1)) for r in (R1, R2)))
+    job = fed(job, *(Switched(replica=r, generation=Generation(1), step=0) for r in (R1, R2)))
+    assert [replica.state for replica in job.replicas.values()] == [ReplicaState.TRAINING] * 2
+    return job
+
+
+def beside(state: ReplicaState) -> Job:
+    """Return the same job with r3, no member, in any state."""
+    due_s = LATER_S if state in (ReplicaState.STARTING, ReplicaState.LEAVING) else NEVER
+    third = Replica(node=NODE, state=state, due_s=due_s)
+    job = running()
+    nodes, replicas = job.nodes.put(NODE, 3), job.replicas.put(R3, third)
+    return replace(job, named=3, nodes=nodes, replicas=replicas)
+
+
+def every_end(state: ReplicaState) -> None:
+    """Let a replica in any state end in every way that may come at any time."""
+    fed(beside(state), KillRequested(replica=R3))
+    fed(beside(state), Offered(replicas=3, leave=(R3,)))
+    fed(beside(state), spare(R3, num_slots=8))
+    fed(beside(state), Exited(replica=R3, kind=ExitKind.SIGNAL))
+    fed(beside(state), *(Finished(replica=r, committed=1) for r in (R1, R2)))
+    fed(beside(state), Ticked(), now_s=LATER_S)
+    beat = Progressed(replica=R3, generation=Generation(0), committed=0, calls=0)
+    heard = fed(beside(state), beat)
+    for now_s in (LATER_S - 1, LATER_S + 3):  # in between, the job itself has slept
+        heard = fed(heard, Ticked(), now_s=now_s)
+
+
+def restoring(stage: Stage, *, other_calls: int | None) -> None:
+    """Let the origin of a restore find its checkpoint damaged, with another one or none left."""
+    job = running()
+    restore = Restore(checkpoint="4/1", committed=4, lineage=Lineage(2))
+    order = Order(
+        generation=Generation(1),
+        members=(Seat(replica=R1, endpoint="r1:1"), Seat(replica=R2, endpoint="r2:1")),
+        host=R1,
+        origin=R1,
+        restore=restore,
+    )
+    membership = replace(job.membership, recorded=order, restore=restore)
+    saved = (
+        ()
+        if other_calls is None
+        else (Found(name="2/1", committed=2, lineage=Lineage(1), calls=other_calls),)
+    )
+    damaged = Unrestorable(replica=R1, generation=Generation(1), checkpoint="4/1", reason="digest")
+    fed(
+        replace(job, stage=stage, membership=membership, saved=saved, has_checkpoints=True), damaged
+    )
+
+
+def budget_spent(stage: Stage, *, is_saved: bool) -> None:
+    """Let the losses be too many and the replicas too few."""
+    few = replace(SETTINGS, policy=Policy(min_replicas=3))
+    loss = Loss(at_s=1.0, kind=ExitKind.SIGNAL, sentence="r0 was killed")
+    saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),) if is_saved else ()
+    job = replace(running(), stage=stage, losses=(loss, loss), has_checkpoints=True, saved=saved)
+    if stage is Stage.STARTING:
+        job = replace(job, membership=replace(job.membership, phase=Phase.LOST))
+    controller.step(job, Ticked(), now_s=1.0, settings=few)
+
+
+def refused(stage: Stage) -> None:
+    """Let the first spare report fewer slots than the smallest size needs."""
+    job = replace(beside(ReplicaState.STARTING), stage=stage, reference=None)
+    fed(job, spare(R3, num_slots=1))
+
+
+def held(job: Job) -> Job:
+    """Return a job whose members wait, too few to train."""
+    order = job.membership.recorded
+    assert order is not None
+    return replace(job, membership=replace(job.membership, recorded=replace(order, hold=True)))
+
+
+def rare_stages() -> None:
+    """Bring a job to where neither the scenarios nor the rest of these get it."""
+    stopping = fed(running(), StopRequested())
+    assert stopping.stage is Stage.STOPPING
+    saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),)
+    fed(replace(held(stopping), saved=saved, has_checkpoints=True), SuspendRequested())
+    fed(replace(running(), stage=Stage.STARTING), StopRequested())
+    for stage in (Stage.STARTING, Stage.RUNNING):
+        budget_spent(stage, is_saved=True)
+        budget_spent(stage, is_saved=False)
+    for stage in (Stage.STARTING, Stage.RUNNING, Stage.STOPPING):
+        restoring(stage, other_calls=None)
+        restoring(stage, other_calls=1)
+    for stage in (Stage.STARTING, Stage.RUNNING, Stage.STOPPING, Stage.FINISHING):
+        refused(stage)
+
+
+@pytest.mark.timeout(60)
+def test_all_that_the_tables_allow_happens_and_nothing_else(used: Used) -> None:
+    for path in SCENARIOS:
+        play(path.read_text(), CoreAlone)
+    for state in LIVE:
+        every_end(state)
+    rare_stages()
+
+    allowed = {
+        (machine.name, str(state), str(cause), str(after))
+        for machine in (STAGES, REPLICAS)
+        for state, row in machine.rows.items()
+        for cause, states in row.items()
+        for after in states
+    }
+    assert {entry for entry in used if entry[0] in ("job", "replica")} == allowed
+
+
+@pytest.mark.parametrize(("machine", "states"), [(STAGES, Stage), (REPLICAS, ReplicaState)])
+def test_every_state_has_a_row_and_can_be_reached(
+    machine: Machine[Stage], states: type[Stage]
+) -> None:
+    reached, todo = {machine.initial}, deque([machine.initial])
+    while todo:
+        following = {after for row in machine.rows[todo.popleft()].values() for after in row}
+        todo.extend(following - reached)
+        reached |= following
+
+    assert set(machine.rows) == set(states) == reached
+    assert len(machine.terminal) == 1
+
+
+def test_every_cause_is_in_its_table() -> None:
+    assert {cause for row in STAGES.rows.values() for cause in row} == set(StageCause)
+    assert {cause for row in REPLICAS.rows.values() for cause in row} == set(ReplicaCause)
+
+
+def test_a_job_that_has_ended_does_not_go_on() -> None:
+    ended = fed(running(), *(Exited(replica=r, kind=ExitKind.USAGE) for r in (R1, R2)))
+    assert ended.stage is Stage.ENDED
+
+    with pytest.raises(TransitionError, match="first generation prepared, to be running, is not"):
+        entered(ended, Stage.RUNNING, StageCause.PREPARED)
+
+
+def test_a_report_tells_the_newest_events_but_no_heartbeats() -> None:
+    job = running()
+    for committed in range(100):
+        beat = Progressed(replica=R1, generation=Generation(1), committed=committed, calls=0)
+        job = fed(job, beat)
+    gone = Replica(node=NODE, state=ReplicaState.GONE)
+    job = replace(job, replicas=job.replicas.put(R3, gone))
+
+    with pytest.raises(TransitionError) as raised:
+        fed(job, KillRequested(replica=R3))
+
+    told = str(raised.value)
+    assert "kill requested, to be ending, is not legal in phase replica gone" in told
+    assert told.endswith(f"; {KillRequested(replica=R3)}")
+    assert "NodeJoined" in told
+    assert "Switched(replica='r2'" in told
+    assert "Progressed" not in told
