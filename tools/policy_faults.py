@@ -37,7 +37,7 @@ POLICY_FAULTS = [
         rule="P8",
         what="a base between two sizes is kept",
         path="policy/decide.py",
-        old="kept if is_awaiting else _fit(policy, max(kept, least))",
+        old="kept if is_awaiting else fit(policy, max(kept, least))",
         new="max(kept, least)",
     ),
     Fault(
