@@ -92,7 +92,7 @@ FAULTS = [
         rule="R5",
         what="a joiner that was left out of a Reform still waits for its generation",
         path="membership/member.py",
-        old="        return _spare_again(member, order.generation), older",
+        old='        return _became(member, "Reform", spare, order.generation), older',
         new="        return member, ()",
     ),
     Fault(
@@ -155,12 +155,8 @@ FAULTS = [
         rule="R6",
         what="a joiner is blamed for every build that fails",
         path="membership/member.py",
-        old=("        joiner=False,\n    )\n    return replace(member, prepared=None)"),
-        new=(
-            "        joiner=member.current == NO_GENERATION,\n"
-            "    )\n"
-            "    return replace(member, prepared=None)"
-        ),
+        old="        joiner=False,\n    )\n",
+        new="        joiner=member.current == NO_GENERATION,\n    )\n",
     ),
     Fault(
         rule="R7",
@@ -210,15 +206,15 @@ FAULTS = [
         rule="R7",
         what="still ready when the next group is broken",
         path="membership/member.py",
-        old="    return replace(member, built=False), told",
-        new="    return member, told",
+        old='    return _became(member, "broken", replace(member, built=False), generation), news',
+        new="    return member, news",
     ),
     Fault(
         rule="R8",
         what="a receiver holds state before its digest matched",
         path="membership/member.py",
-        old="    return replace(member, vote=None, has_state=False)",
-        new="    return replace(member, vote=None, has_state=True)",
+        old='replace(member, vote=None, has_state=False), "to receive")',
+        new='replace(member, vote=None, has_state=True), "to receive")',
     ),
     Fault(
         rule="R8",
@@ -354,10 +350,9 @@ FAULTS = [
         path="membership/member.py",
         old=(
             "    if member.leaving or order.generation <= newest(member):\n"
-            "        return member, ()\n"
-            "    older"
+            '        return _became(member, "Reform"'
         ),
-        new="    if member.leaving:\n        return member, ()\n    older",
+        new='    if member.leaving:\n        return _became(member, "Reform"',
     ),
     Fault(
         rule="R14",
@@ -431,8 +426,8 @@ FAULTS = [
         rule="R15",
         what="a redone step keeps its old vote",
         path="membership/member.py",
-        old="        return replace(member, vote=None, has_state=True)",
-        new="        return replace(member, has_state=True)",
+        old='replace(member, vote=None, has_state=True), "to go on")',
+        new='replace(member, has_state=True), "to go on")',
     ),
     Fault(
         rule="R15",
@@ -466,19 +461,19 @@ FAULTS = [
         rule="5.6",
         what="state cannot be lost before the first Switched",
         path="membership/changes.py",
-        old="        return given_up(state), ()",
+        old='        return given_up(state, cause="nobody left"), ()',
         new=(
             "        if not state.formed:\n"
-            "            return replace(at_rest(state), phase=Phase.EMPTY, "
+            "            return replace(_without_attempt(state), phase=Phase.EMPTY, "
             "recorded=None), ()\n"
-            "        return given_up(state), ()"
+            '        return given_up(state, cause="nobody left"), ()'
         ),
     ),
     Fault(
         rule="R7",
         what="a Switch goes out between a Broken and its Reform",
         path="membership/worker_events.py",
-        old=("    state = at_rest(state) if state.attempt is not None else state\n"),
+        old='    state = at_rest(state, "broken") if state.attempt is not None else state\n',
         new="",
     ),
     Fault(

@@ -1,8 +1,8 @@
 """Tables of transitions: which state may follow which, and what brings it about.
 
 Owns the form in which every state machine of the core says what it may do, in the manner of h11:
-the rows are data, a terminal state has an empty row, and each machine sets its state in one
-function, which asks ``Machine.follow``.  Knows no machine; ``tools/make_pages.py`` draws them all.
+the rows are data, and each machine sets its state in one function, which asks ``Machine.follow``.
+Knows no machine; ``tools/make_pages.py`` draws them all in ``docs/states.md``.
 
 A cause is the name of an event (``Prepared``), or a few words for what the core itself concludes
 (``all prepared``).
@@ -21,6 +21,17 @@ State = TypeVar("State", bound=StrEnum)
 
 NOTHING: frozenset[str] = frozenset()
 
+Story = tuple[object, ...]
+"""The last that happened to one object, oldest first; for the report of a TransitionError."""
+
+STORY_LENGTH = 12
+"""How much an object remembers: an attempt at a resize and what led to it."""
+
+
+def told(story: Story, *news: object) -> Story:
+    """Return a story with this at its end."""
+    return (*story, *news)[-STORY_LENGTH:]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Generic[State]):
@@ -33,7 +44,7 @@ class Machine(Generic[State]):
 
     rows: Mapping[State, Mapping[str, frozenset[State]]]
     """State -> cause -> the states that may follow; the state itself is named where it may stay.
-    An empty row is terminal."""
+    A row that names no other state is terminal."""
 
     def follow(
         self, state: State, cause: str, after: State, *, story: Sequence[object] = ()
@@ -60,5 +71,7 @@ class Machine(Generic[State]):
 
     @property
     def terminal(self) -> frozenset[State]:
-        """Return the states that nothing follows."""
-        return frozenset(state for state, row in self.rows.items() if not row)
+        """Return the states that no other one follows."""
+        return frozenset(
+            state for state, row in self.rows.items() if not set().union(*row.values()) - {state}
+        )

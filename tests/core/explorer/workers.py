@@ -6,7 +6,6 @@ Whether a step can be taken is not asked here.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, assert_never
 
 from tests.core.explorer.checks import (
@@ -365,8 +364,8 @@ def die(universe: Universe, world: World, process: Process, kind: ExitKind) -> W
 
 
 def _called(mine: Member) -> Member:
-    return replace(mine, calls=mine.calls + 1)
+    return protocol.call_finished(mine)
 
 
 def _stopping(mine: Member) -> tuple[Member, tuple[()]]:
-    return replace(mine, stopping=True), ()
+    return protocol.told_to_stop(mine), ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
@@ -51,7 +50,8 @@ from pliant.core.events import (
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, live
 from pliant.core.membership import state as group
-from pliant.core.membership.state import HEARD, Phase, Timeouts
+from pliant.core.membership.state import Timeouts
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Found, Generation, Lineage, NodeId, Order, Register, ReplicaId
 
@@ -509,13 +509,6 @@ TestAnyOrder.settings = settings(
     phases=(HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_every_phase_says_what_it_listens_to(phase: Phase) -> None:
-    assert Progressed in HEARD[phase]
-    assert (Switched in HEARD[phase]) == (phase in (Phase.SWITCHING, Phase.REFORMING))
-    assert (Prepared in HEARD[phase]) == (phase is Phase.PREPARING)
 
 
 def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:

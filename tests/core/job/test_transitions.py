@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conformance.core_alone import CoreAlone
@@ -31,7 +32,8 @@ from pliant.core.events import (
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Loss, Replica, ReplicaState, Stage
 from pliant.core.job.transitions import REPLICAS, STAGES, ReplicaCause, StageCause, entered
-from pliant.core.membership.state import NEVER, Phase, Timeouts
+from pliant.core.membership.state import NEVER, Timeouts
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.transitions import Machine
 from pliant.core.values import (
@@ -61,9 +63,11 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Used:
     seen: Used = set()
     follow = Machine.follow
 
-    def watched(machine: Machine[Stage], state: Stage, cause: str, after: Stage) -> Stage:
+    def watched(
+        machine: Machine[Stage], state: Stage, cause: str, after: Stage, **story: Any
+    ) -> Stage:
         seen.add((machine.name, str(state), cause, str(after)))
-        return follow(machine, state, cause, after)
+        return follow(machine, state, cause, after, **story)
 
     monkeypatch.setattr(Machine, "follow", watched)
     return seen

@@ -40,6 +40,12 @@ def switching(member: Member, target: Order) -> Member:
     return member
 
 
+def reforming(member: Member, target: Order) -> Member:
+    member, _ = protocol.on_reform(member, target, ONE)
+    member, _ = protocol.on_built(member, target.generation)
+    return member
+
+
 def test_a_prepared_member_answers_when_its_groups_are_built() -> None:
     target = order(2, A, B)
 
@@ -227,8 +233,8 @@ def test_nobody_votes_out_of_turn_or_in_a_sealed_generation() -> None:
 
 def test_a_survivor_that_had_voted_commits_under_the_generation_of_its_vote() -> None:
     behind = protocol.voted(in_generation(1, B), 7)
-    behind, _ = protocol.on_reform(behind, order(3, A, B), ONE)
-    ahead, _ = protocol.on_reform(in_generation(1, committed=8), order(3, A, B), ONE)
+    behind = reforming(behind, order(3, A, B))
+    ahead = reforming(in_generation(1, committed=8), order(3, A, B))
     resolution = resolve([protocol.header(ahead), protocol.header(behind)])
 
     behind = protocol.resolved(behind, resolution, 1)
@@ -238,8 +244,8 @@ def test_a_survivor_that_had_voted_commits_under_the_generation_of_its_vote() ->
 
 
 def test_a_step_that_is_redone_loses_its_vote() -> None:
-    voter, _ = protocol.on_reform(protocol.voted(in_generation(1), 7), order(2, A, B), ONE)
-    other, _ = protocol.on_reform(in_generation(1, B), order(2, A, B), ONE)
+    voter = reforming(protocol.voted(in_generation(1), 7), order(2, A, B))
+    other = reforming(in_generation(1, B), order(2, A, B))
     resolution = resolve([protocol.header(voter), protocol.header(other)])
 
     assert protocol.resolved(voter, resolution, 0).vote is None
@@ -262,7 +268,7 @@ def test_a_receiver_reports_no_state_until_the_last_digest_matched() -> None:
 
 
 def test_the_origin_of_a_run_holds_its_first_state() -> None:
-    spares = [Member(replica=A), Member(replica=B)]
+    spares = [switching(Member(replica=name), order(1, A, B)) for name in (A, B)]
     resolution = resolve([protocol.header(m) for m in spares], origin_rank=0)
 
     first = protocol.resolved(spares[0], resolution, 0)

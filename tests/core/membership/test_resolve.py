@@ -10,7 +10,7 @@ from pliant.core.errors import NoStateError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Member
 from pliant.core.membership.resolve import Header, resolve
-from pliant.core.values import Generation, Lineage, ReplicaId, Restore
+from pliant.core.values import Generation, Lineage, Order, ReplicaId, Restore, Seat
 
 
 def at(
@@ -116,7 +116,10 @@ def test_nobody_holds_the_state_of_a_restore_before_it_is_loaded() -> None:
     assert (resolution.survivors, resolution.joiners) == ((1,), (0,))
     assert not resolution.fresh
 
-    origin = protocol.resolved(Member(replica=ReplicaId("b")), resolution, 1)
+    seats = tuple(Seat(replica=ReplicaId(name), endpoint="") for name in "ab")
+    order = Order(generation=Generation(1), members=seats, host=seats[0].replica, restore=RESTORE)
+    joiner = Member(replica=ReplicaId("b"), prepared=order, ordered=order, built=True)
+    origin = protocol.resolved(joiner, resolution, 1)
     assert not origin.has_state
     origin = protocol.received(origin, resolution)
 

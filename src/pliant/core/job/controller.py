@@ -59,12 +59,11 @@ from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.job.workers import on_worker_event
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Phase
+from pliant.core.membership.state import NEVER
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
+from pliant.core.transitions import told
 from pliant.core.values import Register, StopKind
-
-STORY = 12
-"""Events that a report tells; what led into a wrong state is mostly among the last few."""
 
 
 def begin(
@@ -253,10 +252,10 @@ def _seen(job: Job, event: Event, now_s: float) -> Job:
     """Return the job that has seen an event; mere signs of life are not worth telling."""
     if isinstance(event, Progressed | Ticked):
         return replace(job, seen_s=now_s)
-    return replace(job, seen_s=now_s, story=(*job.story, event)[-STORY:])
+    return replace(job, seen_s=now_s, story=told(job.story, event))
 
 
-def _told(event: Event) -> str:
+def _told(event: object) -> str:
     """Tell an event; a spare describes its whole model."""
     text = repr(event)
     return text if len(text) <= 300 else f"{text[:300]}..."

@@ -26,7 +26,8 @@ from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import NEVER, Membership, Phase
+from pliant.core.membership.state import NEVER, Membership
+from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.values import ReplicaId, StopKind
 

@@ -15,7 +15,8 @@ from pliant.core.events import Saved
 from pliant.core.job.state import Job
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Moment, Outcome, Phase
+from pliant.core.membership.state import Membership, Moment, Outcome
+from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, NO_LINEAGE, Found, Lineage, Restore
 
 NOTHING = Found(name=NO_CHECKPOINT, committed=0, lineage=NO_LINEAGE)
@@ -68,6 +69,7 @@ def restored(state: Membership, found: Found) -> Membership:
         calls=found.calls,
         committed=found.committed,
         stale=state.stale,
+        story=state.story,
     )
 
 
@@ -75,9 +77,8 @@ def retried(state: Membership, found: Found, moment: Moment) -> Outcome:
     """Open another history with the same members, whose origin could not load the last one's."""
     opened = restored(state, found)
     members = frozenset(group.members(state))
-    return changes.reform(
-        replace(opened, recorded=state.recorded, gone=state.gone, joiners=members), moment
-    )
+    opened = replace(opened, recorded=state.recorded, gone=state.gone, joiners=members)
+    return changes.reform(opened, moment, cause="not restorable")
 
 
 def sentence(found: Found) -> str:

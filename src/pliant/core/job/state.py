@@ -18,6 +18,7 @@ from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Decision, Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
+from pliant.core.transitions import Story
 from pliant.core.values import Found, Incarnation, NodeId, Register, ReplicaId, StopKind
 
 
@@ -243,7 +244,7 @@ class Job:
     stale: int = 0
     """Messages from the lost or about the unknown."""
 
-    story: tuple[Event, ...] = field(default=(), compare=False)
+    story: Story = field(default=(), compare=False)
     """The newest events, oldest first, for the report should one come where it cannot."""
 
 

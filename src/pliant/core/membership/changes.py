@@ -1,7 +1,7 @@
 """The moves of a membership: numbering attempts, changing on plan, reforming after a loss.
 
 Owns when a number is issued, whom an order contains, and what follows from silence.  It does not
-read messages (``hearing`` does) and does not choose who should train (the controller does).
+read messages (``worker_events`` does) and does not choose who should train (the controller does).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pliant.core.membership.state import (
     Membership,
     Moment,
     Outcome,
-    Phase,
-    at_rest,
     is_finished,
     members,
+    moved,
     seats,
     under_way,
 )
+from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
 from pliant.core.values import Generation, Order, ReplicaId, Seat
 
@@ -62,7 +62,7 @@ def plan(
         leavers = NOBODY
     joining = joinable(state, join, is_hurried=bool(leavers))
     if not leavers and not joining and not _is_freed(state, moment):
-        return (at_rest(state) if state.attempt is not None else state), ()
+        return (at_rest(state, "not wanted") if state.attempt is not None else state), ()
     if state.attempt is not None and leavers == state.leavers and state.joiners <= set(joining):
         return state, ()
     return _prepare(replace(state, calls=_calls(state)), joining, leavers, leave_by_s, moment)
@@ -120,8 +120,7 @@ def _prepare(
     # Half of the notice for an attempt with joiners leaves the other half for one without.
     hurried_s = (moment.now_s + leave_by_s) / 2 if joining and leavers else NEVER
     state = replace(
-        state,
-        phase=Phase.PREPARING,
+        moved(state, "planned", Phase.PREPARING),
         issued=order.generation,
         attempt=order,
         joiners=frozenset(joining),
@@ -170,8 +169,7 @@ def switch(state: Membership, moment: Moment) -> Outcome:
     """All have prepared: record the attempt as the newest generation and say so."""
     order = under_way(state)
     state = replace(
-        state,
-        phase=Phase.SWITCHING,
+        moved(state, "all prepared", Phase.SWITCHING),
         recorded=order,
         gone=NOBODY,
         attempt=None,
@@ -189,9 +187,10 @@ def attempt_failed(state: Membership, moment: Moment) -> Outcome:
     failures = state.failures + 1
     if failures < 2 or not state.joiners:
         wait_s = moment.timeouts.retry_s * failures
-        return replace(at_rest(state), failures=failures, retry_at_s=moment.now_s + wait_s), ()
+        state = at_rest(state, "not built")
+        return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
     dropped = state.joiners
-    state = replace(forget(at_rest(state), dropped), failures=0)
+    state = replace(forget(at_rest(state, "not built"), dropped), failures=0)
     reason = f"the groups of two attempts could not be built with {_names(dropped)}"
     return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
 
@@ -209,10 +208,10 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     state = forget(state, lost)
     if old:
         state = replace(state, gone=state.gone | old)
-        return (state, ()) if is_finished(state) else reform(state, moment)
+        return (state, ()) if is_finished(state) else reform(state, moment, cause="member lost")
     if state.attempt is None:
         return replace(state, leavers=state.leavers - lost), ()
-    return (at_rest(state) if lost & state.joiners else state), ()
+    return (at_rest(state, "joiner lost") if lost & state.joiners else state), ()
 
 
 def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
@@ -221,7 +220,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     behind = fall_through(state, (joiner,))
     if is_finished(state):
         return state, behind
-    state, commands = reform(state, moment)
+    state, commands = reform(state, moment, cause="joiner behind")
     told = tuple(
         replace(command, to=(*command.to, joiner)) if isinstance(command, Reform) else command
         for command in commands
@@ -229,10 +228,30 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     return state, (*behind, *told)
 
 
-def given_up(state: Membership) -> Membership:
+def at_rest(state: Membership, cause: str) -> Membership:
+    """Return the state with the running attempt given up; its number is burned."""
+    rest = Phase.EMPTY if state.recorded is None else Phase.STEADY
+    return _without_attempt(moved(state, cause, rest))
+
+
+def _without_attempt(state: Membership) -> Membership:
+    return replace(
+        state,
+        attempt=None,
+        joiners=NOBODY,
+        leavers=NOBODY,
+        awaiting=NOBODY,
+        arrived=NOBODY,
+        deadline_s=NEVER,
+        is_hurried=False,
+    )
+
+
+def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     """Return a membership in which nobody holds state any more: only a restore helps."""
     gone = frozenset(under_way(state).replicas)
-    return replace(at_rest(state), phase=Phase.LOST, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
+    state = _without_attempt(moved(state, cause, Phase.LOST))
+    return replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
 
 
 def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
@@ -246,19 +265,18 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
     )
 
 
-def reform(state: Membership, moment: Moment) -> Outcome:
+def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
     """Issue the next number to whoever is left of the recorded generation, and to no one else."""
     if state.attempt is not None:
-        state = at_rest(state)
+        state = _without_attempt(state)
     state = replace(state, reform_at_s=NEVER)
     places = seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
-        return given_up(state), ()
+        return given_up(state, cause="nobody left"), ()
     order = _order(state, places, moment)
     state = replace(
-        state,
-        phase=Phase.REFORMING,
+        moved(state, cause, Phase.REFORMING),
         issued=order.generation,
         recorded=order,
         gone=NOBODY,
@@ -327,7 +345,7 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     is_hopeless = state.failures >= MAX_FAILURES
     if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)
-    return reform(state, moment)
+    return reform(state, moment, cause="still broken")
 
 
 def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
@@ -347,7 +365,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     if not waiting:
         return state, ()
     if not hung:
-        return (state, ()) if is_finished(state) else reform(state, moment)
+        return (state, ()) if is_finished(state) else reform(state, moment, cause="all wait")
     reason = (
         f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
         "announce longer pauses with session.busy(max_s)"
@@ -359,13 +377,12 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
     silent, joiners = state.awaiting, state.joiners
     reason = f"did not prepare generation {under_way(state).generation} in time"
-    is_hurried = state.is_hurried
-    state = at_rest(state)
-    if is_hurried:
-        return replace(state, passed_over=state.passed_over | joiners), ()
+    if state.is_hurried:
+        state = replace(state, passed_over=state.passed_over | joiners)
+        return at_rest(state, "late"), ()
     lost = silent & (joiners | state.late)
     state = replace(state, late=silent - lost)
-    return _end(state, lost, reason, moment) if lost else (state, ())
+    return _end(state, lost, reason, moment) if lost else (at_rest(state, "late"), ())
 
 
 def _entry_expired(state: Membership, moment: Moment) -> Outcome:
@@ -385,7 +402,9 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
         lost = state.awaiting if is_hopeless else state.awaiting & outsiders(state)
     state = replace(state, late=silent - lost)
     reason = f"did not enter generation {under_way(state).generation} in time"
-    return _end(state, lost, reason, moment) if lost else reform(state, moment)
+    if lost:
+        return _end(state, lost, reason, moment)
+    return reform(state, moment, cause="late")
 
 
 def outsiders(state: Membership) -> frozenset[ReplicaId]:

@@ -4,23 +4,22 @@ Owns the worker's half of DESIGN 5: which orders count, when a boundary is reach
 what the member says about itself in metadata and headers.  Knows nothing of sockets, threads,
 tensors or time: the engine keeps one ``Member`` under a lock, and the explorer keeps several.
 
-    spare or member --Prepare--> prepared --built--> built --Switch--> ordered
-    ordered --all named the number in one step's metadata, or no generation yet--> entering
-    any --Reform--> entering            (older generations are sealed)
-    entering --headers, resolve, state--> entered        (or broken: wait for a Reform)
-
 Every function takes the value and returns the next one; those that cause something return it
-beside the value.  News of an older generation or incarnation is stale and changes nothing.
+beside the value.  News of an older generation or incarnation is stale and changes nothing.  What a
+member is in the middle of follows from its fields (``state_of``); ``docs/states.md`` shows what may
+follow what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pliant.core.errors import TransitionError
 from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
 from pliant.core.membership.resolve import NO_STEP, Header, Resolution
+from pliant.core.membership.transitions import MEMBERS, MemberState
+from pliant.core.transitions import Story, told
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -106,6 +105,34 @@ class Member:
     broken: bool = False
     """A collective of ``current`` failed here; only a Reform helps."""
 
+    story: Story = field(default=(), compare=False, repr=False)
+    """What happened to it last."""
+
+
+def state_of(member: Member) -> MemberState:
+    """Return what a member is in the middle of; what weighs most comes first."""
+    if member.leaving:
+        return MemberState.LEAVING
+    if member.reform is not None:
+        return MemberState.MEETING if member.built else MemberState.REFORMING
+    if member.broken:
+        return MemberState.BROKEN
+    if member.ordered is not None:
+        return MemberState.ORDERED if member.built else MemberState.UNREADY
+    if member.prepared is not None:
+        return MemberState.PREPARED if member.built else MemberState.PREPARING
+    return MemberState.TRAINING if member.current else MemberState.SPARE
+
+
+def _became(before: Member, cause: str, after: Member, detail: object = "") -> Member:
+    """Return ``after``, which a cause has made of ``before``.  Nothing else replaces a member.
+
+    Raises:
+        TransitionError: that cause does not lead there.
+    """
+    state = MEMBERS.follow(state_of(before), cause, state_of(after), story=before.story)
+    return replace(after, story=told(before.story, f"{cause} {detail}: {state}"))
+
 
 # --- commands of the coordinator ---------------------------------------------------
 
@@ -118,8 +145,9 @@ def on_prepare(member: Member, order: Order, incarnation: Incarnation) -> Outcom
     """
     if _is_old(member, incarnation):
         return member, ()
-    member = replace(member, incarnation=incarnation)
+    known = replace(member, incarnation=incarnation)
     if member.prepared is not None and order.generation == member.prepared.generation:
+        member = _became(member, "Prepare", known, order.generation)
         return member, _prepared(member, order.generation) if member.built else ()
     if (
         member.leaving
@@ -127,10 +155,11 @@ def on_prepare(member: Member, order: Order, incarnation: Incarnation) -> Outcom
         or member.reform is not None
         or order.generation <= newest(member)
     ):
-        return member, ()
+        return _became(member, "Prepare", known, order.generation), ()
     older = _abandon(member.prepared)
     leaver = member.replica not in order.replicas
-    member = replace(member, prepared=order, built=leaver)
+    prepared = replace(known, prepared=order, built=leaver)
+    member = _became(member, "Prepare", prepared, order.generation)
     return member, older + (
         _prepared(member, order.generation) if leaver else (Build(order=order),)
     )
@@ -140,10 +169,10 @@ def on_switch(member: Member, order: Order, incarnation: Incarnation) -> Outcome
     """Remember that the prepared order is to be entered at the boundary."""
     if _is_old(member, incarnation):
         return member, ()
-    member = replace(member, incarnation=incarnation)
-    if member.prepared is None or member.prepared.generation != order.generation:
-        return member, ()
-    return replace(member, ordered=order), ()
+    after = replace(member, incarnation=incarnation)
+    if member.prepared is not None and member.prepared.generation == order.generation:
+        after = replace(after, ordered=order)
+    return _became(member, "Switch", after, order.generation), ()
 
 
 def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
@@ -156,18 +185,21 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
     """
     if _is_old(member, incarnation):
         return member, ()
-    member = replace(member, incarnation=incarnation)
+    known = replace(member, incarnation=incarnation)
     if member.leaving or order.generation <= newest(member):
-        return member, ()
+        return _became(member, "Reform", known, order.generation), ()
     older = _abandon(member.prepared) + _abandon(member.reform)
     if member.replica not in order.replicas:
         if member.has_state:
-            return member, ()
-        return _spare_again(member, order.generation), older
+            return _became(member, "Reform", known, order.generation), ()
+        spare = replace(
+            known, sealed=order.generation, prepared=None, ordered=None, reform=None, built=False
+        )
+        return _became(member, "Reform", spare, order.generation), older
     if member.current:
         older += (Abandon(generation=member.current),)
-    member = replace(
-        member,
+    sealed = replace(
+        known,
         sealed=order.generation,
         reform=order,
         prepared=None,
@@ -175,7 +207,7 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
         built=False,
         broken=member.current != NO_GENERATION,
     )
-    return member, (*older, Build(order=order))
+    return _became(member, "Reform", sealed, order.generation), (*older, Build(order=order))
 
 
 def on_roll_call(
@@ -191,7 +223,7 @@ def on_roll_call(
     """
     if _is_old(member, incarnation):
         return member, ()
-    member = replace(member, incarnation=incarnation)
+    member = _became(member, "RollCall", replace(member, incarnation=incarnation), incarnation)
     return member, (registration(member, spare=spare, finished=finished),)
 
 
@@ -217,9 +249,14 @@ def registration(member: Member, *, spare: Spare | None, finished: bool) -> Regi
     )
 
 
-def _spare_again(member: Member, sealed: Generation) -> Member:
-    """Return a joiner that the members go on without, to be asked again."""
-    return replace(member, sealed=sealed, prepared=None, ordered=None, reform=None, built=False)
+def told_to_stop(member: Member) -> Member:
+    """Want to stop; says so in the next metadata."""
+    return _became(member, "Stop", replace(member, stopping=True))
+
+
+def dismissed(member: Member) -> Member:
+    """Be told that the job goes on without this replica, wherever it is."""
+    return _became(member, "Dismiss", replace(member, leaving=True))
 
 
 # --- what the engine reports --------------------------------------------------------
@@ -230,7 +267,7 @@ def on_built(member: Member, generation: Generation) -> Outcome:
     order = entering(member)
     if order is None or order.generation != generation or member.built:
         return member, ()
-    member = replace(member, built=True)
+    member = _became(member, "built", replace(member, built=True), generation)
     return member, () if member.reform is not None else _prepared(member, generation)
 
 
@@ -250,7 +287,8 @@ def on_build_failed(member: Member, generation: Generation, reason: str) -> Outc
         reason=reason,
         joiner=False,
     )
-    return replace(member, prepared=None), (Abandon(generation=generation), refused)
+    member = _became(member, "not built", replace(member, prepared=None), generation)
+    return member, (Abandon(generation=generation), refused)
 
 
 def on_broken(member: Member, generation: Generation, reason: str) -> Outcome:
@@ -259,15 +297,17 @@ def on_broken(member: Member, generation: Generation, reason: str) -> Outcome:
     Either way the coordinator hears of it once.  The member names no generation in its metadata
     any more if the group that it was ready to enter is the broken one (R7).
     """
-    told = (Broken(replica=member.replica, generation=generation, reason=reason),)
+    news = (Broken(replica=member.replica, generation=generation, reason=reason),)
     if generation < member.sealed:
         return member, ()
     if generation == member.current:
-        return (member, ()) if member.broken else (replace(member, broken=True), told)
+        if member.broken:
+            return member, ()
+        return _became(member, "broken", replace(member, broken=True), generation), news
     order = entering(member)
     if order is None or order.generation != generation or not member.built:
         return member, ()
-    return replace(member, built=False), told
+    return _became(member, "broken", replace(member, built=False), generation), news
 
 
 # --- steps ----------------------------------------------------------------------------
@@ -290,8 +330,8 @@ def voted(member: Member, step: int) -> Member:
         or step != member.committed
         or not (member.has_state and member.current)
     ):
-        raise TransitionError(phase=f"committed={member.committed}", event=f"vote for step {step}")
-    return replace(member, vote=(step, member.current))
+        raise _refused(member, f"vote for step {step}")
+    return _became(member, "vote", replace(member, vote=(step, member.current)), step)
 
 
 def committed(member: Member, generation: Generation) -> Member:
@@ -303,8 +343,13 @@ def committed(member: Member, generation: Generation) -> Member:
         TransitionError: the generation is sealed or was not voted in; ask ``is_sealed`` first.
     """
     if is_sealed(member, generation) or member.vote != (member.committed, generation):
-        raise TransitionError(phase=f"sealed={member.sealed}", event=f"commit in {generation}")
-    return _commit_vote(member)
+        raise _refused(member, f"commit in {generation}")
+    return _became(member, "commit", _with_vote(member), generation)
+
+
+def call_finished(member: Member) -> Member:
+    """Count a finished ``steps()`` call."""
+    return _became(member, "call finished", replace(member, calls=member.calls + 1))
 
 
 def ready_number(member: Member) -> Generation:
@@ -364,15 +409,15 @@ def resolved(member: Member, resolution: Resolution, replica_rank: int) -> Membe
     from storage.
     """
     if replica_rank in resolution.commits:
-        return _commit_vote(member)
+        return _became(member, "resolved", _with_vote(member), "to commit")
     if replica_rank in resolution.survivors and resolution.restore is None:
-        return replace(member, vote=None, has_state=True)
-    return replace(member, vote=None, has_state=False)
+        return _became(member, "resolved", replace(member, vote=None, has_state=True), "to go on")
+    return _became(member, "resolved", replace(member, vote=None, has_state=False), "to receive")
 
 
 def received(member: Member, resolution: Resolution) -> Member:
     """Hold the state: the digest of the last chunk, or of what was loaded, matched (R8, R20)."""
-    return replace(
+    after = replace(
         member,
         lineage=resolution.lineage,
         committed=resolution.committed,
@@ -381,6 +426,12 @@ def received(member: Member, resolution: Resolution) -> Member:
         has_state=True,
         vote=None,
     )
+    return _became(member, "received", after, resolution.committed)
+
+
+def restored(member: Member, committed: int, lineage: Lineage) -> Member:
+    """Go on from a checkpoint, in a lineage of its own; for a script that runs alone."""
+    return _became(member, "restored", replace(member, committed=committed, lineage=lineage))
 
 
 def entered(member: Member, order: Order) -> Member:
@@ -390,8 +441,8 @@ def entered(member: Member, order: Order) -> Member:
         TransitionError: a newer Reform was accepted meanwhile, or no state is held.
     """
     if is_sealed(member, order.generation) or not member.has_state:
-        raise TransitionError(phase=f"sealed={member.sealed}", event=f"enter {order.generation}")
-    return replace(
+        raise _refused(member, f"enter {order.generation}")
+    after = replace(
         member,
         current=order.generation,
         prepared=None,
@@ -400,11 +451,13 @@ def entered(member: Member, order: Order) -> Member:
         built=False,
         broken=False,
     )
+    return _became(member, "entered", after, order.generation)
 
 
 def left(member: Member) -> Member:
     """Be a leaver that has crossed: it takes part in nothing more and waits for Release."""
-    return replace(member, leaving=True, prepared=None, ordered=None, built=False)
+    after = replace(member, leaving=True, prepared=None, ordered=None, built=False)
+    return _became(member, "left", after)
 
 
 def newest(member: Member) -> Generation:
@@ -432,8 +485,14 @@ def _abandon(order: Order | None) -> tuple[Task, ...]:
     return () if order is None else (Abandon(generation=order.generation),)
 
 
-def _commit_vote(member: Member) -> Member:
+def _with_vote(member: Member) -> Member:
+    """Return the member with the step committed that it voted for."""
     if member.vote is None or member.vote[0] != member.committed:
-        raise TransitionError(phase=f"committed={member.committed}", event=f"commit {member.vote}")
+        raise _refused(member, f"commit {member.vote}")
     step, generation = member.vote
     return replace(member, committed=step + 1, made_by=generation, vote=None, has_state=True)
+
+
+def _refused(member: Member, event: str) -> TransitionError:
+    phase = f"{state_of(member)}, committed={member.committed}, sealed={member.sealed}"
+    return TransitionError(phase=phase, event=event, story=member.story)

@@ -8,7 +8,7 @@ kept until everybody was heard, or is known to be gone, or is silent at the dead
     some gone, behind or broken                   Reform with those that registered
     nobody left                                   only a restore helps
 
-Decides nothing about processes: ``rollcall`` ends those that this module calls past.
+Decides nothing about processes: ``job.registration`` ends those that this module calls past.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from pliant.core.membership.state import (
     Membership,
     Moment,
     Outcome,
-    Phase,
     Pulse,
     is_finished,
     members,
+    moved,
     under_way,
 )
+from pliant.core.membership.transitions import Phase
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -54,17 +55,19 @@ def remembered(register: Register | None) -> Membership:
     at_home = {name for name, _ in register.homes}
     recorded = register.newest
     begun = recorded is not None or register.restore is not None
-    return Membership(
+    state = Membership(
         incarnation=Incarnation(register.incarnation + 1),
         lineage=register.lineage,
         restore=register.restore,
-        phase=Phase.LOST if begun else Phase.EMPTY,
         issued=register.number,
         recorded=recorded,
         gone=frozenset(recorded.replicas) - at_home if recorded else NOBODY,
         joiners=frozenset(register.joiners),
         leavers=frozenset(register.leavers),
     )
+    if not begun:
+        return state
+    return moved(state, "register read", Phase.REMEMBERED if members(state) else Phase.LOST)
 
 
 def awaited(state: Membership, registered: Mapping[ReplicaId, Registered]) -> frozenset[ReplicaId]:
@@ -81,7 +84,6 @@ def reunited(
     entered = frozenset(n for n in here if _is_in(registered[n], order.generation))
     state = replace(
         state,
-        phase=Phase.STEADY,
         gone=frozenset(order.replicas) - here,
         # Some generation before this one has formed; which does not matter any more.
         formed=NO_GENERATION if order.origin else Generation(order.generation - 1),
@@ -99,8 +101,8 @@ def reunited(
     if entered == frozenset(order.replicas):
         return _intact(state, registered, moment)
     if is_finished(state):
-        return state, ()
-    state, commands = changes.reform(state, moment)
+        return moved(state, "reunited", Phase.STEADY), ()
+    state, commands = changes.reform(state, moment, cause="not all reunited")
     return state, (*commands, *_left_out(state, registered))
 
 
@@ -108,7 +110,7 @@ def without_members(
     state: Membership, registered: Mapping[ReplicaId, Registered], moment: Moment
 ) -> Membership:
     """Return a membership whose state is gone."""
-    state = replace(state, phase=Phase.LOST, joiners=NOBODY, leavers=NOBODY)
+    state = replace(moved(state, "nobody left", Phase.LOST), joiners=NOBODY, leavers=NOBODY)
     for name in sorted(registered):
         if not is_past(registered[name]):
             state = _welcomed(state, registered[name], moment)
@@ -142,7 +144,7 @@ def _intact(
     order = under_way(state)
     hung_at_s = NEVER if order.hold else moment.now_s + moment.timeouts.hang_s
     release = (Release(to=tuple(sorted(state.leavers))),) if state.leavers else ()
-    state = changes.forget(state, state.leavers)
+    state = changes.forget(moved(state, "reunited", Phase.STEADY), state.leavers)
     state = replace(state, formed=order.generation, leavers=NOBODY, hung_at_s=hung_at_s)
     return state, (*release, *_left_out(state, registered))
 

@@ -1,23 +1,10 @@
 """Membership of one job: who trains together, and how that set changes.
 
-Owns the value behind the coordinator's half of the protocol, and what can be read off it.  The
-moves that change it are in ``attempts`` (plan, lose, tick) and ``hearing`` (what workers say).
-None of them chooses *which* replicas to add or let go (the controller does) or knows of nodes,
-processes, sockets, torch or the wall clock.
-
-    EMPTY --plan--> PREPARING --all Prepared: Switch--> SWITCHING --all Switched--> STEADY
-                       ^  |                                |  |                        |
-                       |  +--joiner lost, late, refused,   |  +--any member lost,      |
-                       |     or the plan changed: a new    |     Broken, or late        |
-                       |     number, or back to rest       v                           |
-                       |                               REFORMING <----member lost, ----+
-                       |                                |   |  ^      or Broken        |
-                       |                 all Switched   |   |  +--lost, late, Broken    |
-                       +-----plan------- STEADY <-------+   +--nobody left: LOST        |
-                       +-------------------------------------plan----------------------+
-
-From LOST a restore leads back to EMPTY, in a new lineage (``restoring``).  A new coordinator starts
-from what the register tells (``restart``).
+Owns the value behind the coordinator's half of the protocol, what can be read off it, and the one
+function that changes its phase.  The moves are in ``changes`` (plan, lose, tick), ``worker_events``
+(what workers say) and ``rejoin`` (what a new coordinator begins with); ``docs/states.md`` shows
+where they lead.  None of them chooses *which* replicas to add or let go (the controller does) or
+knows of nodes, processes, sockets, torch or the wall clock.
 
 A Broken waits ``grace_s`` for the exit report that mostly explains it, then everybody reforms.
 Silence past a deadline is a loss, so there is one failure path instead of two.  News of an older
@@ -26,27 +13,14 @@ attempt is stale: dropped, counted, never an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError, TransitionError
-from pliant.core.events import (
-    Broken,
-    Busy,
-    Finished,
-    Prepared,
-    Progressed,
-    PublishAsked,
-    Refused,
-    Registered,
-    Saved,
-    Spare,
-    Switched,
-    Unrestorable,
-    WorkerEvent,
-)
+from pliant.core.events import Spare
+from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
+from pliant.core.transitions import Story, told
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -62,38 +36,6 @@ from pliant.core.values import (
 
 NOBODY: frozenset[ReplicaId] = frozenset()
 NEVER = float("inf")
-
-
-class Phase(StrEnum):
-    """Where the membership is in a change."""
-
-    EMPTY = "empty"
-    """No Switch was ever sent in this lineage, so that nobody can hold state of it yet."""
-
-    STEADY = "steady"
-    PREPARING = "preparing"
-    SWITCHING = "switching"
-    REFORMING = "reforming"
-
-    LOST = "lost"
-    """Nobody is left of a generation that had state: only a restore helps, in a new lineage."""
-
-
-HEARD: dict[Phase, frozenset[type[WorkerEvent]]] = {
-    Phase.EMPTY: frozenset({Spare, Progressed, Busy}),
-    Phase.STEADY: frozenset({Spare, Progressed, Busy, Broken, Finished}),
-    Phase.PREPARING: frozenset({Spare, Progressed, Busy, Broken, Finished, Prepared, Refused}),
-    Phase.SWITCHING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
-    Phase.REFORMING: frozenset({Spare, Progressed, Busy, Broken, Finished, Switched, Refused}),
-    Phase.LOST: frozenset({Spare, Progressed, Busy}),
-}
-"""What each phase listens to; anything else is stale there.  A picture and a test read this."""
-
-
-ALWAYS_HEARD: frozenset[type[WorkerEvent]] = frozenset(
-    {Registered, Unrestorable, PublishAsked, Saved}
-)
-"""What the controller acts on, whatever the phase; here no more than signs of life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +197,21 @@ class Membership:
     stale: int = 0
     """Messages dropped because they came too late."""
 
+    story: Story = field(default=(), compare=False, repr=False)
+    """What it heard and did last, heartbeats left out."""
+
 
 Outcome = tuple[Membership, tuple[Command, ...]]
+
+
+def moved(state: Membership, cause: str, phase: Phase) -> Membership:
+    """Return the state in the phase that a cause leads to.  Nothing else sets a phase.
+
+    Raises:
+        TransitionError: it does not lead there.
+    """
+    PHASES.follow(state.phase, cause, phase, story=state.story)
+    return replace(state, phase=phase, story=told(state.story, f"{cause}: {phase}"))
 
 
 # --- reading the state --------------------------------------------------------------
@@ -306,7 +261,8 @@ def under_way(state: Membership) -> Order:
     """Return the attempt that is being prepared, else the newest Switch or Reform."""
     order = state.attempt or state.recorded
     if order is None:
-        raise TransitionError(phase=state.phase, event="no generation was ever ordered")
+        event = "to ask for the generation under way"
+        raise TransitionError(phase=state.phase, event=event, story=state.story)
     return order
 
 
@@ -315,18 +271,3 @@ def seats(state: Membership) -> tuple[Seat, ...]:
     if state.recorded is None:
         return ()
     return tuple(seat for seat in state.recorded.members if seat.replica not in state.gone)
-
-
-def at_rest(state: Membership) -> Membership:
-    """Return the state with the running attempt given up; its number is burned."""
-    return replace(
-        state,
-        phase=Phase.STEADY if state.recorded is not None else Phase.EMPTY,
-        attempt=None,
-        joiners=NOBODY,
-        leavers=NOBODY,
-        awaiting=NOBODY,
-        arrived=NOBODY,
-        deadline_s=NEVER,
-        is_hurried=False,
-    )

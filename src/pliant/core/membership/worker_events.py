@@ -1,6 +1,6 @@
 """What the workers of a job say, and what it does to the membership.
 
-Owns which news counts and which is stale.  What follows from it is in ``attempts``.
+Owns which news counts and which is stale.  What follows from it is in ``changes``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.membership.changes import (
+    at_rest,
     attempt_failed,
     fall_through,
     forget,
@@ -34,19 +35,18 @@ from pliant.core.membership.changes import (
     switch,
 )
 from pliant.core.membership.state import (
-    ALWAYS_HEARD,
-    HEARD,
     NEVER,
     NOBODY,
     Membership,
     Moment,
     Outcome,
-    Phase,
     Pulse,
-    at_rest,
     members,
+    moved,
     under_way,
 )
+from pliant.core.membership.transitions import PHASES, Phase
+from pliant.core.transitions import told
 from pliant.core.values import NO_GENERATION, Generation, ReplicaId
 
 
@@ -56,9 +56,8 @@ def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
     Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
     is named by a Dismiss among the commands.
     """
-    if not isinstance(event, Refused):  # which a survivor may send about a joiner
-        state = _alive(state, event.replica, moment)
-    if type(event) not in HEARD[state.phase] | ALWAYS_HEARD:
+    state = _noted(state, event, moment)
+    if not PHASES.hears(state.phase, type(event).__name__):
         return _stale(state)
     match event:
         case Spare():
@@ -73,18 +72,23 @@ def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
             return _on_broken(state, event, moment)
         case Progressed():
             return _on_progressed(state, event, moment)
-        case Busy(replica=replica, max_s=max_s):
-            pulse = state.pulses[replica]
-            pulse = replace(pulse, busy_until_s=moment.now_s + max_s)
-            return _alive(
-                replace(state, pulses=state.pulses.put(replica, pulse)), replica, moment
-            ), ()
+        case Busy():
+            return _on_busy(state, event, moment)
         case Finished():
             return _on_finished(state, event)
         case Registered() | Unrestorable() | PublishAsked() | Saved():
             return state, ()  # a sign of life; what else it means is for the controller
         case _:
             assert_never(event)
+
+
+def _noted(state: Membership, event: WorkerEvent, moment: Moment) -> Membership:
+    """Remember that this was said, and that who said it is alive."""
+    if not isinstance(event, Refused):  # which a survivor may send about a joiner
+        state = _alive(state, event.replica, moment)
+    if isinstance(event, Progressed):  # two thousand a second, of a thousand agents
+        return state
+    return replace(state, story=told(state.story, event))
 
 
 def _alive(state: Membership, replica: ReplicaId, moment: Moment) -> Membership:
@@ -182,8 +186,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
     order = under_way(state)
     formed = order.generation
     return replace(
-        state,
-        phase=Phase.STEADY,
+        moved(state, "all switched", Phase.STEADY),
         formed=formed,
         arrived=NOBODY,
         late=NOBODY,
@@ -210,12 +213,18 @@ def _on_broken(state: Membership, event: Broken, moment: Moment) -> Outcome:
 
 def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> Outcome:
     """Reform with everybody unless a loss is reported within the grace; prepare nothing else."""
-    state = at_rest(state) if state.attempt is not None else state
+    state = at_rest(state, "broken") if state.attempt is not None else state
     return replace(
         state,
         broken=max(state.broken, generation, key=int),
         reform_at_s=min(state.reform_at_s, moment.now_s + moment.timeouts.grace_s),
     ), ()
+
+
+def _on_busy(state: Membership, event: Busy, moment: Moment) -> Outcome:
+    pulse = replace(state.pulses[event.replica], busy_until_s=moment.now_s + event.max_s)
+    state = replace(state, pulses=state.pulses.put(event.replica, pulse))
+    return _alive(state, event.replica, moment), ()
 
 
 def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outcome:
@@ -248,7 +257,7 @@ def _at_boundary(state: Membership, moment: Moment) -> Membership:
 def _next_call(state: Membership) -> Outcome:
     """The members are in another ``steps()`` call: joiners must follow before they can join."""
     if state.attempt is not None and state.joiners:
-        state = at_rest(state)
+        state = at_rest(state, "next call")
     return state, fall_through(state, state.spares)
 
 
@@ -260,4 +269,4 @@ def _on_finished(state: Membership, event: Finished) -> Outcome:
         finished=state.finished | {event.replica},
         committed=max(state.committed, event.committed),
     )
-    return (at_rest(state) if state.attempt is not None else state), ()
+    return (at_rest(state, "finished") if state.attempt is not None else state), ()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -218,7 +218,7 @@ class Alone:
         order = Order(
             generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),), host=ALONE
         )
-        self.member = protocol.entered(Member(replica=ALONE, has_state=True), order)
+        self.member = Member(replica=ALONE, has_state=True, current=order.generation)
         self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
         self._callbacks = callbacks
         self._found = list(found)
@@ -238,7 +238,7 @@ class Alone:
         while self._found:
             newest = self._found[0]
             if newest.calls > self.member.calls:
-                self.member = replace(self.member, calls=self.member.calls + 1)
+                self.member = protocol.call_finished(self.member)
                 return False
             if newest.calls == self.member.calls and not (damaged := self._restore(newest)):
                 return True
@@ -259,7 +259,7 @@ class Alone:
             return f"{found.name}: {error}"
         self._found = []
         lineage = Lineage(self._newest + 1)  # never that of one that was skipped
-        self.member = replace(self.member, committed=found.committed, lineage=lineage)
+        self.member = protocol.restored(self.member, found.committed, lineage)
         return ""
 
     def formed(self) -> Formed:
@@ -285,7 +285,7 @@ class Alone:
     def settle(self, *, is_over: bool) -> bool:
         """Return whether a stop was asked for; at the end of a call, count it."""
         if is_over:
-            self.member = replace(self.member, calls=self.member.calls + 1)
+            self.member = protocol.call_finished(self.member)
         return self._is_stopping
 
     def team(self, generation: Generation) -> EvaluationTeam:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NoReturn
 
 from pliant.core.commands import (
@@ -183,7 +182,7 @@ class ProtocolRuntime:
     def finish_call(self) -> None:
         """Count a ``steps()`` call as finished."""
         with self.changed:
-            self.member = replace(self.member, calls=self.member.calls + 1)
+            self.member = protocol.call_finished(self.member)
         self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
 
     # --- main thread: waiting ---------------------------------------------------------------
@@ -251,7 +250,7 @@ class ProtocolRuntime:
 
     def _check_dismissed(self) -> None:
         if self._dismissed is not None:
-            self.member = replace(self.member, leaving=True)
+            self.member = protocol.dismissed(self.member)
             self._go()
 
     def _go(self) -> NoReturn:
@@ -305,7 +304,7 @@ class ProtocolRuntime:
             case Publish(checkpoint=checkpoint):
                 self._publishable.add(checkpoint)
             case Stop():
-                self.member = replace(self.member, stopping=True)
+                self.member = protocol.told_to_stop(self.member)
             case _:
                 pass  # the agent's
 
