@@ -1,11 +1,30 @@
-"""What a job may use of its pool, when its turn comes, and what it gives back."""
+"""What a job asks of its pool, may use of it, when its turn comes, and what it gives back."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.tenancy import Admission, Tenancy, occupy, take, vacate
+from pliant.core.policy.decide import Policy
+from pliant.core.tenancy import (
+    Admission,
+    Demand,
+    Swap,
+    Tenancy,
+    demand_of,
+    end_asked,
+    end_life,
+    first_demand,
+    is_over,
+    next_demand,
+    occupy,
+    swap_for,
+    take,
+    vacate,
+)
 
 NEW = Tenancy(min_replicas=1)
 
@@ -168,3 +187,107 @@ def test_a_used_device_is_never_given_back_and_nothing_is_used_that_was_not_offe
         assert tenancy.room <= tenancy.replicas
         surplus = len(tenancy.usable) - tenancy.replicas
         assert surplus <= 0 or tenancy.usable <= tenancy.used, "idle devices are given back first"
+
+
+@pytest.mark.parametrize(
+    ("policy", "ask", "least", "sizes"),
+    [
+        (Policy(min_replicas=2), 5, 2, None),
+        (Policy(min_replicas=2, replica_increment_step=1), 5, 2, None),
+        (Policy(min_replicas=2, replica_increment_step=2), 7, 2, (2, 4, 6)),
+        (Policy(min_replicas=2, replica_discrete_values=(2, 4, 8)), 4, 2, (2, 4)),
+        (Policy(min_replicas=2, replica_increment_step=2, spares=1), 7, 2, None),
+    ],
+)
+def test_the_outside_is_told_the_sizes_of_which_others_are_of_no_use(
+    policy: Policy, ask: int, least: int, sizes: tuple[int, ...] | None
+) -> None:
+    demand = demand_of(policy, ask_replicas=ask)
+
+    assert (demand.min_replicas, demand.ask_replicas, demand.sizes) == (least, ask, sizes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "ask"),
+    [
+        (Policy(min_replicas=2), 2),
+        (Policy(min_replicas=2, max_replicas=6), 6),
+        (Policy(min_replicas=2, max_replicas=6, start_replicas=3), 3),
+        (Policy(max_replicas=6, spares=1), 7),
+    ],
+)
+def test_a_job_asks_at_first_for_what_someone_has_said_and_else_for_its_minimum(
+    policy: Policy, ask: int
+) -> None:
+    demand = first_demand(policy)
+
+    assert (demand.min_replicas, demand.ask_replicas) == (policy.min_replicas, ask)
+
+
+def test_a_job_without_bounds_asks_for_more_only_once_its_steps_are_known() -> None:
+    policy = Policy(min_replicas=2)
+    before = replace(first_demand(policy), team="vision", priority="high")
+
+    unknown = next_demand(demand_of(policy, ask_replicas=8), before, policy)
+    known = next_demand(demand_of(policy, ask_replicas=8, num_slots=4), before, policy)
+
+    assert unknown == before
+    assert known == replace(before, ask_replicas=8, num_slots=4)
+
+
+def test_a_job_with_bounds_asks_for_what_its_policy_wants_at_once() -> None:
+    policy = Policy(min_replicas=2, max_replicas=8)
+    before = first_demand(policy)
+
+    assert next_demand(demand_of(policy, ask_replicas=5), before, policy).ask_replicas == 5
+    assert next_demand(demand_of(policy, ask_replicas=0), before, policy).ask_replicas == 2
+
+
+def test_what_was_known_of_its_steps_is_not_forgotten_by_another_life() -> None:
+    policy = Policy(max_replicas=4)
+    before = replace(first_demand(policy), num_slots=8, can_suspend=True)
+
+    assert next_demand(demand_of(policy, ask_replicas=4), before, policy) == before
+
+
+def test_who_is_suspended_for_others_gives_everything_back_and_comes_again() -> None:
+    tenancy = offered(using(offered(NEW, {0}, 1), 0), {0}, 0, suspend=True)
+
+    tenancy = end_life(end_asked(using(tenancy), reason="another needs its device"))
+
+    assert (tenancy.holds, tenancy.is_suspended) == ((), True)
+    assert not is_over(tenancy, exit_code=3)
+    assert is_over(tenancy, exit_code=0)
+
+
+def test_who_was_stopped_by_a_person_keeps_its_devices_to_its_end() -> None:
+    running = end_asked(using(offered(NEW, {0}, 1), 0))
+    suspended = end_asked(offered(using(offered(NEW, {0}, 1), 0), {0}, 0, suspend=True))
+
+    for tenancy in (running, suspended):
+        assert end_life(tenancy).holds == (0,)
+        assert is_over(end_life(tenancy), exit_code=3)
+
+
+@pytest.mark.parametrize(
+    ("held", "devices", "replicas", "swap"),
+    [
+        ((), (3, 1, 4), 2, Swap(leave=(), take=(1, 3))),
+        ((0, 1), (0, 1), 2, Swap(leave=(), take=())),
+        ((0, 1), (0, 1, 5), 3, Swap(leave=(), take=())),
+        ((0, 1), (1, 4, 5), 3, Swap(leave=(0,), take=(4,))),
+        ((0, 1), (4, 5), 2, Swap(leave=(0, 1), take=(4, 5))),
+        ((0, 1), (0, 1), 1, None),
+        ((0, 1), (0,), 2, None),
+        ((), (), 0, None),
+    ],
+)
+def test_a_fixed_claim_holds_as_many_as_it_asked_for_of_those_that_are_offered(
+    held: tuple[int, ...], devices: tuple[int, ...], replicas: int, swap: Swap | None
+) -> None:
+    assert swap_for(held, 2, devices=devices, replicas=replicas, suspend=False) == swap
+    assert swap_for(held, 2, devices=devices, replicas=replicas, suspend=True) is None
+
+
+def test_a_demand_asks_for_one_device_of_the_default_team_unless_it_says_more() -> None:
+    assert Demand() == Demand(team="default", priority="normal", min_replicas=1, ask_replicas=1)

@@ -26,7 +26,7 @@ import pliant.pool.app
 from pliant.cli import claim
 from pliant.cli.main import code_of
 from pliant.machine.processes import signal_at_parents_death
-from pliant.pool.driver import PoolSettings
+from pliant.pool.claims import PoolSettings
 from pliant.run import pool_host
 
 RUN = pool_host.run_pool

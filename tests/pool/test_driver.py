@@ -15,19 +15,21 @@ from typing import Any
 import httpx
 import pytest
 
+from pliant.core.tenancy import Demand
 from pliant.machine import device_locks as locks
 from pliant.machine.clock import Clock
+from pliant.observe.journal import Journal
 from pliant.observe.log import Record, read
 from pliant.pool.admin import PoolAdmin
-from pliant.pool.configuration import Orders
+from pliant.pool.allocator import RefusedError
+from pliant.pool.claim_client import Pusher
+from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch
-from pliant.pool.driver import PoolDriver, PoolSettings, RefusedError
-from pliant.pool.journal import Journal
-from pliant.pool.overview import board_of
-from pliant.pool.push import Pusher
+from pliant.pool.driver import PoolDriver
+from pliant.pool.pool_status import board_of
 from pliant.pool.state import SavedPool, StateFile
 from pliant.spec.pool import ReclaimEntry, TeamEntry
-from pliant.wire.offers import Offer, Report, Wanted
+from pliant.wire.offers import Offer, Report
 
 
 @dataclass
@@ -75,7 +77,6 @@ class World:
         found = found or SavedPool(name="default", size=size, devices=size)
         return PoolDriver(
             found,
-            orders=Orders.of(found),
             state=self.state,
             watch=DeviceWatch(self.directory / "devices", self.log),
             log=self.log,
@@ -95,7 +96,7 @@ class World:
         followed = values.pop("follows", None)
         if followed is not None:
             values |= {"pool": followed.pool, "revision": followed.revision}
-        body = {"wanted": Wanted(**wanted), "holds": holds, "pid": os.getpid(), **values}
+        body = {"wanted": Demand(**wanted), "holds": holds, "pid": os.getpid(), **values}
         return await self.driver.report(name, Report(**body))
 
     async def tick(self, seconds: float = 0.0) -> None:

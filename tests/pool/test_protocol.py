@@ -19,11 +19,11 @@ from tests.pool.test_driver import World
 
 from pliant.core import allocation, tenancy
 from pliant.core.allocation import Cordoned, DevicesSet, Drained, Uncordoned
-from pliant.core.tenancy import Admission, Tenancy
+from pliant.core.tenancy import Admission, Demand, Tenancy
 from pliant.machine.device_locks import DeviceLock
 from pliant.pool import driver
-from pliant.pool.driver import RefusedError
-from pliant.wire.offers import Offer, Report, Wanted
+from pliant.pool.allocator import RefusedError
+from pliant.wire.offers import Offer, Report
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -53,7 +53,7 @@ class Job:
     def report(self) -> Report:
         now = self.tenancy
         return Report(
-            wanted=Wanted(
+            wanted=Demand(
                 priority=self.priority,
                 min_replicas=self.low,
                 ask_replicas=self.ask,
@@ -186,7 +186,7 @@ class Play:
         pool = self.world.driver
         if pool.recovery is None:
             async with pool.changing():
-                pool.wish(event)
+                pool.configure(event)
 
     async def answer(self, job: Job, report: Report) -> Offer | None:
         try:
@@ -298,7 +298,7 @@ async def _performed(directory: Path, events: list[tuple[str, int, int]]) -> Non
 def check(world: World, job: Job) -> None:
     """The job has what the pool says, uses it, and waits only where it has to."""
     pool, now = world.driver, job.tenancy
-    offer = pool.claimants[job.name].offer
+    offer = pool.claims.by_name[job.name].offer
     assert offer is not None
     assert (now.pool, now.revision) == (offer.pool, offer.revision)
     assert now.holds == offer.devices
@@ -307,6 +307,6 @@ def check(world: World, job: Job) -> None:
     else:
         assert now.admission is Admission.WAITING
         assert now.holds == ()
-        told = allocation.summary(pool.core)
+        told = allocation.summary(pool.allocator.core)
         idle = min(len(told.free), told.usable - told.share)
         assert idle < job.low, f"{job.name} waits while {idle} devices are idle"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pliant.core.tenancy import Demand
 from pliant.pool.recovery import Recovery
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.wire.offers import Report, Wanted
+from pliant.wire.offers import Report
 
-WANTED = Wanted(min_replicas=1, ask_replicas=4)
+WANTED = Demand(min_replicas=1, ask_replicas=4)
 
 
 def saved(name: str, *devices: int, pid: int = 1) -> SavedClaim:
@@ -33,7 +34,7 @@ def recovery(*claims: SavedClaim) -> Recovery:
 def hear(one: Recovery, name: str, *holds: int, pid: int = 1, **more: Any) -> tuple[int, ...]:
     values = {"pool": "old", "revision": 9, **more}
     report = Report.model_validate({"wanted": WANTED, "holds": holds, "pid": pid, **values})
-    return one.hear(name, report, started="77", since=50.0).devices
+    return one.hear_early(name, report, started="77", since=50.0).claim.devices
 
 
 def all_of(devices: Iterable[int]) -> set[int]:
@@ -51,7 +52,7 @@ def test_it_is_over_when_everybody_of_the_file_has_reported() -> None:
     assert hear(one, "gpt", 0, 1) == (0, 1)
 
     assert one.is_over(now_s=0.0, unaccounted=set())
-    assert one.returned["gpt"].since == 5.0
+    assert one.returned["gpt"].claim.since == 5.0
 
 
 def test_what_a_claimant_holds_beyond_the_file_is_its_own_unless_it_is_anothers() -> None:
@@ -66,7 +67,7 @@ def test_only_who_has_heard_the_last_offer_can_have_given_back_of_it() -> None:
 
     def left(**more: Any) -> list[int]:
         hear(one, "gpt", 0, **more)
-        return list(one.returned["gpt"].leaving)
+        return list(one.returned["gpt"].claim.leaving)
 
     assert left(revision=8) == []
     assert left(pool="a third life") == []
@@ -94,7 +95,7 @@ def test_who_lives_and_is_silent_keeps_what_it_uses_and_nothing_else() -> None:
     one.settle(now_s=10.0, is_alive=lambda _: True, used=used)
 
     assert one.is_over(now_s=10.0, unaccounted=set())
-    assert {name: back.devices for name, back in one.returned.items()} == {"busy": (0, 1)}
+    assert {name: back.claim.devices for name, back in one.returned.items()} == {"busy": (0, 1)}
 
 
 def test_another_process_of_a_name_inherits_nothing() -> None:
@@ -102,7 +103,7 @@ def test_another_process_of_a_name_inherits_nothing() -> None:
 
     assert hear(one, "gpt", pid=2) == ()
 
-    assert one.returned["gpt"].since == 50.0
+    assert one.returned["gpt"].claim.since == 50.0
     assert not one.is_over(now_s=0.0, unaccounted=set())
 
 

@@ -377,6 +377,7 @@ def claim(
 ) -> int:
     """Hold devices of the pool for a while, or for a command."""
     from pliant.cli import claim as claiming
+    from pliant.run.pool_claim import ClaimConfig
 
     if devices < 1:
         raise ConfigError(f"a claim is of at least 1 device, not {devices}")
@@ -384,7 +385,7 @@ def claim(
         raise ConfigError(f"--name {name!r} {NAME_RULE}")
     for_s, wait_s = _more_than_none("--for", for_), _more_than_none("--wait", wait)
     notice_s = settings.seconds(notice)
-    config = claiming.ClaimConfig(
+    config = ClaimConfig(
         name=name or f"claim-{os.getpid()}",
         pool=pools.find_pool(of_pool).name,
         devices=devices,
@@ -394,9 +395,8 @@ def claim(
         priority=priority,
         team=team,
         command=tuple(command or ()),
-        is_json=as_json,
     )
-    return claiming.claim(config, dict(os.environ))
+    return claiming.claim(config, dict(os.environ), is_json=as_json)
 
 
 @app.command()

@@ -1,11 +1,11 @@
 """The coordinator's HTTP face: agents by WebSocket, people by REST, Prometheus by GET.
 
-Owns paths, bodies, status codes and who may ask what.  Decides nothing: a wish of a person is an
-event, and the answer is the core's own.
+Owns paths, bodies, status codes and who may ask what.  Decides nothing: a request of a person is
+an event, and the answer is the core's own.
 
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
-    POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   wishes: 202, or 409 with the reason
+    POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   requests: 202, or 409 with the reason
     PUT  /v1/offer                                          of the job's pool: what it may use
     WS   /v1/agents                                         agents
     GET  /metrics  /healthz                                 machines; the only ones without a token
@@ -18,10 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, WebSocket, status
+from fastapi import APIRouter, FastAPI, HTTPException, WebSocket, status
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import JobDriver
@@ -37,10 +37,10 @@ from pliant.core.events import (
     SuspendRequested,
 )
 from pliant.core.values import ReplicaId
-from pliant.http.authentication import Bearer, is_token
-from pliant.http.mistakes import say_mistakes
+from pliant.http.app import RequestBody, add_events, new_app
+from pliant.http.authentication import is_token
 from pliant.observe.explain import decisions_of
-from pliant.observe.log import follow, read
+from pliant.observe.log import read
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import document_of, merged, start_that_fits, told
 from pliant.wire.messages import Work
@@ -49,28 +49,21 @@ from pliant.wire.offers import Offer
 DEFAULT_NOTICE_S = 30.0
 """Notice of a drain for which nobody named one, in seconds."""
 
-MAX_EVENTS = 1000
-"""Records in one answer of ``/v1/events``; ask again with the last ``next``."""
 
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class ScaleBody(_Body):
+class ScaleBody(RequestBody):
     """How many replicas there should be."""
 
     target: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class DrainBody(_Body):
+class DrainBody(RequestBody):
     """How long the replica may take to leave."""
 
     notice_s: Annotated[float, Field(gt=0, le=86_400)] = DEFAULT_NOTICE_S
 
 
 class Accepted(BaseModel):
-    """What the core said to a wish."""
+    """What the core said to a request."""
 
     accepted: bool = True
     target_replicas: int | None
@@ -90,14 +83,6 @@ class Explanation(BaseModel):
 
     looks_again_at: float | None
     """When it looks again though nothing happens, in seconds since 1970."""
-
-
-class JobEvents(BaseModel):
-    """Records of the event log."""
-
-    records: list[dict[str, Any]]
-    next: int
-    """Pass as ``after`` to get what comes later."""
 
 
 class Followed(BaseModel):
@@ -128,12 +113,11 @@ def create_app(
         events_path: of the event log.
         on_offer: takes what the job's pool offers; None: it is in no pool.
     """
-    app = FastAPI(title="pliant coordinator", version="1", description=__doc__ or "")
-    app.add_middleware(Bearer, token=token, whose="the job")
-    say_mistakes(app)
+    app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
     people = APIRouter(prefix="/v1")
     _add_views(people, driver, events_path)
-    _add_wishes(people, driver)
+    add_events(people, events_path)
+    _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
     registry = registry_of(driver.board, driver.tally.refused)
@@ -142,11 +126,6 @@ def create_app(
     async def metrics() -> Response:
         """Return the numbers of the job for Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/healthz", tags=["machines"])
-    async def healthz() -> dict[str, str]:
-        """Say that the coordinator answers."""
-        return {"status": "ok"}
 
     @app.websocket("/v1/agents")
     async def agents(socket: WebSocket) -> None:
@@ -177,23 +156,12 @@ def _add_views(people: APIRouter, driver: JobDriver, events_path: Path) -> None:
         """Return the elastic policy that counts now, every field of it."""
         return document_of(driver.policy)
 
-    @people.get("/events")
-    async def events(after: Annotated[int, Query(ge=0)] = 0) -> JobEvents:
-        """Return records of the event log after a position."""
-        records: list[dict[str, Any]] = []
-        position = after
-        for position, record in follow(events_path, after):  # noqa: B007  # used below
-            records.append(record)
-            if len(records) == MAX_EVENTS:
-                break
-        return JobEvents(records=records, next=position)
 
-
-def _add_wishes(people: APIRouter, driver: JobDriver) -> None:
+def _add_requests(people: APIRouter, driver: JobDriver) -> None:
     @people.post("/scale", status_code=202)
     async def scale(body: ScaleBody) -> Accepted:
-        """Wish for a number of replicas."""
-        return await _wish(driver, Scaled(target=body.target))
+        """Ask for a number of replicas."""
+        return await _request(driver, Scaled(target=body.target))
 
     @people.patch("/policy", status_code=202)
     async def set_policy(changes: dict[str, Any]) -> Accepted:
@@ -203,28 +171,28 @@ def _add_wishes(people: APIRouter, driver: JobDriver) -> None:
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
         policy = start_that_fits(wanted, driver.policy.start_replicas)
-        return await _wish(driver, PolicySet(policy=policy, said=told(changes)))
+        return await _request(driver, PolicySet(policy=policy, said=told(changes)))
 
     @people.post("/stop", status_code=202)
     async def stop() -> Accepted:
         """Stop the job at the next step boundary."""
-        return await _wish(driver, StopRequested())
+        return await _request(driver, StopRequested())
 
     @people.post("/suspend", status_code=202)
     async def suspend() -> Accepted:
         """Stop the job at the next step boundary, with a checkpoint to go on from."""
-        return await _wish(driver, SuspendRequested())
+        return await _request(driver, SuspendRequested())
 
     @people.post("/replicas/{replica}/drain", status_code=202)
     async def drain(replica: str, body: DrainBody | None = None) -> Accepted:
         """Let a replica leave at a step boundary; the target falls by one."""
         notice_s = (body or DrainBody()).notice_s
-        return await _wish(driver, DrainRequested(replica=ReplicaId(replica), notice_s=notice_s))
+        return await _request(driver, DrainRequested(replica=ReplicaId(replica), notice_s=notice_s))
 
     @people.post("/replicas/{replica}/kill", status_code=202)
     async def kill(replica: str) -> Accepted:
         """Kill a replica; a replacement starts under a new name."""
-        return await _wish(driver, KillRequested(replica=ReplicaId(replica)))
+        return await _request(driver, KillRequested(replica=ReplicaId(replica)))
 
 
 def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
@@ -236,8 +204,8 @@ def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
         return Followed(revision=on_offer(body))
 
 
-async def _wish(driver: JobDriver, event: Event) -> Accepted:
-    """Hand a wish to the core; 409 with its reason if it declines, or if the job is over."""
+async def _request(driver: JobDriver, event: Event) -> Accepted:
+    """Hand a request to the core; 409 with its reason if it declines, or if the job is over."""
     ready = await driver.ask(event)
     if ready is None:
         raise HTTPException(status.HTTP_409_CONFLICT, "the job has ended")

@@ -28,8 +28,9 @@ from pliant.core.errors import PermanentError
 from pliant.core.events import Event, Exited, NodeJoined, NodeLost, Progressed, Ticked
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
-from pliant.core.job.state import Demand, Job, JobSettings, Ready
+from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
+from pliant.core.tenancy import Demand
 from pliant.core.values import NO_GENERATION, Generation, Incarnation, NodeId, Register, ReplicaId
 from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.log import EventLog, Record, fields_of, plain, read

@@ -1,8 +1,9 @@
-"""What one job may use of its pool: offers in, the devices that it holds and its turn out.
+"""What a claimant asks of its pool, and what it may use: offers in, devices and its turn out.
 
-Owns the rule by which a job follows its pool: which offers count, when its turn has come, on which
-devices processes may be started, and which ones it gives back when.  Must not know how many
-replicas the job wants (the policy), who runs where, or how an offer arrives.
+Owns what is asked for (``Demand``), and the rule by which a job follows its pool: which offers
+count, when its turn has come, on which devices processes may be started, which ones it gives back
+when, and whether it comes back after its end.  Must not know who runs where, or how an offer
+arrives.
 
     WAITING --offered its minimum--> RUNNING --suspend--> SUSPENDING
        ^                                |                      |
@@ -20,8 +21,101 @@ newer offer names it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import ClassVar, Literal
+
+from pliant.core.exits import EXIT_STOPPED
+from pliant.core.policy.decide import Policy
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
+
+Kind = Literal["elastic", "fixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a claimant wants of its pool; all of it may change while it runs.
+
+    pydantic, which reads it from outside, is told in its own words what is not accepted there.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    kind: Kind = "elastic"
+    team: str = DEFAULT_TEAM
+    priority: str = DEFAULT_CLASS
+    """Name of a priority class."""
+
+    min_replicas: int = field(default=1, metadata={"ge": 1})
+    """Guaranteed, and given all at once; with fewer it is suspended or has not begun."""
+
+    ask_replicas: int = field(default=1, metadata={"ge": 0})
+    """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
+
+    sizes: tuple[int, ...] | None = None
+    """The only sizes that it takes, ascending; None: any from the minimum on."""
+
+    num_slots: int | None = field(default=None, metadata={"ge": 1, "le": 10_000_000})
+    """K of its step: what one more replica is worth follows from it.  None: not known yet."""
+
+    can_suspend: bool = False
+    """Whether it has checkpoints, so that even its minimum can be taken."""
+
+    notice_s: float = field(default=30.0, metadata={"ge": 0})
+    """How long it may take to give devices back."""
+
+
+def demand_of(
+    policy: Policy,
+    *,
+    ask_replicas: int,
+    num_slots: int | None = None,
+    can_suspend: bool = False,
+) -> Demand:
+    """Return what a job with this policy needs.
+
+    What is left over beside an allowed size is of no use, unless it is kept warm as a spare.
+    """
+    has_gaps = policy.replica_discrete_values or (policy.replica_increment_step or 1) > 1
+    sizes = policy.sizes(ask_replicas) if has_gaps and not policy.spares else ()
+    return Demand(
+        min_replicas=policy.min_replicas,
+        ask_replicas=ask_replicas,
+        sizes=sizes or None,
+        num_slots=num_slots,
+        can_suspend=can_suspend,
+        notice_s=policy.graceful_shutdown_timeout_s,
+    )
+
+
+def first_demand(policy: Policy) -> Demand:
+    """Return what a job asks for before its core has decided anything.
+
+    Without bounds its minimum: what its steps can use is known once the first script has said so,
+    and until then nobody else must give anything up for it.
+    """
+    ask = policy.start_replicas or policy.max_replicas or policy.min_replicas
+    return demand_of(policy, ask_replicas=max(ask + policy.spares, policy.min_replicas))
+
+
+def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
+    """Return what a job asks for by what its core knows; in doubt, what it asked for before."""
+    is_bounded = policy.max_replicas is not None or policy.start_replicas is not None
+    is_known = now.num_slots is not None or is_bounded
+    ask = now.ask_replicas if is_known else before.ask_replicas
+    return replace(
+        now,
+        team=before.team,
+        priority=before.priority,
+        ask_replicas=max(ask, now.min_replicas),
+        sizes=now.sizes if is_known else before.sizes,
+        num_slots=now.num_slots or before.num_slots,
+        can_suspend=now.can_suspend or before.can_suspend,
+    )
+
+
+# --- a job ---------------------------------------------------------------------------
 
 
 class Admission(StrEnum):
@@ -71,6 +165,9 @@ class Tenancy:
 
     used: frozenset[int] = frozenset()
     """Devices that have a process."""
+
+    is_stopped: bool = False
+    """A person has asked the job to stop or to suspend; else only the pool does."""
 
     @property
     def holds(self) -> tuple[int, ...]:
@@ -133,6 +230,58 @@ def vacate(tenancy: Tenancy) -> Tenancy:
         usable=frozenset(),
         used=frozenset(),
     )
+
+
+def end_asked(tenancy: Tenancy, *, reason: str = "") -> Tenancy:
+    """Take note that the job is to stop or to suspend; only the pool gives a reason for it."""
+    return tenancy if reason else replace(tenancy, is_stopped=True)
+
+
+def end_life(tenancy: Tenancy) -> Tenancy:
+    """Take note that no process is left: one that is suspended for others gives everything back.
+
+    A job that is over keeps its devices until it withdraws: offered again, they would only come
+    back to it.
+    """
+    is_for_others = tenancy.admission is Admission.SUSPENDING and not tenancy.is_stopped
+    return vacate(tenancy) if is_for_others else tenancy
+
+
+def is_over(tenancy: Tenancy, *, exit_code: int) -> bool:
+    """Whether a job that has ended like this does not come back when its turn comes again."""
+    return exit_code != EXIT_STOPPED or tenancy.is_stopped
+
+
+# --- a fixed claim -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What a fixed claim does to hold what it is offered; nothing if it does already."""
+
+    leave: tuple[int, ...]
+    take: tuple[int, ...]
+
+
+def swap_for(
+    held: Collection[int],
+    count: int,
+    *,
+    devices: Collection[int],
+    replicas: int,
+    suspend: bool,
+) -> Swap | None:
+    """Return how ``count`` devices are held by an offer; None: they are not, or not any more."""
+    if suspend or min(replicas, len(devices)) < count:
+        return None
+    leave = tuple(device for device in held if device not in devices)
+    others = sorted(set(devices).difference(held))
+    return Swap(leave=leave, take=tuple(others[: count - len(held) + len(leave)]))
+
+
+def kept_unused(devices: tuple[int, ...], suspend: bool) -> tuple[int, ...]:
+    """Return what a fixed claim that uses nothing yet keeps of an offer: all of it, or nothing."""
+    return () if suspend else devices
 
 
 def _without_surplus(tenancy: Tenancy) -> Tenancy:

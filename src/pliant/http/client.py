@@ -9,21 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.machine.discovery import Served
-from pliant.wire.offers import Offer
 
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""
 
 TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
-
-
-class UnheardError(Exception):
-    """A report to a pool has not been answered with an offer yet; the sentence says why."""
 
 
 class Caller:
@@ -53,13 +47,10 @@ class Caller:
             response = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise ConfigError(f"{who} does not answer at {self._served.url}: {error}") from None
-        try:
-            values = response.json()
-        except ValueError:
-            values = None
+        values = _json(response)
         if response.is_success and isinstance(values, dict):
             return values
-        raise ConfigError(refusal(response, values, self._served.kind))
+        raise ConfigError(refusal(response, self._served.kind))
 
 
 class Client(Caller):
@@ -98,29 +89,9 @@ class Client(Caller):
         return self.ask("POST", "/v1/suspend", {})
 
 
-def offer_in(response: httpx.Response) -> Offer:
-    """Return the offer that a pool has answered a report with.
-
-    Raises:
-        ConfigError: it refuses the claim.
-        UnheardError: it has no offer now.
-    """
-    if response.is_success:
-        try:
-            return Offer.model_validate_json(response.content)
-        except ValidationError as error:
-            said = str(error).partition("\n")[0]
-            raise UnheardError(f"the pool answered with what is no offer: {said}") from error
-    try:
-        values = response.json()
-    except ValueError:
-        values = None
-    sentence = refusal(response, values, "pool")
-    raise ConfigError(sentence) if response.status_code == REFUSED else UnheardError(sentence)
-
-
-def refusal(response: httpx.Response, values: object, kind: str) -> str:
+def refusal(response: httpx.Response, kind: str) -> str:
     """Return the sentence it answered with, or one that names the status code."""
+    values = _json(response)
     if isinstance(values, dict):
         said = values.get("error") or values.get("detail")
         if isinstance(said, str):
@@ -129,3 +100,10 @@ def refusal(response: httpx.Response, values: object, kind: str) -> str:
             where = said[0].get("loc") or ("the request",)
             return f"{where[-1]}: {said[0].get('msg', said[0])}"
     return f"the {kind} refused the request with HTTP status {response.status_code}"
+
+
+def _json(response: httpx.Response) -> object:
+    try:
+        return response.json()
+    except ValueError:
+        return None

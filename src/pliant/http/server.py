@@ -1,6 +1,7 @@
-"""Serves the coordinator's app on one socket, inside a running event loop.
+"""Serves an app on one socket, inside a running event loop.
 
-Owns the socket and the life of the HTTP server.  Knows nothing of what is served.
+Owns the socket, the life of the HTTP server, and the record by which others find it.  Knows nothing
+of what is served.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from pliant.core.errors import ConfigError
+from pliant.machine.discovery import RuntimeFiles
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 
 STOP_S = 2
@@ -92,3 +95,18 @@ class Server:
         if self._task is not None:
             await self._task
         self._socket.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: FastAPI, sock: socket.socket, files: RuntimeFiles, *, token: str, out: Path
+) -> AsyncIterator[None]:
+    """Serve an app, and let others on this machine find it meanwhile."""
+    server = Server(app, sock)
+    try:
+        await server.start()
+        files.write(url=url_of(sock), token=token, out=out)
+        yield
+    finally:
+        await server.stop()
+        files.remove()

@@ -1,12 +1,12 @@
-"""What people wish of a pool: devices, teams and classes, while it runs.
+"""What people ask of a pool: devices, teams and classes, while it runs.
 
-Owns the sentence that answers each wish.  Decides nothing about claims: what follows from a wish
-is for the core to say, and what is impossible it refuses.
+Owns the sentence that answers each request.  Decides nothing about claims: what follows from a
+request is for the core to say, and what is impossible it refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from pliant.core.allocation import (
     ClassSet,
@@ -19,94 +19,108 @@ from pliant.core.allocation import (
     Uncordoned,
 )
 from pliant.core.counts import counted
-from pliant.pool.claims import team_of
-from pliant.pool.driver import PoolDriver, RefusedError
+from pliant.pool.allocator import RefusedError
+from pliant.pool.configuration import team_of
+from pliant.pool.driver import PoolDriver
 from pliant.spec.pool import TeamEntry, promised, promised_too_much
 
 
 class PoolAdmin:
-    """The wishes of people about one pool; each may raise ``RefusedError`` with its reason."""
+    """The requests of people to one pool; each may raise ``RefusedError`` with its reason."""
 
     def __init__(self, driver: PoolDriver) -> None:
         self._driver = driver
-        self._orders = driver.orders
 
     async def set_devices(self, number: int) -> str:
         """Change how many devices there are."""
-        if self._orders.follows:
-            follows = self._orders.follows
-            raise RefusedError(f"the number of devices follows {follows}; change that")
-        async with self._driver.changing():
-            self._refuse_promises(self._orders.teams, number)
-            self._driver.wish(DevicesSet(count=number))
-            self._orders.size = self._orders.limit = number
-            self._orders.number = max(self._orders.number, number)
+        driver = self._driver
+        if driver.follows:
+            raise RefusedError(f"the number of devices follows {driver.follows}; change that")
+        async with driver.changing():
+            _refuse_promises(driver.saved.teams, number)
+            most = max(driver.saved.number, number)
+            driver.configure(DevicesSet(count=number), size=number, devices=number, number=most)
         return counted(number, "device")
 
     async def follow(self, number: int) -> None:
         """Let so many devices be in use, as a file or a trace says."""
         async with self._driver.changing():
-            self._driver.wish(DevicesSet(count=number))
-            self._orders.limit = number
+            self._driver.configure(DevicesSet(count=number), devices=number)
 
     async def cordon(self, device: int) -> str:
         """Hand a device out no more; who has it keeps it."""
-        async with self._driver.changing():
-            self._driver.wish(Cordoned(devices=self._existing(device)))
-            self._orders.cordoned.add(device)
+        driver = self._driver
+        async with driver.changing():
+            cordoned = _with(driver.saved.cordoned, device)
+            driver.configure(Cordoned(devices=self._existing(device)), cordoned=cordoned)
         return f"device {device} is handed out no more{self._kept_by(device)}"
 
     async def drain(self, device: int) -> str:
         """Take a device back, and hand it out no more."""
-        async with self._driver.changing():
-            self._driver.wish(Drained(devices=self._existing(device)))
-            self._orders.drained.add(device)
+        driver = self._driver
+        async with driver.changing():
+            drained = _with(driver.saved.drained, device)
+            driver.configure(Drained(devices=self._existing(device)), drained=drained)
         return f"device {device} is taken back{self._kept_by(device)}"
 
     async def uncordon(self, device: int) -> str:
         """Hand a device out again."""
-        async with self._driver.changing():
-            devices = self._existing(device)
-            self._orders.cordoned.discard(device)
-            self._orders.drained.discard(device)
-            if device not in self._driver.blocked:
-                self._driver.wish(Uncordoned(devices=devices))
+        driver = self._driver
+        async with driver.changing():
+            event = Uncordoned(devices=self._existing(device))
+            driver.configure(
+                None if device in driver.blocked else event,
+                cordoned=_without(driver.saved.cordoned, device),
+                drained=_without(driver.saved.drained, device),
+            )
         return f"device {device} is handed out again"
 
     async def set_team(self, entry: TeamEntry) -> str:
         """Make a team, or change what it may use."""
-        async with self._driver.changing():
-            self._refuse_promises({**self._orders.teams, entry.name: entry}, self._orders.size)
-            self._driver.wish(TeamSet(team=team_of(entry)))
-            self._orders.teams[entry.name] = entry
+        driver = self._driver
+        async with driver.changing():
+            teams = {team.name: team for team in driver.saved.teams} | {entry.name: entry}
+            _refuse_promises(teams.values(), driver.saved.size)
+            driver.configure(TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
         quota = "no quota" if entry.quota is None else f"a quota of {entry.quota}"
         return f"team {entry.name} has {quota}"
 
     async def remove_team(self, name: str) -> str:
         """Forget a team that has no claims."""
-        async with self._driver.changing():
-            self._driver.wish(TeamRemoved(name=name))
-            self._orders.teams.pop(name, None)
+        driver = self._driver
+        async with driver.changing():
+            teams = tuple(team for team in driver.saved.teams if team.name != name)
+            driver.configure(TeamRemoved(name=name), teams=teams)
         return f"team {name} is forgotten"
 
     async def set_class(self, name: str, value: int) -> str:
         """Make a priority class, or change its value."""
-        async with self._driver.changing():
-            self._driver.wish(ClassSet(priority=PriorityClass(name=name, value=value)))
-            self._orders.classes[name] = value
+        driver = self._driver
+        async with driver.changing():
+            event = ClassSet(priority=PriorityClass(name=name, value=value))
+            driver.configure(event, classes={**driver.saved.classes, name: value})
         return f"class {name} has the value {value}"
 
     def _kept_by(self, device: int) -> str:
-        owner = self._driver.owners().get(device)
+        owner = self._driver.allocator.owners().get(device)
         return "" if owner is None else f"; {owner} has it"
 
     def _existing(self, device: int) -> tuple[int]:
-        if not 0 <= device < self._orders.number:
-            last = self._orders.number - 1
+        last = self._driver.saved.number - 1
+        if not 0 <= device <= last:
             raise RefusedError(f"there is no device {device}; they are 0 to {last}")
         return (device,)
 
-    @staticmethod
-    def _refuse_promises(teams: Mapping[str, TeamEntry], devices: int) -> None:
-        if promised(teams.values()) > devices:
-            raise RefusedError(promised_too_much(teams.values(), devices))
+
+def _with(devices: Iterable[int], device: int) -> tuple[int, ...]:
+    return tuple(sorted({*devices, device}))
+
+
+def _without(devices: Iterable[int], device: int) -> tuple[int, ...]:
+    return tuple(one for one in devices if one != device)
+
+
+def _refuse_promises(teams: Iterable[TeamEntry], devices: int) -> None:
+    teams = tuple(teams)
+    if promised(teams) > devices:
+        raise RefusedError(promised_too_much(teams, devices))

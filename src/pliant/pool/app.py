@@ -1,6 +1,6 @@
-"""The pool's HTTP face: claimants report, people look and wish.
+"""The pool's HTTP face: claimants report, people look and ask.
 
-Owns paths, bodies and status codes.  Decides nothing; who may ask, whoever serves it.
+Owns paths, bodies and status codes.  Decides nothing.
 
     PUT    /v1/claims/{name}                      a claimant's Report -> its Offer
     DELETE /v1/claims/{name}?pid=N                that process of it has ended
@@ -20,19 +20,17 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from pliant.observe.log import follow
+from pliant.http.app import RequestBody, add_events, new_app
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
-from pliant.pool.driver import PoolDriver, RefusedError
-from pliant.pool.overview import board_of
+from pliant.pool.allocator import RefusedError
+from pliant.pool.driver import PoolDriver
+from pliant.pool.pool_status import board_of
 from pliant.spec.model import NAME
 from pliant.spec.pool import MOST_DEVICES, TeamEntry
 from pliant.wire.offers import Offer, Report
-
-MAX_EVENTS = 1000
-"""Records in one answer of ``/v1/events``; ask again with the last ``next``."""
 
 T = TypeVar("T")
 
@@ -41,134 +39,104 @@ REFUSED, NOT_NOW = 409, 503
 Name = Annotated[str, Path(pattern=rf"^{NAME.pattern}$")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class DevicesBody(_Body):
+class DevicesBody(RequestBody):
     """How many devices there are."""
 
     devices: Annotated[int, Field(ge=0, le=MOST_DEVICES)]
 
 
-class ClassBody(_Body):
+class ClassBody(RequestBody):
     """How important the claims of a class are."""
 
     value: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
 
 
-class WishAnswer(BaseModel):
-    """What followed from a wish."""
+class RequestAnswer(BaseModel):
+    """What followed from a request."""
 
     reason: str
 
 
-class PoolEvents(BaseModel):
-    """Records of the event log."""
-
-    records: list[dict[str, Any]]
-    next: int
-    """Pass as ``after`` to get what comes later."""
-
-
-def create_app(driver: PoolDriver, *, events_path: FilePath) -> FastAPI:
+def create_app(driver: PoolDriver, *, token: str, events_path: FilePath) -> FastAPI:
     """Return the app of one pool."""
-    app = FastAPI(title="pliant pool", version="1", description=__doc__ or "")
+    app = new_app("pliant pool", __doc__, token=token, whose="the pool")
     router = APIRouter(prefix="/v1")
     _add_claims(router, driver)
-    _add_views(router, driver, events_path)
-    _add_wishes(router, driver)
+    _add_admin(router, driver)
+    add_events(router, events_path)
+
+    @router.get("/status")
+    async def read_status() -> dict[str, Any]:
+        """Return what there is, who has it and who waits; as ``pliant pool status --json``."""
+        return board_of(driver)
+
     app.include_router(router)
-
-    @app.get("/healthz", tags=["machines"])
-    async def healthz() -> dict[str, str]:
-        """Say that the pool answers."""
-        return {"status": "ok"}
-
     return app
 
 
 def _add_claims(router: APIRouter, driver: PoolDriver) -> None:
     @router.put("/claims/{name}")
     async def report(name: Name, body: Report) -> Offer:
-        """Hear where a claimant stands."""
+        """Take note of where a claimant stands."""
         return await _allowed(driver.report(name, body))
 
     @router.delete("/claims/{name}")
-    async def withdraw(name: Name, pid: Annotated[int | None, Query(ge=1)] = None) -> WishAnswer:
+    async def withdraw(name: Name, pid: Annotated[int | None, Query(ge=1)] = None) -> RequestAnswer:
         """Take note that a claimant has ended, if it is still this process."""
         await driver.withdraw(name, pid=pid)
-        return WishAnswer(reason=f"{name} has ended")
+        return RequestAnswer(reason=f"{name} has ended")
 
 
-def _add_views(router: APIRouter, driver: PoolDriver, events_path: FilePath) -> None:
-    @router.get("/status")
-    async def read_status() -> dict[str, Any]:
-        """Return what there is, who has it and who waits; as ``pliant pool status --json``."""
-        return board_of(driver)
-
-    @router.get("/events")
-    async def events(after: Annotated[int, Query(ge=0)] = 0) -> PoolEvents:
-        """Return records of the event log after a position."""
-        records: list[dict[str, Any]] = []
-        position = after
-        for position, record in follow(events_path, after):  # noqa: B007  # used below
-            records.append(record)
-            if len(records) == MAX_EVENTS:
-                break
-        return PoolEvents(records=records, next=position)
-
-
-def _add_wishes(router: APIRouter, driver: PoolDriver) -> None:
-    wishes = PoolAdmin(driver)
+def _add_admin(router: APIRouter, driver: PoolDriver) -> None:
+    admin = PoolAdmin(driver)
 
     @router.post("/devices")
-    async def set_devices(body: DevicesBody) -> WishAnswer:
+    async def set_devices(body: DevicesBody) -> RequestAnswer:
         """Change how many devices there are."""
-        return await _done(wishes.set_devices(body.devices))
+        return await _done(admin.set_devices(body.devices))
 
     @router.post("/devices/{device}/cordon")
-    async def cordon(device: int) -> WishAnswer:
+    async def cordon(device: int) -> RequestAnswer:
         """Hand a device out no more."""
-        return await _done(wishes.cordon(device))
+        return await _done(admin.cordon(device))
 
     @router.post("/devices/{device}/uncordon")
-    async def uncordon(device: int) -> WishAnswer:
+    async def uncordon(device: int) -> RequestAnswer:
         """Hand a device out again."""
-        return await _done(wishes.uncordon(device))
+        return await _done(admin.uncordon(device))
 
     @router.post("/devices/{device}/drain")
-    async def drain(device: int) -> WishAnswer:
+    async def drain(device: int) -> RequestAnswer:
         """Take a device back, and hand it out no more."""
-        return await _done(wishes.drain(device))
+        return await _done(admin.drain(device))
 
     @router.put("/teams/{name}")
-    async def set_team(name: Name, body: TeamEntry) -> WishAnswer:
+    async def set_team(name: Name, body: TeamEntry) -> RequestAnswer:
         """Make a team, or change what it may use."""
         if body.name != name:
             raise HTTPException(REFUSED, f"the body is of team {body.name}, not {name}")
-        return await _done(wishes.set_team(body))
+        return await _done(admin.set_team(body))
 
     @router.delete("/teams/{name}")
-    async def remove_team(name: Name) -> WishAnswer:
+    async def remove_team(name: Name) -> RequestAnswer:
         """Forget a team that has no claims."""
-        return await _done(wishes.remove_team(name))
+        return await _done(admin.remove_team(name))
 
     @router.put("/classes/{name}")
-    async def set_class(name: Name, body: ClassBody) -> WishAnswer:
+    async def set_class(name: Name, body: ClassBody) -> RequestAnswer:
         """Make a priority class, or change its value."""
-        return await _done(wishes.set_class(name, body.value))
+        return await _done(admin.set_class(name, body.value))
 
     @router.post("/stop", status_code=202)
-    async def stop() -> WishAnswer:
+    async def stop() -> RequestAnswer:
         """End the pool; who has devices keeps them."""
         keeping = driver.stop()
         kept = f"; {kept_by(keeping)}" if keeping else ""
-        return WishAnswer(reason=f"pool {driver.name} stops{kept}")
+        return RequestAnswer(reason=f"pool {driver.saved.name} stops{kept}")
 
 
-async def _done(wish: Awaitable[str]) -> WishAnswer:
-    return WishAnswer(reason=await _allowed(wish))
+async def _done(request: Awaitable[str]) -> RequestAnswer:
+    return RequestAnswer(reason=await _allowed(request))
 
 
 async def _allowed(asked: Awaitable[T]) -> T:

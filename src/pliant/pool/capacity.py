@@ -18,10 +18,10 @@ from pliant.spec.trace import Change
 LOOK_S = 0.5
 """Between two looks at a watched file, in seconds."""
 
-Complain = Callable[[str], None]
 
-
-async def watched(path: Path, most: int, complain: Complain) -> AsyncIterator[int]:
+async def watched(
+    path: Path, most: int, log_complaint: Callable[[str], None]
+) -> AsyncIterator[int]:
     """Yield the number in a file whenever it changes, ``most`` at most."""
     said, last = "", -1
     while True:
@@ -30,7 +30,7 @@ async def watched(path: Path, most: int, complain: Complain) -> AsyncIterator[in
         except ConfigError as error:
             if str(error) != said:
                 said = str(error)
-                complain(f"{said}; the capacity stays as it is")
+                log_complaint(f"{said}; the capacity stays as it is")
         else:
             said = ""
             if min(devices, most) != last:

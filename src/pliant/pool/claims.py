@@ -1,26 +1,39 @@
-"""What the pool knows of one claimant: what it said, what it was offered, what it is leaving.
+"""Who has a claim on devices of a pool: reports in, what they change to the core, until they end.
 
-Owns the bookkeeping between two reports, and the translation between what is said outside and what
-the core is told.  Decides nothing: what a claimant is to have is read from the core.
+Owns what is known of each claimant from its first report until nothing of it runs any more, and
+when one is gone: its process is dead, or it is silent and runs nothing.  Decides nothing: what a
+claimant is to have is read from the core, what a report gives back is ``allocation.holding``'s.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
-from pliant.core.allocation import Claim, Reclaim, Standing, Team
-from pliant.core.allocation.values import From
-from pliant.pool.state import SavedClaim
-from pliant.spec.pool import TeamEntry
-from pliant.wire.offers import Offer, Report, Wanted
+from pliant.core import allocation
+from pliant.core.allocation import Asked, Claim, Overdue, Recovered, Released, Withdrawn, holding
+from pliant.core.allocation.holding import Holding
+from pliant.machine.clock import Clock
+from pliant.machine.processes import process_lives, process_started
+from pliant.observe.log import EventLog
+from pliant.pool.allocator import Allocator, RefusedError
+from pliant.pool.claim_client import Pusher
+from pliant.pool.devices import DeviceWatch
+from pliant.pool.recovery import Returned
+from pliant.wire.offers import SILENT_S, Offer, Report
 
-RECLAIM_FROM: dict[str, From] = {
-    "LowerPriority": "lower_priority",
-    "SameTeam": "same_team",
-    "Never": "never",
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Waits of a pool."""
+
+    silent_s: float = SILENT_S
+    """After so long without a report a claimant is gone, once its devices' locks are free."""
+
+    grace_s: float = 5.0
+    """How long after its notice, or after its death, what still uses a device is ended: the
+    claimant's own supervision comes first."""
 
 
 @dataclass(slots=True)
@@ -28,8 +41,9 @@ class Claimant:
     """One job or person with a claim."""
 
     name: str
-    wanted: Wanted
-    pid: int
+    report: Report
+    """The newest one that counts."""
+
     started: str
     """When its process began; ids are used again."""
 
@@ -39,150 +53,227 @@ class Claimant:
     heard_s: float
     """When it reported last."""
 
-    url: str = ""
-    token: str = ""
-    is_running: bool = False
     is_gone: bool = False
     """It has ended, and what it used is waited for."""
-
-    followed: int = 0
-    """The newest revision of this life of the pool that it has reported; 0: none."""
 
     offer: Offer | None = None
     """The newest one that it was told; None: this life of the pool has told it nothing yet."""
 
-    offered_at: dict[int, int] = field(default_factory=dict)
-    """In which revision it was first offered each device that is its own; 0: in an earlier life of
-    the pool.  One that is missing was not offered yet."""
-
-    leaving: set[int] = field(default_factory=set)
-    """Devices that it gave back, or that were taken from it; their locks were not free yet."""
+    holding: Holding = field(default_factory=Holding)
 
     @property
     def claim(self) -> Claim:
         """Return what it asks the core for."""
-        return claim_of(self.name, self.wanted, since=self.since)
+        return Claim.of(self.name, self.report.wanted, since=self.since)
 
-    def has_overtaken(self, report: Report, *, life: str) -> bool:
-        """Whether it has sent a later report, which was heard first."""
-        return self.followed > (report.revision if report.pool == life else 0)
-
-    def hear(self, report: Report, *, now_s: float, life: str) -> None:
-        """Take note of a report."""
-        self.heard_s = now_s
-        if report.pool == life and self.offer is not None:
-            self.followed = min(report.revision, self.offer.revision)
-        self.wanted = report.wanted
-        self.url, self.token = report.url, report.token
-        self.is_running = report.is_running
-
-    def given_back(self, report: Report, owned: Iterable[int], *, life: str) -> set[int]:
-        """Return which of its own devices it says it has left.
-
-        One that it has not heard of yet (an offer that is still under way) is not among them.
-
-        Args:
-            report: where it stands.
-            owned: its devices.
-            life: of the pool; revisions of another one are older than all of this one.
-        """
-        revision = report.revision if report.pool == life else 0
-        heard = {device for device in owned if self.offered_at.get(device, math.inf) <= revision}
-        return heard.difference(report.holds)
+    @property
+    def lives(self) -> bool:
+        """Whether its process does."""
+        return process_lives(self.report.pid, self.started)
 
     def knows(self, offer: Offer) -> bool:
-        """Whether it was told as much already.
+        """Whether it was told as much already; the words may differ.
 
         Not what it gave back since: its reports leave that out, and would go on to do so.
         """
-        return is_same(self.offer, offer) and self.offered_at.keys() >= set(offer.devices)
-
-    def told(self, offer: Offer) -> None:
-        """Take note of an offer that is going out."""
-        self.offer = offer
-        for device in offer.devices:
-            self.offered_at.setdefault(device, offer.revision)
-
-    def left(self, devices: Iterable[int]) -> None:
-        """Take note that nothing of it runs on these devices any more."""
-        self.leaving.difference_update(devices)
-        for device in devices:
-            self.offered_at.pop(device, None)
-
-    def saved(self, devices: tuple[int, ...], offer: Offer | None) -> SavedClaim:
-        """Return what must not be forgotten of it; ``offer`` is about to go out."""
-        offer = offer or self.offer
-        return SavedClaim(
-            name=self.name,
-            since=self.since,
-            wanted=self.wanted,
-            pid=self.pid,
-            started=self.started,
-            revision=offer.revision if offer else 0,
-            replicas=offer.replicas if offer else 0,
-            suspend=bool(offer and offer.suspend),
-            devices=devices,
-            leaving=tuple(sorted(self.leaving)),
+        words = {"revision", "notice_s", "reason"}
+        return (
+            self.offer is not None
+            and self.offer.model_dump(exclude=words) == offer.model_dump(exclude=words)
+            and self.holding.offered_at.keys() >= set(offer.devices)
         )
 
-
-def claim_of(name: str, wanted: Wanted, *, since: float) -> Claim:
-    """Translate what a claimant wants."""
-    return Claim(
-        name=name,
-        team=wanted.team,
-        priority=wanted.priority,
-        kind=wanted.kind,
-        min_replicas=wanted.min_replicas,
-        ask_replicas=wanted.ask_replicas,
-        sizes=wanted.sizes,
-        num_slots=wanted.num_slots,
-        can_suspend=wanted.can_suspend,
-        notice_s=wanted.notice_s,
-        since=since,
-    )
+    def tell(self, offer: Offer) -> None:
+        """Take note of an offer that is going out."""
+        self.offer = offer
+        self.holding = holding.told(self.holding, revision=offer.revision, devices=offer.devices)
 
 
-def team_of(entry: TeamEntry) -> Team:
-    """Translate what a file or a person says of a team."""
-    by = entry.reclaim.by
-    return Team(
-        name=entry.name,
-        quota=entry.quota,
-        borrow_limit=entry.borrow_limit,
-        reclaim=Reclaim(
-            from_=RECLAIM_FROM[entry.reclaim.from_], by=None if by is None else tuple(by)
-        ),
-    )
+class Claims:
+    """The claimants of one pool, by name."""
 
+    def __init__(
+        self,
+        allocator: Allocator,
+        watch: DeviceWatch,
+        pusher: Pusher,
+        *,
+        life: str,
+        log: EventLog,
+        clock: Clock,
+        wall: Callable[[], float] = time.time,
+        settings: PoolSettings,
+    ) -> None:
+        self.by_name: dict[str, Claimant] = {}
+        self._allocator = allocator
+        self._watch = watch
+        self._pusher = pusher
+        self._life = life
+        self._log = log
+        self._clock = clock
+        self._wall = wall
+        self._settings = settings
 
-def offer_of(
-    standing: Standing,
-    leaving: set[int],
-    *,
-    pool: str,
-    size: int,
-    revision: int,
-    notice_s: float,
-) -> Offer:
-    """Return what a claimant may use: what the core says, without what it is leaving."""
-    gone = leaving.union(standing.drain)
-    devices = tuple(device for device in standing.devices if device not in gone)
-    return Offer(
-        pool=pool,
-        revision=revision,
-        pool_devices=size,
-        devices=devices,
-        replicas=0 if standing.is_suspended else min(standing.replicas, len(devices)),
-        notice_s=notice_s,
-        suspend=standing.is_suspended,
-        reason=standing.reason,
-    )
+    @property
+    def leaving(self) -> set[int]:
+        """Return the devices that were given back or taken, and may still be in use."""
+        return {device for one in self.by_name.values() for device in one.holding.leaving}
 
+    def due_s(self) -> float:
+        """Return when what must leave a device from now on is ended."""
+        return self._clock.now_s() + self._settings.grace_s
 
-def is_same(offer: Offer | None, other: Offer) -> bool:
-    """Whether two offers of one life of the pool give the same; their words may differ."""
-    return offer is not None and (
-        (offer.pool, offer.pool_devices, offer.devices, offer.replicas, offer.suspend)
-        == (other.pool, other.pool_devices, other.devices, other.replicas, other.suspend)
-    )
+    # --- reports ----------------------------------------------------------------------
+
+    def hear_report(self, name: str, report: Report) -> None:
+        """Take note of where a claimant stands.
+
+        Raises:
+            RefusedError: it cannot have what it wants, or its name is taken.
+        """
+        claimant = self.by_name.get(name)
+        if claimant is not None and claimant.report.pid != report.pid:
+            claimant = self._replaced(claimant)
+        if claimant is None:
+            self._add(name, report)
+            return
+        if claimant.is_gone:
+            raise RefusedError(
+                f"an earlier claim named {name} is being ended; try again in a moment",
+                is_temporary=True,
+            )
+        revision = report.revision_of(self._life)
+        if holding.is_overtaken(claimant.holding, revision=revision):
+            return
+        before, refused = claimant.report.wanted, None
+        claimant.heard_s, claimant.report = self._clock.now_s(), report
+        if report.wanted != before:
+            refused = self._allocator.apply(Asked(claim=claimant.claim))
+        if refused is not None:
+            claimant.report = report.model_copy(update={"wanted": before})
+        self._hold(
+            claimant,
+            holding.reported(
+                claimant.holding,
+                revision=revision,
+                holds=report.holds,
+                owned=self._allocator.owned(name),
+            ),
+        )
+        self.release(claimant)
+        if refused is not None:
+            raise RefusedError(refused)
+
+    def _add(self, name: str, report: Report) -> None:
+        """Take up a claimant that is new."""
+        claimant = Claimant(
+            name=name,
+            report=report,
+            started=process_started(report.pid) or "",
+            since=self._wall(),
+            heard_s=self._clock.now_s(),
+        )
+        refused = self._allocator.apply(Asked(claim=claimant.claim))
+        if refused is not None:
+            raise RefusedError(refused)
+        self.by_name[name] = claimant
+        self._allocator.touch(name)
+
+    def take_up(self, returned: Returned) -> None:
+        """Take up a claimant that was there before a restart.
+
+        If the rules have changed and refuse it, what it uses is kept from others by its locks.
+        """
+        known = returned.claim
+        claimant = Claimant(
+            name=known.name,
+            report=returned.report,
+            started=known.started,
+            since=known.since,
+            heard_s=self._clock.now_s(),
+            holding=holding.recovered(
+                known.devices,
+                holds=returned.report.holds,
+                leaving=known.leaving,
+                revision=known.revision,
+            ),
+        )
+        event = Recovered(claim=claimant.claim, devices=known.devices, is_suspended=known.suspend)
+        if self._allocator.apply(event) is None:
+            self.by_name[known.name] = claimant
+
+    def _replaced(self, claimant: Claimant) -> Claimant | None:
+        """Return the claimant of a name that another process uses now, if it is still there.
+
+        Raises:
+            RefusedError: its process lives.
+        """
+        if not claimant.is_gone:
+            pid = claimant.report.pid
+            if claimant.lives:
+                raise RefusedError(
+                    f"process {pid} has a claim named {claimant.name} already; choose another name"
+                )
+            self.end(claimant, f"its process {pid} is dead")
+        self.release(claimant)
+        return self.by_name.get(claimant.name)
+
+    # --- leaving ------------------------------------------------------------------------
+
+    def check(self, claimant: Claimant) -> None:
+        """See whether a claimant is still there, and what it has left."""
+        if not claimant.is_gone:
+            silent_s = self._settings.silent_s
+            if not claimant.lives:
+                self.end(claimant, f"its process {claimant.report.pid} is dead")
+            elif self._clock.now_s() - claimant.heard_s > silent_s:
+                owned = self._allocator.owned(claimant.name)
+                if len(self._watch.free(owned)) == len(owned):
+                    self.end(claimant, f"silent for {silent_s:g} s, and runs nothing")
+        if claimant.holding.leaving:
+            self.release(claimant)
+
+    def end(self, claimant: Claimant, reason: str) -> None:
+        """Take note that a claimant is gone; what it used is free once the locks are."""
+        self._log.write("gone", name=claimant.name, reason=reason)
+        self._allocator.apply(Withdrawn(name=claimant.name))
+        self._pusher.drop(claimant.name)
+        claimant.is_gone = True
+        self._expel(claimant, self._allocator.owned(claimant.name), reason)
+        self.release(claimant)
+
+    def release(self, claimant: Claimant) -> None:
+        """Tell the core what a claimant has left, as far as nothing runs there any more."""
+        free = self._watch.free(claimant.holding.leaving)
+        if free:
+            claimant.holding = holding.left(claimant.holding, free)
+            self._allocator.apply(Released(name=claimant.name, devices=tuple(sorted(free))))
+            self._allocator.touch(claimant.name)
+        if claimant.is_gone and not claimant.holding.leaving:
+            self.by_name.pop(claimant.name, None)
+            self._allocator.has_changed = True
+
+    def expel_overdue(self, overdue: Overdue) -> None:
+        """Take from a claimant what it has not left in time."""
+        claimant = self.by_name.get(overdue.name)
+        standing = allocation.standing(self._allocator.core, overdue.name)
+        if claimant is None or standing is None:
+            return
+        chosen = holding.overdue(
+            claimant.holding,
+            devices=standing.devices,
+            drain=standing.drain,
+            excess=overdue.excess,
+            free=self._watch.free(standing.devices),
+        )
+        self._allocator.touch(overdue.name)
+        self._expel(claimant, chosen.leaving, "its notice is over")
+
+    def _expel(self, claimant: Claimant, devices: Collection[int], reason: str) -> None:
+        claimant.holding = replace(claimant.holding, leaving=frozenset(devices))
+        self._watch.evict(claimant.name, devices, due_s=self.due_s(), reason=reason)
+
+    def _hold(self, claimant: Claimant, after: Holding) -> None:
+        if after.leaving != claimant.holding.leaving:
+            self._allocator.touch(claimant.name)
+        claimant.holding = after

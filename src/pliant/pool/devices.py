@@ -7,7 +7,7 @@ certain whose process that is (``machine.device_locks``).  Knows nothing of shar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,26 @@ class DeviceWatch:
             if known is None or known.claim != claim:
                 self._evictions[device] = _Eviction(claim, due_s, reason)
 
-    def spare(self, rightful: Mapping[int, str]) -> None:
+    def find_blocked(
+        self, number: int, *, owners: Mapping[int, str], claims: Container[str], due_s: float
+    ) -> set[int]:
+        """Return the devices that are used and nobody's; end in time who uses what is another's.
+
+        Args:
+            number: of devices that there ever were.
+            owners: who has which device.
+            claims: of all claimants; only of one of them it is certain whose process that is.
+            due_s: when they are ended.
+        """
+        used = self.used(range(number))
+        for device in used:
+            by = self.claim_on(device)
+            if by in claims and by != owners.get(device):
+                reason = f"device {device} is not its own any more"
+                self.evict(by, [device], due_s=due_s, reason=reason)
+        return used - owners.keys()
+
+    def call_off(self, rightful: Mapping[int, str]) -> None:
         """Forget the evictions of claims from devices that are their own (again)."""
         for device, claim in rightful.items():
             eviction = self._evictions.get(device)

@@ -16,42 +16,37 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pliant.pool.state import SavedClaim, SavedPool
-from pliant.wire.offers import Offer, Report, Wanted
+from pliant.wire.offers import Offer, Report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Returned:
     """A claimant of whom it is known what it holds."""
 
-    name: str
-    wanted: Wanted
-    pid: int
-    started: str
-    since: float
-    revision: int
-    """Of the newest offer that it was made in the life before."""
+    claim: SavedClaim
+    """As it is by now.  Its devices are those that it holds, those that it has not heard of yet,
+    and those it is leaving; its revision is of the newest offer in the life before."""
 
-    devices: tuple[int, ...]
-    """Its own: those it holds, those it has not heard of yet, and those it is leaving."""
+    report: Report
+    """What it said of itself."""
 
-    leaving: tuple[int, ...] = ()
-    holds: tuple[int, ...] = ()
-    replicas: int
-    is_suspended: bool = False
-    url: str = ""
-    token: str = ""
+    @classmethod
+    def unheard(cls, claim: SavedClaim) -> Returned:
+        """Return one that lives and has said nothing: all is as it was."""
+        return cls(claim, Report(wanted=claim.wanted, pid=claim.pid))
 
     def offer(self, life: str, *, size: int) -> Offer:
         """Return what it may use until the pool opens: what it may use already."""
-        devices = tuple(device for device in self.devices if device not in self.leaving)
+        claim = self.claim
+        devices = tuple(device for device in claim.devices if device not in claim.leaving)
         return Offer(
             pool=life,
-            revision=max(self.revision, 1),
+            revision=max(claim.revision, 1),
             pool_devices=size,
             devices=devices,
-            replicas=min(self.replicas, len(devices)),
-            notice_s=self.wanted.notice_s,
-            suspend=self.is_suspended,
+            replicas=min(claim.replicas, len(devices)),
+            notice_s=claim.wanted.notice_s,
+            suspend=claim.suspend,
             reason="the pool was started anew, and asks everybody what they hold",
         )
 
@@ -69,15 +64,16 @@ class Recovery:
     @property
     def accounted(self) -> set[int]:
         """Return the devices of which it is known whose they are."""
-        returned = {device for one in self.returned.values() for device in one.devices}
-        return returned | {device for one in self.awaited.values() for device in one.devices}
+        claims = [*self.awaited.values(), *(one.claim for one in self.returned.values())]
+        return {device for claim in claims for device in claim.devices}
 
     @property
     def holding(self) -> set[str]:
         """Return the claimants that have devices, as far as is known."""
-        return self.awaited.keys() | {name for name, one in self.returned.items() if one.devices}
+        returned = {name for name, one in self.returned.items() if one.claim.devices}
+        return self.awaited.keys() | returned
 
-    def hear(self, name: str, report: Report, *, started: str, since: float) -> Returned:
+    def hear_early(self, name: str, report: Report, *, started: str, since: float) -> Returned:
         """Take note of what a claimant says it holds; a repeated report replaces the earlier."""
         known = self.known.get(name)
         if known is not None and (known.pid, known.started) != (report.pid, started):
@@ -86,26 +82,22 @@ class Recovery:
         left = set(known.leaving) if known else set()
         if known and report.pool in self._lives and report.revision >= known.revision:
             left |= owned.difference(report.holds)
-        awaited = {one.name: one.devices for one in self.awaited.values()}
-        theirs = awaited | {one.name: one.devices for one in self.returned.values()}
-        of_others = {device for one, held in theirs.items() if one != name for device in held}
-        owned |= set(report.holds) - of_others
-        returned = Returned(
+        theirs = self.awaited | {one: back.claim for one, back in self.returned.items()}
+        others = [claim.devices for one, claim in theirs.items() if one != name]
+        owned |= set(report.holds).difference(*others)
+        claim = SavedClaim(
             name=name,
+            since=known.since if known else since,
             wanted=report.wanted,
             pid=report.pid,
             started=started,
-            since=known.since if known else since,
             revision=known.revision if known else 0,  # of a life that cannot be compared with
+            replicas=known.replicas if known else len(owned),
+            suspend=report.is_suspended or bool(known and known.suspend),
             devices=tuple(sorted(owned)),
             leaving=tuple(sorted(left & owned)),
-            holds=report.holds,
-            replicas=known.replicas if known else len(owned),
-            is_suspended=report.is_suspended or bool(known and known.suspend),
-            url=report.url,
-            token=report.token,
         )
-        self.returned[name] = returned
+        returned = self.returned[name] = Returned(claim, report)
         if known is not None:
             self.awaited.pop(name, None)
         return returned
@@ -127,7 +119,7 @@ class Recovery:
             if is_late or (is_dead and not uses):
                 del self.awaited[name]
             if is_late and uses and not is_dead:  # it cannot be heard: it keeps what it has
-                self.returned[name] = _as_before(claim)
+                self.returned[name] = Returned.unheard(claim)
         return remains
 
     def is_over(self, *, now_s: float, unaccounted: set[int]) -> bool:
@@ -137,18 +129,3 @@ class Recovery:
         has not claimed them by the end keeps them from everybody by their locks.
         """
         return not self.awaited and (not unaccounted or now_s >= self.until_s)
-
-
-def _as_before(claim: SavedClaim) -> Returned:
-    return Returned(
-        name=claim.name,
-        wanted=claim.wanted,
-        pid=claim.pid,
-        started=claim.started,
-        since=claim.since,
-        revision=claim.revision,
-        devices=claim.devices,
-        leaving=claim.leaving,
-        replicas=claim.replicas,
-        is_suspended=claim.suspend,
-    )

@@ -13,9 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pliant.core.errors import PermanentError
+from pliant.core.tenancy import Demand
 from pliant.machine.files import PRIVATE, replace_file
 from pliant.spec.pool import TeamEntry
-from pliant.wire.offers import Wanted
 
 
 class _Saved(BaseModel):
@@ -29,7 +29,7 @@ class SavedClaim(_Saved):
     since: float
     """Wall-clock time at which it first asked."""
 
-    wanted: Wanted
+    wanted: Demand
     pid: int
     started: str
     """When its process began; ids are used again."""

@@ -103,7 +103,7 @@ async def _run_in_pool(config: JobConfig, place: PoolPlace, observer: Observer |
     async with tenant.present():
         while True:
             end = await _live_in_pool(config, tenant, observer)
-            if end.exit_code != EXIT_STOPPED or tenant.is_stopped:
+            if tenant.is_over(end.exit_code):
                 return end.exit_code
 
 

@@ -24,15 +24,15 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.pools import DEVICES, pool_directory, running_pools
+from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
-from pliant.pool import push
 from pliant.pool.admin import PoolAdmin
+from pliant.pool.allocator import RefusedError
 from pliant.pool.capacity import read_number, replayed, watched
-from pliant.pool.configuration import Orders
+from pliant.pool.claim_client import Pusher
+from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch
-from pliant.pool.driver import PoolDriver, PoolSettings, RefusedError
-from pliant.pool.journal import Journal
-from pliant.pool.push import Pusher
+from pliant.pool.driver import PoolDriver
 from pliant.pool.state import Given, SavedPool, StateFile
 from pliant.run.hosting import locked
 from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
@@ -134,8 +134,17 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         log = Journal(run_files.event_log(out), job=config.name)
         log.subscribe(listener)
         with contextlib.closing(log):
-            driver = _driver(config, saved, state, log, out)
-            await _serve(driver, config, saved, log, sock, follows=found is not None)
+            driver = PoolDriver(
+                saved,
+                follows=config.capacity.text if config.capacity else "",
+                state=state,
+                watch=DeviceWatch(out / DEVICES, log),
+                log=log,
+                pusher=Pusher(),
+                clock=Clock(),
+                settings=config.settings,
+            )
+            await _serve(driver, config, log, sock, follows=found is not None)
             keeping = driver.stop()
             if not keeping:
                 state.remove()
@@ -143,60 +152,36 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     return 0
 
 
-def _driver(
-    config: PoolConfig, saved: SavedPool, state: StateFile, log: EventLog, out: Path
-) -> PoolDriver:
-    return PoolDriver(
-        saved,
-        orders=Orders.of(saved, follows=config.capacity.text if config.capacity else ""),
-        state=state,
-        watch=DeviceWatch(out / DEVICES, log),
-        log=log,
-        pusher=Pusher(push.client()),
-        clock=Clock(),
-        settings=config.settings,
-    )
-
-
 async def _serve(
     driver: PoolDriver,
     config: PoolConfig,
-    saved: SavedPool,
     log: EventLog,
     sock: socket.socket,
     *,
     follows: bool,
 ) -> None:
     """Serve the pool until it is stopped."""
-    from pliant.http.authentication import Bearer
-    from pliant.http.mistakes import say_mistakes
-    from pliant.http.server import Server, url_of
+    from pliant.http.server import serving, url_of
     from pliant.pool.app import create_app
 
     files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
-    app = create_app(driver, events_path=log.path)
-    app.add_middleware(Bearer, token=token, whose="the pool")
-    say_mistakes(app)
-    server = Server(app, sock)
+    app = create_app(driver, token=token, events_path=log.path)
     log.write(
         "pool_started",
         name=config.name,
-        life=driver.life,
-        devices=saved.size,
-        capacity=driver.orders.follows or None,
+        life=driver.saved.life,
+        devices=driver.saved.size,
+        capacity=driver.follows or None,
         follows=follows,
         url=url_of(sock),
     )
     with _signals(driver):
         try:
             await driver.begin()
-            await server.start()
-            files.write(url=url_of(sock), token=token, out=log.path.parent)
-            await _until_stopped(driver, config.capacity)
+            async with serving(app, sock, files, token=token, out=log.path.parent):
+                await _until_stopped(driver, config.capacity)
         finally:
-            await server.stop()
-            await driver.close()
-            files.remove()
+            await driver.pusher.close()
 
 
 async def _until_stopped(driver: PoolDriver, capacity: Capacity | None) -> None:
@@ -220,20 +205,20 @@ async def _follow(driver: PoolDriver, capacity: Capacity | None) -> None:
             try:
                 await PoolAdmin(driver).follow(devices)
             except RefusedError as error:
-                driver.complain(str(error))
+                driver.log_complaint(str(error))
     await asyncio.Event().wait()
 
 
 def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
-    orders = driver.orders
     if capacity.file is not None:
-        return watched(capacity.file, orders.size, driver.complain)
+        return watched(capacity.file, driver.saved.size, driver.log_complaint)
     now_at = time.time()
-    orders.trace_began_at = orders.trace_began_at or now_at
+    began_at = driver.saved.trace_began_at or now_at
+    driver.configure(None, trace_began_at=began_at)
     return replayed(
-        _changes(capacity, orders.size),
+        _changes(capacity, driver.saved.size),
         time_scale=capacity.time_scale,
-        elapsed_s=max(0.0, now_at - orders.trace_began_at),  # the clock may have gone back
+        elapsed_s=max(0.0, now_at - began_at),  # the clock may have gone back
     )
 
 

@@ -1,7 +1,8 @@
 """What a pool and its claimants tell each other, over HTTP with JSON bodies.
 
 Owns the two bodies: what a claimant reports and what a pool offers it.  A claimant is a job
-(elastic) or a person's claim on devices (fixed).  Decides nothing.
+(elastic) or a person's claim on devices (fixed); what it asks for is ``core.tenancy.Demand``.
+Decides nothing.
 
     claimant -> pool    PUT /v1/claims/{name}   Report, at every change and every so often -> Offer
     pool -> claimant    PUT /v1/offer           Offer, at every change
@@ -13,11 +14,11 @@ uses it holds the lock of its file meanwhile, so that even a lie starts no secon
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
+from pliant.core.tenancy import Demand
 
 HEARTBEAT_S = 2.0
 """Between two reports of a claimant to which nothing happens, in seconds."""
@@ -30,37 +31,10 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Wanted(_Body):
-    """What a claimant asks for."""
-
-    kind: Literal["elastic", "fixed"] = "elastic"
-    team: str = DEFAULT_TEAM
-    priority: str = DEFAULT_CLASS
-    """Name of a priority class of the pool."""
-
-    min_replicas: Annotated[int, Field(ge=1)] = 1
-    """Guaranteed: fewer make no sense to it, and taking one of them suspends it."""
-
-    ask_replicas: Annotated[int, Field(ge=0)] = 1
-    """What it could use now, at most; its policy says so.  Fixed: equal to ``min_replicas``."""
-
-    sizes: tuple[int, ...] | None = None
-    """The only sizes that it takes, ascending; None: any between the two."""
-
-    num_slots: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """K of its step, once known: what one more replica is worth follows from it."""
-
-    can_suspend: bool = False
-    """Whether it has checkpoints, so that even its minimum can be taken."""
-
-    notice_s: Annotated[float, Field(ge=0)] = 30.0
-    """How long its replicas may take to leave."""
-
-
 class Report(_Body):
     """Where a claimant stands; the body of ``PUT /v1/claims/{name}``."""
 
-    wanted: Wanted
+    wanted: Demand
     pool: str = ""
     """Which life of the pool ``revision`` is of: those of another one are not comparable."""
 
@@ -84,6 +58,10 @@ class Report(_Body):
 
     is_suspended: bool = False
     """It has checkpointed and given everything back, and waits for its minimum again."""
+
+    def revision_of(self, life: str) -> int:
+        """Return how far it follows this life of the pool; 0: not at all."""
+        return self.revision if self.pool == life else 0
 
 
 class Offer(_Body):

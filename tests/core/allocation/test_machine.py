@@ -53,7 +53,7 @@ from pliant.core.allocation import (
 from pliant.core.allocation import decide as inside
 from pliant.core.allocation.draft import Draft, rebuilt
 from pliant.core.allocation.state import ClaimEntry
-from pliant.core.allocation.values import Kind
+from pliant.core.tenancy import Kind
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,13 +10,13 @@ cordoned and taken back as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from pliant.core.errors import ConfigError
-from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_CLASS, DEFAULT_TEAM
+from pliant.core.pool_defaults import CLASS_VALUES
+from pliant.core.tenancy import Demand
 
-Kind = Literal["elastic", "fixed"]
 From = Literal["lower_priority", "same_team", "never"]
 
 
@@ -104,36 +104,19 @@ class PoolRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What one claimant wants; all of it may change while it runs."""
+class Claim(Demand):
+    """What one claimant wants, by its name."""
 
     name: str
-    team: str = DEFAULT_TEAM
-    priority: str = DEFAULT_CLASS
-    """Name of a priority class."""
-
-    kind: Kind = "elastic"
-    min_replicas: int = 1
-    """Guaranteed, and given all at once; with fewer it is suspended or has not begun."""
-
-    ask_replicas: int = 1
-    """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
-
-    sizes: tuple[int, ...] | None = None
-    """The only sizes that it takes, ascending; None: any from the minimum on."""
-
-    num_slots: int | None = None
-    """K of its step: what one more replica is worth follows from it.  None: not known yet."""
-
-    can_suspend: bool = False
-    """Whether it has checkpoints, so that even its minimum can be taken."""
-
-    notice_s: float = 30.0
-    """How long it may take to give devices back."""
-
     since: float = 0.0
     """When it first asked, on a clock that goes on over restarts of the pool.  Older ones go first
     within a class; only compared with other claims, never with ``now_s``."""
+
+    @classmethod
+    def of(cls, name: str, demand: Demand, *, since: float) -> Claim:
+        """Return the claim of one that wants this."""
+        wanted = {field.name: getattr(demand, field.name) for field in fields(demand)}
+        return cls(name=name, since=since, **wanted)
 
 
 # --- events -----------------------------------------------------------------------

@@ -44,16 +44,7 @@ from pliant.core.events import (
 )
 from pliant.core.job import lifecycle, losses, planning, registration, replicas, requests, sizing
 from pliant.core.job.recording import record, record_to_write, remembered
-from pliant.core.job.state import (
-    Demand,
-    Job,
-    JobSettings,
-    Ready,
-    ReplicaState,
-    Stage,
-    demand_of,
-    is_durable,
-)
+from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, is_durable
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.job.workers import on_worker_event
@@ -62,6 +53,7 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
+from pliant.core.tenancy import Demand, demand_of
 from pliant.core.transitions import told
 from pliant.core.values import Register, StopKind
 

@@ -256,29 +256,6 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What the outside must know of a job to give it what it can use."""
-
-    min_replicas: int
-    """With fewer nothing trains."""
-
-    ask_replicas: int
-    """The size that the policy wants, if capacity were no question."""
-
-    sizes: tuple[int, ...] | None
-    """The only sizes that the policy takes, up to that one; None: any from the minimum on."""
-
-    num_slots: int | None
-    """K of its step; None until the first script has reported it."""
-
-    can_suspend: bool
-    """Its script keeps checkpoints, so that it can go on after all its replicas have left."""
-
-    notice_s: float
-    """How long its replicas may take to leave."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What a step of the controller asks of its driver.
 
@@ -305,28 +282,6 @@ def live(job: Job) -> tuple[ReplicaId, ...]:
     """Return the replicas that train or are on their way in, without those that leave or end."""
     gone = (ReplicaState.LEAVING, ReplicaState.ENDING)
     return tuple(name for name, replica in job.replicas.items() if replica.state not in gone)
-
-
-def demand_of(
-    policy: Policy,
-    *,
-    ask_replicas: int,
-    num_slots: int | None = None,
-    can_suspend: bool = False,
-) -> Demand:
-    """Return what a job with this policy needs.
-
-    What is left over beside an allowed size is of no use, unless it is kept warm as a spare.
-    """
-    sizes = policy.sizes(ask_replicas) if policy.has_gaps and not policy.spares else ()
-    return Demand(
-        min_replicas=policy.min_replicas,
-        ask_replicas=ask_replicas,
-        sizes=sizes or None,
-        num_slots=num_slots,
-        can_suspend=can_suspend,
-        notice_s=policy.graceful_shutdown_timeout_s,
-    )
 
 
 def free_devices(job: Job) -> dict[NodeId, int]:

@@ -11,25 +11,26 @@ from typing import Any
 from pliant.core import allocation
 from pliant.core.allocation import Standing, Summary
 from pliant.pool.claims import Claimant
+from pliant.pool.configuration import classes_of
 from pliant.pool.driver import PoolDriver
 
 
 def board_of(driver: PoolDriver) -> dict[str, Any]:
     """Return the documented shape of ``pliant pool status --json``."""
-    summary = allocation.summary(driver.core)
+    summary = allocation.summary(driver.allocator.core)
     claims = [_claim(driver, name) for name in _in_order(driver, summary)]
     in_use = sum(len(claim["devices"]) for claim in claims)
     return {
-        "pool": driver.name,
-        "life": driver.life,
-        "size": driver.orders.size,
+        "pool": driver.saved.name,
+        "life": driver.saved.life,
+        "size": driver.saved.size,
         "limit": summary.limit,
         "usable": summary.usable,
         "in_use": in_use,
         "free": max(0, min(len(summary.free), summary.limit - in_use)),
-        "follows": driver.orders.follows or None,
+        "follows": driver.follows or None,
         "recovering": driver.awaited(),
-        "failure": driver.failure or None,
+        "failure": driver.publisher.failure or None,
         "devices": _devices(driver, summary, claims),
         "claims": claims,
         "teams": [
@@ -44,27 +45,27 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
             }
             for use in summary.teams
         ],
-        "classes": driver.orders.all_classes,
+        "classes": classes_of(driver.saved),
     }
 
 
 def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
     """Return the claims: who has devices, oldest first, then who waits, as they are served."""
-    waiting = [name for name in summary.waiting]
-    others = [name for name in allocation.claims(driver.core) if name not in waiting]
+    waiting = list(summary.waiting)
+    others = [name for name in allocation.claims(driver.allocator.core) if name not in waiting]
     return [*sorted(others, key=lambda name: _since(driver, name)), *waiting]
 
 
 def _since(driver: PoolDriver, name: str) -> float:
-    claimant = driver.claimants.get(name)
+    claimant = driver.claims.by_name.get(name)
     return claimant.since if claimant is not None else 0.0
 
 
 def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
-    standing = allocation.standing(driver.core, name)
+    standing = allocation.standing(driver.allocator.core, name)
     if standing is None:
         raise KeyError(name)
-    claimant = driver.claimants.get(name)
+    claimant = driver.claims.by_name.get(name)
     claim = standing.claim
     leave_s = standing.leave_by_s - driver.now_s()
     return {
@@ -80,8 +81,8 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         "ask": claim.ask_replicas,
         "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
         "since": claim.since,
-        "pid": claimant.pid if claimant is not None else None,
-        "reason": allocation.why(driver.core, name),
+        "pid": claimant.report.pid if claimant is not None else None,
+        "reason": allocation.why(driver.allocator.core, name),
     }
 
 
@@ -94,7 +95,7 @@ def _state(standing: Standing, claimant: Claimant | None) -> str:
         return "waiting"
     if not math.isinf(standing.leave_by_s):
         return "shrinking"
-    if standing.claim.kind == "elastic" and claimant is not None and not claimant.is_running:
+    if standing.claim.kind == "elastic" and claimant is not None and not claimant.report.is_running:
         return "starting"
     return "running"
 
@@ -103,14 +104,14 @@ def _devices(
     driver: PoolDriver, summary: Summary, claims: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     owners = {device: claim["name"] for claim in claims for device in claim["devices"]}
-    leaving = {device for one in driver.claimants.values() for device in one.leaving}
+    leaving = driver.claims.leaving
     return [
         {
             "device": device,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
-            "is_cordoned": device in driver.orders.cordoned,
-            "is_drained": device in driver.orders.drained,
+            "is_cordoned": device in driver.saved.cordoned,
+            "is_drained": device in driver.saved.drained,
             "is_blocked": device in driver.blocked,
         }
         for device in range(summary.devices)

@@ -1,7 +1,7 @@
-"""The event log of a pool: one that goes on when it cannot be written for a while.
+"""An event log of a process that goes on when it cannot be written for a while.
 
-Owns that a full disk costs records and not the pool: what is handed out is in the state file, which
-is written before anybody is told.  Decides nothing.
+Owns that a full disk costs records and not the process.  For one that keeps elsewhere what it must
+not forget, as a pool does; a coordinator lets its agents say again what it could not log.
 """
 
 from __future__ import annotations

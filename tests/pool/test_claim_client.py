@@ -1,4 +1,4 @@
-"""Offers reach a claimant that takes them; one that does not costs nobody anything."""
+"""Offers reach a claimant that takes them, and are what its reports are answered with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from pliant.pool import push
-from pliant.pool.push import Pusher
+from pliant.core.errors import ConfigError
+from pliant.pool import claim_client
+from pliant.pool.claim_client import Pusher, UnheardError, offer_in
 from pliant.wire.offers import Offer
 
 Scene = Callable[[Pusher, list[httpx.Request]], Awaitable[None]]
@@ -43,7 +44,7 @@ def offer(revision: int) -> Offer:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr(claim_client, "AGAIN_S", (0.01, 0.01))
 
 
 def test_an_offer_is_put_where_the_claimant_takes_it() -> None:
@@ -100,3 +101,38 @@ def test_an_address_that_is_none_is_no_error() -> None:
         await pusher.idle()
 
     play(scene, 200)
+
+
+def test_an_offer_is_an_offer() -> None:
+    offer = Offer(pool="a life", revision=3, devices=(1,))
+
+    assert offer_in(httpx.Response(200, content=offer.model_dump_json())) == offer
+
+
+def test_what_a_pool_refuses_is_refused_in_its_own_words() -> None:
+    with pytest.raises(ConfigError, match=r"^there is no team x$"):
+        offer_in(httpx.Response(409, json={"detail": "there is no team x"}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (httpx.Response(503, json={"detail": "it is being stopped"}), "it is being stopped"),
+        (httpx.Response(401, json={"detail": "the token is wrong"}), "the token is wrong"),
+        (
+            httpx.Response(502, text="<html>"),
+            "the pool refused the request with HTTP status 502",
+        ),
+        (
+            httpx.Response(200, text="<html>"),
+            "the pool answered with what is no offer: 1 validation error for Offer",
+        ),
+    ],
+)
+def test_what_is_not_possible_now_is_said_in_the_pools_words(
+    answer: httpx.Response, sentence: str
+) -> None:
+    with pytest.raises(UnheardError) as caught:
+        offer_in(answer)
+
+    assert str(caught.value) == sentence

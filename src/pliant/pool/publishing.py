@@ -1,0 +1,147 @@
+"""What follows from events is written, durably, and only then told.
+
+Owns the offers: their revisions, who must be told one, and that nobody is told what could not be
+written.  Decides nothing: an offer says what the core says, without what its claimant is leaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+
+from pliant.core import allocation
+from pliant.core.allocation import Standing
+from pliant.machine.clock import Clock
+from pliant.observe.log import EventLog
+from pliant.pool.allocator import Allocator, RefusedError
+from pliant.pool.claim_client import Pusher
+from pliant.pool.claims import Claimant, Claims
+from pliant.pool.state import SavedClaim, SavedPool, StateFile
+from pliant.wire.offers import Offer
+
+
+class Publisher:
+    """Writes the state of one pool and makes its offers."""
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        claims: Claims,
+        *,
+        state: StateFile,
+        pusher: Pusher,
+        log: EventLog,
+        clock: Clock,
+        revision: int,
+    ) -> None:
+        self.failure = ""
+        """Why the state cannot be written; nothing is handed out meanwhile."""
+
+        self._pusher = pusher
+        self._allocator = allocator
+        self._claims = claims
+        self._state = state
+        self._log = log
+        self._clock = clock
+        self._revision = revision
+
+    async def publish(self, saved: SavedPool, before: Iterable[SavedClaim] | None) -> None:
+        """Write what has changed; then tell those whom it concerns.
+
+        Args:
+            saved: what is to be written, but for the claims.
+            before: the claims of the life before, while they are not known better.
+        """
+        if not self._allocator.has_changed:
+            return
+        offers = self._fresh_offers(saved)
+        revision = self._revision + len(offers)
+        claims = self._saved_claims(offers) if before is None else tuple(before)
+        written = saved.model_copy(update={"revision": revision, "claims": claims})
+        try:
+            await asyncio.to_thread(self._state.write, written)
+        except OSError as error:
+            if not self.failure:
+                self._log.write("not_written", reason=f"{error.strerror}: {error.filename}")
+            self.failure = str(error.strerror)
+            return
+        self.failure, self._revision = "", revision
+        self._allocator.published()
+        for name, offer in offers.items():
+            claimant = self._claims.by_name[name]
+            claimant.tell(offer)
+            if claimant.report.url:
+                self._pusher.push(name, offer, url=claimant.report.url, token=claimant.report.token)
+
+    def answer(self, name: str) -> Offer:
+        """Return the newest offer to a claimant, with the reason as it is now.
+
+        Raises:
+            RefusedError: it is gone, or the state cannot be written.
+        """
+        claimant = self._claims.by_name.get(name)
+        if claimant is None:  # it was seen dead meanwhile
+            raise RefusedError(f"the claim {name} is gone", is_temporary=True)
+        offer = claimant.offer
+        if offer is None:
+            sentence = f"the pool cannot write its state: {self.failure}"
+            raise RefusedError(sentence, is_temporary=True)
+        if not offer.devices:
+            why = allocation.why(self._allocator.core, name)
+            return offer.model_copy(update={"reason": why})
+        return offer
+
+    def _fresh_offers(self, saved: SavedPool) -> dict[str, Offer]:
+        """Return the offers that say something new, by claim."""
+        offers: dict[str, Offer] = {}
+        for name in sorted(self._allocator.touched):
+            claimant = self._claims.by_name.get(name)
+            standing = allocation.standing(self._allocator.core, name)
+            if claimant is None or claimant.is_gone or standing is None:
+                continue
+            revision = self._revision + len(offers) + 1
+            offer = self._offer(claimant, standing, saved, revision)
+            if not claimant.knows(offer):
+                offers[name] = offer
+        return offers
+
+    def _offer(
+        self, claimant: Claimant, standing: Standing, saved: SavedPool, revision: int
+    ) -> Offer:
+        gone = claimant.holding.leaving.union(standing.drain)
+        devices = tuple(device for device in standing.devices if device not in gone)
+        notice_s = claimant.report.wanted.notice_s
+        if not math.isinf(standing.leave_by_s):
+            notice_s = max(0.0, standing.leave_by_s - self._clock.now_s())
+        return Offer(
+            pool=saved.life,
+            revision=revision,
+            pool_devices=saved.size,
+            devices=devices,
+            replicas=0 if standing.is_suspended else min(standing.replicas, len(devices)),
+            notice_s=notice_s,
+            suspend=standing.is_suspended,
+            reason="; ".join(self._allocator.reasons.get(claimant.name, [])) or standing.reason,
+        )
+
+    def _saved_claims(self, offers: dict[str, Offer]) -> tuple[SavedClaim, ...]:
+        """Return what must not be forgotten of each claimant; ``offers`` are about to go out."""
+        saved = []
+        for name, claimant in sorted(self._claims.by_name.items()):
+            offer = offers.get(name) or claimant.offer
+            saved.append(
+                SavedClaim(
+                    name=name,
+                    since=claimant.since,
+                    wanted=claimant.report.wanted,
+                    pid=claimant.report.pid,
+                    started=claimant.started,
+                    revision=offer.revision if offer else 0,
+                    replicas=offer.replicas if offer else 0,
+                    suspend=bool(offer and offer.suspend),
+                    devices=self._allocator.owned(name),
+                    leaving=tuple(sorted(claimant.holding.leaving)),
+                )
+            )
+        return tuple(saved)
