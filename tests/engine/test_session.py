@@ -395,7 +395,8 @@ def test_a_file_that_holds_no_weights_is_refused(
 ) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(content)
-    context = SimpleNamespace(init=path, session=None)
+    assignment = SimpleNamespace(work=SimpleNamespace(init=path))
+    context = SimpleNamespace(assignment=assignment, session=None)
     monkeypatch.setattr("pliant.engine.session.worker_context", lambda: context)
 
     with pytest.raises(ConfigError, match=r"weights"):

@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import pliant
-from pliant.engine.protocol import elastic
-from pliant.engine.protocol.alone import Condition
+from pliant.engine.protocol.membership_port import Condition
+from pliant.engine.protocol.metadata import Metadata, check_alike
 from pliant.engine.worker import bootstrap
 
 Script = Callable[[], object]
@@ -332,8 +332,9 @@ def evaluated(fn: Callable[[Any], Any], size: int = 20) -> Script:
 class InWorker:
     """Stands for a worker's context with these values, as an agent would give them."""
 
-    def __init__(self, **values: Any) -> None:
-        self.values = values
+    def __init__(self, *, init: Path | None, session: object) -> None:
+        work = SimpleNamespace(init=init)
+        self.values = {"assignment": SimpleNamespace(work=work), "session": session}
 
     def __enter__(self) -> None:
         context: Any = SimpleNamespace(**self.values)
@@ -361,7 +362,7 @@ def second_session() -> None:
 def one_rate_is_another() -> None:
     """Do what every replica does with what the others say beside their votes."""
     condition = Condition(settings=1, weights=7, names="layer")
-    elastic._check_alike([[0, 0, 1, 7], [0, 0, 2, 7]], 5, condition)
+    check_alike([Metadata(0, 0, 1, 7, 0), Metadata(0, 0, 2, 7, 0)], 5, condition)
 
 
 # --- the table --------------------------------------------------------------------

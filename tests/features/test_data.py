@@ -80,6 +80,6 @@ def test_an_error_of_the_dataset_comes_out_as_it_is(num_workers: int) -> None:
 
 
 def test_the_length_of_the_dataset_is_part_of_a_runs_identity() -> None:
-    identity = dict(train(Numbers(5), 0)._identity())
+    identity = dict(train(Numbers(5), 0)._parts.identity())
 
     assert identity["dataset_samples"] == "5"

@@ -88,9 +88,9 @@ class Member:
         if not self.released.is_set():
             link.send(Finished(replica=me, committed=self.committed))
             self.released.wait(30)
-            self.context.ending = ExitKind.FINISHED
+            self.context.end_as(ExitKind.FINISHED)
         else:
-            self.context.ending = ExitKind.LEFT
+            self.context.end_as(ExitKind.LEFT)
 
     def commit(self) -> None:
         self.context.link.send(

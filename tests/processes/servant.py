@@ -25,6 +25,7 @@ from pliant.wire.launch import (
     read_report,
     write_request,
 )
+from pliant.wire.messages import Work
 
 DEADLINE_S = 30.0
 COLD_SERVER = Path(__file__).with_name("cold_server.py")
@@ -91,13 +92,9 @@ class Servant:
         read_end, write_end = os.pipe()
         assignment = Assignment(
             replica=ReplicaId(name),
-            job="j",
-            command=command,
-            cwd=str(cwd),
-            out=str(cwd / "out"),
+            work=Work(job="j", command=command, cwd=str(cwd), out=str(cwd / "out")),
             address="127.0.0.1",
             incarnation=Incarnation(3),
-            init=None,
             device=device,
             locks=str(cwd),
         )

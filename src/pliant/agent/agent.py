@@ -278,14 +278,9 @@ class Agent:
         fds = await worker.open(Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener)
         assignment = Assignment(
             replica=replica,
-            job=work.job,
-            command=work.command,
-            cwd=work.cwd,
-            out=work.out,
+            work=work,
             address=self._config.address,
             incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
-            init=work.init,
-            holder=work.holder,
             pid=os.getpid(),
             device=self._device_of(replica),
             locks=str(self._config.locks or ""),
@@ -305,7 +300,7 @@ class Agent:
             self._waiting.remove(replica)
             self._report_exit(Exited(replica=replica, kind=ExitKind.SIGNAL, detail="SIGKILL"))
         elif replica in self._workers:
-            self._workers[replica].end_requested = True
+            self._workers[replica].request_end()
             if self._launcher is not None:
                 self._launcher.ask(KillWorker(replica=replica))
 
@@ -330,7 +325,7 @@ class Agent:
                             device=self._device_of(replica),
                         )
                     )
-                    if worker.end_requested and self._launcher is not None:
+                    if worker.is_end_requested and self._launcher is not None:
                         self._launcher.ask(KillWorker(replica=replica))
             case WorkerExited(replica=replica, returncode=returncode):
                 worker = self._workers.get(replica)

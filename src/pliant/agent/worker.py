@@ -59,7 +59,8 @@ class Worker(asyncio.Protocol):
         self.replica = replica
         self.pid: int | None = None
         self.pidfd: int | None = None
-        self.end_requested = False
+        self.is_end_requested = False
+        """Somebody asked for its end, perhaps before it had a process."""
         self._on_message = on_message
         self._on_refusal = on_refusal
         self._unframer = Unframer()
@@ -93,6 +94,10 @@ class Worker(asyncio.Protocol):
         self.pid = pid
         with contextlib.suppress(OSError):
             self.pidfd = os.pidfd_open(pid)
+
+    def request_end(self) -> None:
+        """Take note that it is to end as soon as it has a process."""
+        self.is_end_requested = True
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Pass a command on; a worker that is gone does not hear it."""

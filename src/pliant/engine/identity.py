@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pliant.engine.data.loading import Schedule
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.session_settings import SessionSettings
 
 TREE = "mirrored-midpoint-1"
 """Name of the addition tree; changes when ``core.step.batching`` gives other sums."""
@@ -24,29 +24,23 @@ _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 
 
 def describe(
-    *,
-    schedule: Schedule,
-    num_slots: int,
-    threads: int,
-    reduction: str,
-    max_grad_norm: float | None,
-    optimizers: Sequence[torch.optim.Optimizer],
+    settings: SessionSettings, num_samples: int, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[tuple[str, str], ...]:
     """Return the identity of a run as (name, value) pairs, in a fixed order."""
     return (
-        ("seed", str(schedule.seed)),
-        ("num_slots", str(num_slots)),
-        ("global_batch_size", str(schedule.global_batch_size)),
-        ("micro_batch_size", str(schedule.micro_batch_size)),
-        ("dataset_samples", str(schedule.size)),
-        ("shuffle", str(schedule.shuffle)),
-        ("drop_last", str(schedule.drop_last)),
-        ("reduction", reduction),
+        ("seed", str(settings.seed)),
+        ("num_slots", str(settings.num_slots)),
+        ("global_batch_size", str(settings.global_batch_size)),
+        ("micro_batch_size", str(settings.micro_batch_size)),
+        ("dataset_samples", str(num_samples)),
+        ("shuffle", str(settings.shuffle)),
+        ("drop_last", str(settings.drop_last)),
+        ("reduction", settings.reduction),
         ("tree", TREE),
-        ("threads", str(threads)),
+        ("threads", str(settings.threads)),
         ("torch", torch.__version__),
         ("device_type", "cpu"),
-        ("max_grad_norm", repr(max_grad_norm)),
+        ("max_grad_norm", repr(settings.max_grad_norm)),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
 

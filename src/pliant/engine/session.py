@@ -1,17 +1,14 @@
 """Session: what a training script sees of pliant.
 
-Owns the public object, the refusals on its way in, and the wiring of its collaborators.  Must not
-know how any of them does its work.
+Owns the public object, when what of it may be called, and that a process has one.  Must not know
+how any of its collaborators does its work.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,51 +16,22 @@ from typing import Any, Literal, Self
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, UsageError
-from pliant.core.step import batching
-from pliant.engine import identity, session_settings
+from pliant.engine import session_settings
+from pliant.engine.collaborators import Collaborators
 from pliant.engine.data import loading, randomness
-from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Samples
-from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.evaluation import Evaluation
-from pliant.engine.protocol.alone import Alone, Shape, WorkerMembership
-from pliant.engine.protocol.checkpoint_channel import LocalCheckpointChannel
-from pliant.engine.protocol.elastic import ElasticMembership
-from pliant.engine.reduce.accumulate import GradientSums
-from pliant.engine.reduce.buckets import Layout
-from pliant.engine.session_settings import SessionSettings
-from pliant.engine.state import training_state
-from pliant.engine.state.buffers import BufferRules
-from pliant.engine.state.durable import Durability, Facts
-from pliant.engine.state.saving import Saver
+from pliant.engine.session_settings import SessionSettings, UserObjects
+from pliant.engine.state.durable import Durability
+from pliant.engine.state.training_state import Stateful
 from pliant.engine.steps import Steps
-from pliant.engine.training import Training
-from pliant.engine.update import Scheduler, Update
-from pliant.engine.worker.bootstrap import WorkerContext, torchrun_world_size, worker_context
-from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
-from pliant.machine import run_files
+from pliant.engine.update import Scheduler
+from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
 from pliant.machine.files import fresh_beside
-from pliant.wire.messages import Planned
-
-MAX_REASON_CHARACTERS = 300
-"""Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
 
 _live: Session | None = None
 """The one session of this process that is open."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """The user's objects, checked."""
-
-    model: torch.nn.Module
-    optimizers: list[torch.optim.Optimizer]
-    schedulers: list[Scheduler]
-    plateau: dict[str, ReduceLROnPlateau]
-    scaler: torch.amp.GradScaler | None
-    extra: dict[str, training_state.Stateful]
 
 
 class Session:
@@ -115,7 +83,7 @@ class Session:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         scaler: torch.amp.GradScaler | None = None,
-        extra_state: training_state.Stateful | Mapping[str, training_state.Stateful] | None = None,
+        extra_state: Stateful | Mapping[str, Stateful] | None = None,
         threads: int = 1,
         drop_last: bool = False,
         shuffle: bool = True,
@@ -147,108 +115,30 @@ class Session:
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        checked = session_settings.check_model(model)
-        self._parts = _Parts(
-            model=checked,
-            optimizers=session_settings.check_optimizers(
-                session_settings.as_list(optimizer), checked
-            ),
-            schedulers=session_settings.check_schedulers(session_settings.as_list(scheduler)),
-            plateau=session_settings.check_plateau(plateau or {}),
-            scaler=session_settings.check_scaler(scaler, checked),
-            extra=training_state.extra_parts(extra_state),
-        )
-        self._schedule = loading.Schedule(
-            size=loading.check_dataset(dataset),
-            global_batch_size=global_batch_size,
-            micro_batch_size=micro_batch_size,
-            seed=self._settings.seed,
-            shuffle=shuffle,
-            drop_last=drop_last,
+        self._objects = UserObjects.check(
+            model=model,
+            optimizers=optimizer,
+            schedulers=scheduler,
+            plateau=plateau,
+            scaler=scaler,
+            extra_state=extra_state,
         )
         if self._context is None:
             session_settings.check_torchrun(torchrun_world_size())
+        self._parts = Collaborators(
+            self._objects,
+            self._settings,
+            self._context,
+            dataset=dataset,
+            collate_fn=collate_fn,
+            buffer_rules=buffers or {},
+            checkpoint=checkpoint,
+        )
+        self._training = self._parts.training
+        self._state = self._parts.state
         self._collate_fn = collate_fn
         self._warmup = warmup
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
-        self._checkpoint = checkpoint
-        self._build(dataset, buffers or {})
-
-    def _build(
-        self,
-        dataset: Samples,
-        rules: Mapping[str, str],
-    ) -> None:
-        """Make the collaborators; nothing starts yet."""
-        parts, chosen = self._parts, self._settings
-        self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(chosen.threads)
-        parameters = dict(parts.model.named_parameters())
-        buffers = self._buffers = BufferRules(parts.model, rules, chosen.num_slots)
-        layout = Layout.of(
-            parameters.items(),
-            buffers=parts.model.named_buffers(),
-            extras=extras_width(len(parameters), buffers),
-        )
-        self._shape = Shape(
-            num_slots=chosen.num_slots, layout=layout, is_exact=chosen.reduction == "exact"
-        )
-        self._state = training_state.State(
-            model=parts.model,
-            local_buffers=buffers.local,
-            optimizers=parts.optimizers,
-            schedulers=[*parts.schedulers, *parts.plateau.values()],
-            scaler=parts.scaler,
-            extra=parts.extra,
-        )
-        self._state.check()
-        if not chosen.num_workers:  # else the first loader process does it
-            loading.warn_if_random(dataset, chosen.seed)
-        self._load_initial_weights()
-        self._sums = GradientSums(parameters, layout)
-        self._loader = loading.SlotLoader(
-            dataset,
-            self._schedule,
-            num_slots=chosen.num_slots,
-            collate_fn=self._collate_fn,
-            num_workers=chosen.num_workers,
-        )
-        self._ledger = Ledger(_ledger_path(self._context))
-        self._reporter: Reporter = (
-            Printer() if self._context is None else WireReporter(self._context)
-        )
-        self._saver = Saver(self._state, self._checkpoint)
-        self._update = Update(
-            parameters=parameters,
-            layout=layout,
-            optimizers=parts.optimizers,
-            schedulers=parts.schedulers,
-            plateau=parts.plateau,
-            scaler=parts.scaler,
-            max_grad_norm=chosen.max_grad_norm,
-            micro_batch_size=chosen.micro_batch_size,
-        )
-        slots = Slots(
-            sums=self._sums,
-            num_parameters=len(parameters),
-            buffers=buffers,
-            schedule=self._schedule,
-            loader=self._loader,
-            ledger=self._ledger,
-            scaler=parts.scaler,
-        )
-        self._training = Training(
-            shape=self._shape,
-            schedule=self._schedule,
-            slots=slots,
-            num_parameters=len(parameters),
-            update=self._update,
-            state=self._state,
-            ledger=self._ledger,
-            reporter=self._reporter,
-            saver=self._saver,
-        )
-        self._membership: WorkerMembership | None = None
         self._steps: Steps | None = None
         self._unwritten: dict[Path, int] = {}
         self._is_finished = False
@@ -260,16 +150,12 @@ class Session:
             raise UsageError("a session is opened once, and one at a time in a process")
         _live = self
         try:
-            self._loader.open()
-            self._membership = self._join()
-            self._training.join(self._membership)
-            if self._warmup is not None:
-                self._warm_up(self._warmup)
+            self._parts.open(self._warmup)
         except BaseException:
             self._release()
             raise
         if self._context is not None:
-            self._context.session = self
+            self._context.open_session(self)
         return self
 
     def __exit__(
@@ -306,21 +192,21 @@ class Session:
         if not isinstance(total, int) or isinstance(total, bool) or total < 0:
             raise UsageError(f"steps() takes the job's total number of steps, got {total!r}")
         self._leave_steps()
-        self._reporter.planned(self._planned(total))
+        self._parts.reporter.planned(self._parts.planned(total))
         self._steps = Steps(self._training, total, self.steps_per_epoch)
         return self._steps
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of one pass over the data: ``session.steps(2 * session.steps_per_epoch)``."""
-        return self._schedule.steps_per_epoch
+        return self._parts.schedule.steps_per_epoch
 
     def log(self, **values: Any) -> None:
         """Report numbers of the step whose tail is running; every replica may call it."""
         self._check_open()
         if self.leader:
             numbers = {name: float(value) for name, value in values.items()}
-            self._reporter.logged(self.committed - 1, numbers)
+            self._parts.reporter.logged(self.committed - 1, numbers)
 
     def feed(self, **values: float) -> None:
         """Step the schedulers of ``plateau`` that have these names, with these values.
@@ -330,7 +216,7 @@ class Session:
         self._check_open()
         if self._training.done is None:
             raise UsageError("session.feed belongs in the tail of a step: after its inner loop")
-        self._update.feed(values)
+        self._parts.update.feed(values)
 
     def evaluate(
         self,
@@ -384,7 +270,7 @@ class Session:
             coordinates=(self._settings.seed, *self._evaluated),
         )
         team = self._training.membership.team(done.decision.generation)
-        return work.run(self._parts.model, self._buffers, team)
+        return work.run(self._objects.model, self._parts.buffers, team)
 
     @property
     def leader(self) -> bool:
@@ -405,7 +291,7 @@ class Session:
     @property
     def leaving(self) -> bool:
         """Whether this replica leaves the job; true in the ``finally`` blocks on its way out."""
-        return self._membership is not None and self._membership.member.leaving
+        return self._training.is_leaving
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model's weights, for ``torch.load(path, weights_only=True)``.
@@ -431,20 +317,18 @@ class Session:
     def busy(self, max_s: float) -> Iterator[None]:
         """Tell supervision that this replica is at work for up to ``max_s`` without a step."""
         self._check_open()
-        if isinstance(self._membership, ElasticMembership):
-            self._membership.tell_busy(max_s)
+        self._training.membership.tell_busy(max_s)
         try:
             yield
         finally:
-            if isinstance(self._membership, ElasticMembership):
-                self._membership.tell_busy(0.0)
+            self._training.membership.tell_busy(0.0)
 
     # --- helpers --------------------------------------------------------------------
 
     def _write_weights(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with fresh_beside(target) as fresh:
-            torch.save(self._parts.model.state_dict(), fresh)
+            torch.save(self._objects.model.state_dict(), fresh)
             fresh.replace(target)
 
     def _finish(self) -> None:
@@ -455,104 +339,6 @@ class Session:
             for target, count in self._unwritten.items():
                 if count == self.committed:
                     self._write_weights(target)
-
-    def _join(self) -> WorkerMembership:
-        owned = range(self._settings.num_slots)
-        if self._context is not None:
-            self._note_memory(owned)
-            elastic = ElasticMembership(
-                self._context, self._shape, self._training, self._identity()
-            )
-            self._saver.open(self._facts(), elastic.channel(self._reporter))
-            elastic.found = self._saver.found
-            elastic.is_durable = self._checkpoint is not None
-            return elastic
-        self._note_memory(owned)
-        if (cores := len(os.sched_getaffinity(0))) > self._settings.threads:
-            self._reporter.noted(
-                f"threads={self._settings.threads} of {cores} cores are used; other numbers of "
-                "threads give other bits, so it is part of the run (threads=...)"
-            )
-        self._saver.open(self._facts(), LocalCheckpointChannel(self._reporter))
-        return Alone(
-            self._shape,
-            self._training,
-            found=self._saver.found,
-            noted=self._reporter.noted,
-        )
-
-    def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
-        """Run a forward and a backward of the user's, and forget everything about it."""
-        request = self._schedule.request(0, 0)
-        if request is None:
-            raise AssertionError("a dataset holds at least one global batch")
-        self._loader.want(0, [0])
-        with randomness.preserved():
-            batch = self._loader.take_batch(request)
-            randomness.seed_slot(self._settings.seed, 0, 0)
-            self._buffers.begin()
-            loss = warmup(batch)
-            if isinstance(loss, torch.Tensor) and loss.requires_grad:
-                torch.autograd.backward(loss)
-            self._buffers.rewind()
-        torch.clear_autocast_cache()
-        for parameter in self._parts.model.parameters():
-            parameter.grad = None
-
-    def _identity(self) -> tuple[tuple[str, str], ...]:
-        return identity.describe(
-            schedule=self._schedule,
-            num_slots=self._settings.num_slots,
-            threads=self._settings.threads,
-            reduction=self._settings.reduction,
-            max_grad_norm=self._settings.max_grad_norm,
-            optimizers=self._parts.optimizers,
-        )
-
-    def _facts(self) -> Facts:
-        context = self._context
-        if context is None:
-            name = Path(sys.argv[0]).stem or "alone"
-            return Facts(job=name, holder="", pid=os.getpid(), identity=self._identity())
-        return Facts(
-            job=context.job, holder=context.holder, pid=context.pid, identity=self._identity()
-        )
-
-    def _planned(self, total: int) -> Planned:
-        return Planned(
-            replica=self._training.membership.member.replica,
-            num_slots=self._settings.num_slots,
-            total_steps=total,
-            num_samples=self._schedule.size,
-            global_batch=self._settings.global_batch_size,
-            micro_batch=self._settings.micro_batch_size,
-        )
-
-    def _note_memory(self, owned: range) -> None:
-        copies = batching.peak_copies(self._settings.num_slots, owned)
-        megabytes = sum(
-            bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
-        ) / (1 << 20)
-        what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
-        slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
-        self._reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
-
-    def _load_initial_weights(self) -> None:
-        path = None if self._context is None else self._context.init
-        if path is None:
-            return
-        try:
-            kept = torch.load(path, weights_only=True, map_location="cpu")
-            if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights
-                self._parts.model.load_state_dict(kept["model"], strict=False)
-                self._state.begin_with(kept["model"], kept["optim"])
-            else:
-                self._parts.model.load_state_dict(kept)
-        except (OSError, RuntimeError, ValueError) as error:
-            why = textwrap.shorten(str(error), width=MAX_REASON_CHARACTERS)
-            raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
-        except Exception as error:  # a file of something else makes torch trip over anything
-            raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
 
     def _leave_steps(self) -> None:
         if self._steps is not None:
@@ -570,16 +356,6 @@ class Session:
             return
         self._is_closed = True
         is_over = self._is_finished or self._context is None
-        self._saver.close(is_leaving=self.leaving, is_over=is_over)
+        self._parts.close(is_leaving=self.leaving, is_over=is_over)
         if _live is self:
             _live = None
-        self._training.close()
-        self._sums.unhook()
-        self._update.close()
-        self._loader.close()
-        self._ledger.close()
-        torch.set_num_threads(self._threads_before)
-
-
-def _ledger_path(context: WorkerContext | None) -> Path | None:
-    return None if context is None else context.out / run_files.LEDGER / f"{context.replica}.jsonl"

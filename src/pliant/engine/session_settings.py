@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -18,9 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.engine.state.durable import Durability
+from pliant.engine.state.training_state import Stateful, extra_parts
 from pliant.engine.update import Scheduler
-
-_Part = TypeVar("_Part")
 
 REDUCTIONS = ("exact", "fast")
 
@@ -76,11 +75,48 @@ class SessionSettings:
         )
 
 
-def as_list(value: _Part | Sequence[_Part] | None) -> list[_Part]:
-    """Return one part, several or none as a list."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserObjects:
+    """What the script trains, checked."""
+
+    model: torch.nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    schedulers: list[Scheduler]
+    plateau: dict[str, ReduceLROnPlateau]
+    scaler: torch.amp.GradScaler | None
+    extra: dict[str, Stateful]
+
+    @classmethod
+    def check(
+        cls,
+        *,
+        model: object,
+        optimizers: object,
+        schedulers: object,
+        plateau: Mapping[str, object] | None,
+        scaler: object,
+        extra_state: Stateful | Mapping[str, Stateful] | None,
+    ) -> UserObjects:
+        """Check the arguments of a session; of optimizers and schedulers one, several or none.
+
+        Raises:
+            ConfigError: one of them cannot be trained here.
+        """
+        checked = check_model(model)
+        return cls(
+            model=checked,
+            optimizers=check_optimizers(_as_list(optimizers), checked),
+            schedulers=check_schedulers(_as_list(schedulers)),
+            plateau=check_plateau(plateau or {}),
+            scaler=check_scaler(scaler, checked),
+            extra=extra_parts(extra_state),
+        )
+
+
+def _as_list(value: object) -> list[object]:
     if value is None:
         return []
-    return list(value) if isinstance(value, list | tuple) else [value]  # type: ignore[list-item]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def check_model(model: object) -> torch.nn.Module:

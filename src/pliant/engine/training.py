@@ -29,13 +29,12 @@ from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.protocol.alone import (
+from pliant.engine.protocol.formed import Shape, nodes
+from pliant.engine.protocol.membership_port import (
     Condition,
-    Shape,
     StepDecision,
     VoteRequests,
     WorkerMembership,
-    nodes,
 )
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.training_state import Specified, State
@@ -102,6 +101,11 @@ class Training:
         if self._membership is None:
             raise UsageError("the session is used outside of its `with` block")
         return self._membership
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this replica leaves the job."""
+        return self._membership is not None and self._membership.member.leaving
 
     @property
     def committed(self) -> int:
@@ -174,7 +178,7 @@ class Training:
         """The script is done."""
         self.membership.finish(has_left_loop=self._has_left_loop)
 
-    # --- what the members of a generation ask for (membership.TrainingCallbacks) ----------------
+    # --- what the members of a generation ask for (TrainingCallbacks) ----------------
 
     def commit_voted(self, decision: StepDecision) -> None:
         """Commit from this replica's own reduced gradient."""
@@ -246,7 +250,7 @@ class Training:
             self.give_up_attempt(buffers_may_be_written=False)
             return
         self._result = Result(step=step, buckets=buckets, extras=extras)
-        self._commit(self.membership.decide(step, self._condition(step), self._wishes()))
+        self._commit(self.membership.decide(step, self._condition(step), self._requests()))
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""
@@ -264,7 +268,7 @@ class Training:
         """Whether those who agreed to keep this boundary are still together."""
         return decision.is_saved and decision.generation == self.membership.member.current
 
-    def _wishes(self) -> VoteRequests:
+    def _requests(self) -> VoteRequests:
         is_due = self.membership.leads and self._saver.is_due(self.membership.member)
         return VoteRequests(stop=self._wants_stop, save=is_due)
 

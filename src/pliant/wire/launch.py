@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from pliant.core.values import Incarnation, ReplicaId
+from pliant.wire.messages import Work
 
 MAX_RECORD_BYTES = 128 * 1024
 """Largest record, in bytes; below the default send buffer of a Unix socket (208 KiB)."""
@@ -24,27 +25,15 @@ NUM_START_FDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Who a new worker is and what it runs."""
+    """Who a new worker is, where it runs, and what."""
 
     replica: ReplicaId
-    job: str
-
-    command: tuple[str, ...]
-    """The script and its arguments, as after ``python``."""
-
-    cwd: str
-    out: str
-    """Directory of the run, absolute."""
+    work: Work
 
     address: str
     """Address of this node under which members elsewhere reach it."""
 
     incarnation: Incarnation
-    init: str | None = None
-    """File with weights to start from."""
-
-    holder: str = ""
-    """Identifies the job at its checkpoints, in this life and in those before."""
 
     pid: int = 0
     """The process that runs the job on this node; without it the job is dead."""

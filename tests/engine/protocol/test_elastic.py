@@ -10,9 +10,12 @@ from torch import nn
 
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import FIRST_LINEAGE, Generation, Order, ReplicaId, Seat
-from pliant.engine.protocol.alone import Shape
-from pliant.engine.protocol.elastic import ElasticMembership, _Meeting
+from pliant.engine.protocol.elastic import ElasticMembership
+from pliant.engine.protocol.formed import Shape
+from pliant.engine.protocol.meeting import Meeting
+from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.windows import WindowSize
 
 
 class Callbacks:
@@ -38,10 +41,20 @@ def callbacks() -> Callbacks:
 @pytest.fixture
 def elastic(callbacks: Callbacks) -> Any:
     link = SimpleNamespace(attach=lambda *_: None, send=lambda *_: None)
-    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, address="127.0.0.1")
+    assignment = SimpleNamespace(address="127.0.0.1")
+    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, assignment=assignment)
     layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
     shape = Shape(num_slots=2, layout=layout, is_exact=True)
-    return ElasticMembership(context, shape, callbacks, ())  # type: ignore[arg-type]
+    runtime = ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))
+    return ElasticMembership(
+        context,
+        runtime,
+        shape,
+        callbacks,  # type: ignore[arg-type]
+        (),
+        found=(),
+        is_durable=False,
+    )
 
 
 def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
@@ -63,7 +76,7 @@ def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
         calls=0,
         joiners=(1,),
     )
-    meeting = _Meeting(resolution=resolution, is_stopped=False, loops_differ=False, apart=0)
+    meeting = Meeting(resolution=resolution, is_stopped=False, apart=0)
     group = SimpleNamespace(rank=0, submit=lambda job: None)
     elastic._act_on(order, group, meeting)
 
@@ -81,7 +94,7 @@ def test_state_waits_for_that_tail_even_if_another_generation_comes_first(
     meet(elastic, 2, commits=(0,))
     meet(elastic, 3, commits=())
     assert callbacks.did == ["commit"]
-    elastic._hand_over()
+    elastic._handover.complete()
     assert callbacks.did == ["commit", "send"]
 
 

@@ -211,10 +211,11 @@ def test_a_session_that_was_left_open_is_closed(tmp_path: Path) -> None:
         class Session:
             def close(self):
                 print("closed")
-                context.ending = ExitKind.FINISHED
+                context.end_as(ExitKind.FINISHED)
         context = worker_context()
-        context.session = Session()
-        print(context.replica, context.job, context.out, context.address, context.init)
+        context.open_session(Session())
+        assignment, work = context.assignment, context.assignment.work
+        print(context.replica, work.job, work.out, assignment.address, work.init)
         print(context.link.incarnation)
         """,
     )

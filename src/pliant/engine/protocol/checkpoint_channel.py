@@ -89,7 +89,7 @@ class CoordinatorCheckpointChannel:
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell people, and that the job is to end if ``retry_s`` is None."""
-        self._runtime.note(
+        self._runtime.tell(
             SaveFailed(
                 replica=self._runtime.member.replica,
                 committed=committed,
@@ -100,7 +100,7 @@ class CoordinatorCheckpointChannel:
 
     def explained(self, reason: str) -> None:
         """Tell people."""
-        self._runtime.note(IntervalChosen(replica=self._runtime.member.replica, reason=reason))
+        self._runtime.tell(IntervalChosen(replica=self._runtime.member.replica, reason=reason))
 
     def noted(self, text: str) -> None:
         """Pass on one sentence."""

@@ -1,9 +1,9 @@
 """Protocol runtime: one worker's side of the protocol between its threads.
 
-Owns the ``Member`` value under its lock: commands of the coordinator change it on the link's
-thread, results of builds on builder threads, votes and commits on the main thread.  Also the
-groups that are being built or wait to be entered, and the main thread's waiting for news.  Must
-not know tensors, steps or state; what a command means is decided in ``core.membership.member``.
+Owns the ``Member`` value and its lock: commands of the coordinator change it on the link's thread,
+results of builds on builder threads, votes and commits on the main thread, all through
+``_become``.  Also the main thread's waiting for news.  Must not know tensors, steps or state; what
+a command means is decided in ``core.membership.member``.
 
     link's thread      commands -> Member; starts builds; abandons groups (wakes the main thread)
     builder threads    one per generation: connect, then tell Prepared, Refused or Broken
@@ -13,7 +13,7 @@ not know tensors, steps or state; what a command means is decided in ``core.memb
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -31,8 +31,10 @@ from pliant.core.commands import (
 )
 from pliant.core.events import (
     Broken,
+    Busy,
     Event,
     ExitKind,
+    Finished,
     Prepared,
     Progressed,
     Refused,
@@ -41,15 +43,14 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build, Member, Task
+from pliant.core.membership.member import Abandon, Build, Member, Outcome
+from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, ReplicaId
-from pliant.engine import probe
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.ending import Abort, GroupBroken
-from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
+from pliant.engine.protocol.group_builds import GroupBuilds
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.windows import WindowCache, WindowSize
+from pliant.engine.reduce.windows import WindowSize
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import WorkerNote
 
@@ -68,105 +69,112 @@ class ProtocolRuntime:
     ) -> None:
         """``window_size_for``: how much memory this replica needs in its window as a member."""
         self._context = context
-        self._layout = layout
-        self._window_size_for = window_size_for
-        self._window_cache = WindowCache()
-        self._server = StoreServer(context.address)
-        self._builds: dict[Generation, Abort] = {}
-        self._groups: dict[Generation, Group] = {}
-        self._entered: Group | None = None
+        self._groups = GroupBuilds(
+            context.replica,
+            context.assignment.address,
+            layout,
+            window_size_for,
+            on_built=self._after_build,
+            committed=lambda: self._member.committed,
+        )
         self._fall_through = 0
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
         self._dismissed: str | None = None
-        self.released: tuple[ReplicaId, ...] = ()
-        """Who was released together with this replica; empty before."""
-        self.changed = threading.Condition()
-        """The lock of everything here; notified when something came from outside."""
-        self.member = Member(replica=context.replica)
-        """The protocol's value; replaced, under the lock, never changed."""
-        self.waiting = NO_GENERATION
+        self._released: tuple[ReplicaId, ...] = ()
+        self._waiting = NO_GENERATION
         """The generation in a collective of which the main thread waits for the others."""
-        self.is_finishing = False
+        self._is_finishing = False
         """The script has said Finished."""
+        self._changed = threading.Condition()
+        """The lock of everything here; notified when something came from outside."""
+        self._member = Member(replica=context.replica)
         context.link.attach(self._on_command, self._heartbeat)
+
+    @property
+    def member(self) -> Member:
+        """The protocol's value, as of now."""
+        return self._member
+
+    @property
+    def released(self) -> tuple[ReplicaId, ...]:
+        """Who was released together with this replica; empty before."""
+        return self._released
 
     @property
     def endpoint(self) -> str:
         """Where this worker's store is reached."""
-        return self._server.endpoint
+        return self._groups.endpoint
 
-    def tell(self, event: Event) -> None:
-        """Send an event to the coordinator; never blocks."""
-        if isinstance(event, Spare):
-            self._spare = event
-        self._context.link.send(event)
+    def tell(self, message: Event | WorkerNote) -> None:
+        """Send an event to the coordinator, or a fact for people; never blocks."""
+        if isinstance(message, Spare):
+            self._spare = message
+        self._context.link.send(message)
 
-    def note(self, note: WorkerNote) -> None:
-        """Pass on a fact for people; never blocks."""
-        self._context.link.send(note)
+    def tell_busy(self, max_s: float) -> None:
+        """Tell that no step will end for a while."""
+        self.tell(Busy(replica=self._member.replica, max_s=max_s))
 
     def await_leave(self, checkpoint: str, limit_s: float) -> bool:
         """Wait for leave to publish a checkpoint; from any thread."""
-        with self.changed:
-            self.changed.wait_for(lambda: checkpoint in self._publishable, limit_s)
-            return checkpoint in self._publishable
+        with self._changed:
+            return self._changed.wait_for(lambda: checkpoint in self._publishable, limit_s)
 
-    # --- main thread: what holds now ------------------------------------------------------
+    # --- the protocol's value -------------------------------------------------------------
 
-    def check(self, generation: Generation) -> None:
-        """Make sure that the main thread may go on in the generation it is in.
+    def _become(self, outcome: Outcome) -> Member:
+        """Replace the value and do what that causes; the lock is held.  Return the new value."""
+        self._member, tasks = outcome
+        for task in tasks:
+            match task:
+                case Build(order=order):
+                    self._groups.start(order)
+                case Abandon(generation=generation):
+                    self._groups.abandon(generation)
+                case Prepared() | Refused() | Broken() | Registered():
+                    self.tell(task)
+        return self._member
 
-        Raises:
-            GroupBroken: it is sealed, or has failed.
-        """
-        with self.changed:
-            self._check_dismissed()
-            self.check_sealed(generation)
-            if self.member.broken:
-                raise GroupBroken(generation, "it failed before")
-
-    def check_sealed(self, generation: Generation) -> None:
-        """Make sure that a completion in ``generation`` may still be looked at (R13)."""
-        with self.changed:
-            if protocol.is_sealed(self.member, generation):
-                raise GroupBroken(generation, f"sealed by generation {self.member.sealed}")
-
-    def check_leaving(self) -> None:
-        """Stay until Release, then leave, if a boundary or a Dismiss says so."""
-        with self.changed:
-            self._check_dismissed()
-            if not self.member.leaving:
-                return
-            while not (self.released or self._dismissed is not None):
-                self.changed.wait(LOOK_S)
-        self._go()
-
-    def leave(self) -> NoReturn:
-        """Cross a boundary that goes on without this replica."""
-        with self.changed:
-            self.member = protocol.left(self.member)
-        self.check_leaving()
-        raise AssertionError("a leaver stayed")
-
-    def hear_broken(self, generation: Generation, reason: str) -> None:
-        """Take note that a collective of ``generation`` failed here."""
-        with self.changed:
-            self.member, tasks = protocol.on_broken(self.member, generation, reason)
-            if generation in self._groups:
-                self._groups.pop(generation).abandon(reason)
-            self._do(tasks)
-
-    def group(self, order: Order) -> Group:
-        """Return the connected group of an order that is being entered.
+    def vote(self, generation: Generation, step: int) -> Member:
+        """Vote for ``step``, whose result is complete; return what the metadata is to say (R14).
 
         Raises:
-            GroupBroken: it was given up meanwhile.
+            GroupBroken: the generation is sealed.
         """
-        with self.changed:
-            if order.generation not in self._groups:
-                raise GroupBroken(order.generation, "it was given up")
-            return self._groups[order.generation]
+        with self._changed:
+            self._check_sealed(generation)
+            return self._become((protocol.voted(self._member, step), ()))
+
+    def commit(self, generation: Generation) -> Member:
+        """Commit the step voted for: its metadata exchange is complete.
+
+        Raises:
+            GroupBroken: the generation was sealed before that was looked at (R13).
+        """
+        with self._changed:
+            self._check_sealed(generation)
+            return self._become((protocol.committed(self._member, generation), ()))
+
+    def resolve(self, order: Order, resolution: Resolution, rank: int) -> None:
+        """Take this member's part of what the members of ``order`` concluded.
+
+        Raises:
+            GroupBroken: a newer Reform was accepted meanwhile.
+        """
+        with self._changed:
+            self._check_sealed(order.generation)
+            self._become((protocol.resolved(self._member, resolution, rank), ()))
+
+    def receive(self, order: Order, resolution: Resolution) -> None:
+        """Hold the state that was received, or loaded.
+
+        Raises:
+            GroupBroken: a newer Reform was accepted meanwhile.
+        """
+        with self._changed:
+            self._check_sealed(order.generation)
+            self._become((protocol.received(self._member, resolution), ()))
 
     def enter(self, order: Order) -> None:
         """Be in ``order``.
@@ -174,202 +182,214 @@ class ProtocolRuntime:
         Raises:
             GroupBroken: a newer Reform was accepted meanwhile.
         """
-        with self.changed:
-            self.check_sealed(order.generation)
-            self.member = protocol.entered(self.member, order)
-            self._entered = self._groups.pop(order.generation)
+        with self._changed:
+            self._check_sealed(order.generation)
+            self._become((protocol.entered(self._member, order), ()))
+            self._groups.enter(order)
+
+    def break_group(self, generation: Generation, reason: str) -> None:
+        """Take note that a collective of ``generation`` failed here."""
+        with self._changed:
+            outcome = protocol.on_broken(self._member, generation, reason)
+            self._groups.break_connected(generation, reason)
+            self._become(outcome)
+
+    def leave(self) -> NoReturn:
+        """Cross a boundary that goes on without this replica."""
+        with self._changed:
+            self._become((protocol.left(self._member), ()))
+        self.check_leaving()
+        raise AssertionError("a leaver stayed")
 
     def finish_call(self) -> None:
         """Count a ``steps()`` call as finished."""
-        with self.changed:
-            self.member = protocol.call_finished(self.member)
+        with self._changed:
+            self._become((protocol.call_finished(self._member), ()))
         self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
+
+    def finish(self) -> None:
+        """Say Finished; a coordinator that comes later learns it from the registration."""
+        with self._changed:
+            self.tell(Finished(replica=self._member.replica, committed=self._member.committed))
+            self._is_finishing = True
+
+    # --- main thread: what holds now ------------------------------------------------------
+
+    def check(self, generation: Generation) -> Member:
+        """Return the value, if the main thread may go on in the generation it is in.
+
+        Raises:
+            GroupBroken: it is sealed, or has failed.
+        """
+        with self._changed:
+            self._check_dismissed()
+            self._check_sealed(generation)
+            if self._member.broken:
+                raise GroupBroken(generation, "it failed before")
+            return self._member
+
+    def _check_sealed(self, generation: Generation) -> None:
+        """Make sure that a completion in ``generation`` may still be looked at (R13)."""
+        if protocol.is_sealed(self._member, generation):
+            raise GroupBroken(generation, f"sealed by generation {self._member.sealed}")
+
+    def check_leaving(self) -> None:
+        """Stay until Release, then leave, if a boundary or a Dismiss says so."""
+        with self._changed:
+            self._check_dismissed()
+            if not self._member.leaving:
+                return
+            while not (self._released or self._dismissed is not None):
+                self._changed.wait(LOOK_S)
+        self._go()
+
+    def group(self, order: Order) -> Group:
+        """Return the connected group of an order that is being entered.
+
+        Raises:
+            GroupBroken: it was given up meanwhile.
+        """
+        with self._changed:
+            return self._groups.connected(order)
 
     # --- main thread: waiting ---------------------------------------------------------------
 
     @contextmanager
     def waits(self, generation: Generation) -> Iterator[None]:
         """Tell in heartbeats that the main thread waits for the others, in this generation."""
-        self.waiting = generation
+        self._waiting = generation
         try:
             yield
         finally:
-            self.waiting = NO_GENERATION
+            self._waiting = NO_GENERATION
+
+    def await_news(self, limit_s: float) -> None:
+        """Wait until something came from outside, or ``limit_s`` has passed."""
+        with self._changed:
+            self._changed.wait(limit_s)
 
     def await_order(self) -> Order | None:
         """Wait, as a spare, for an order to enter; None if this call is to fall through."""
-        with self.changed:
+        with self._changed:
             while True:
                 self._check_dismissed()
-                if self._fall_through > self.member.calls:
+                if self._fall_through > self._member.calls:
                     return None
-                order = self.member.reform or self.member.ordered
-                if order is not None and self.member.built:
+                order = self._member.reform or self._member.ordered
+                if order is not None and self._member.built:
                     return order
-                self.changed.wait(LOOK_S)
+                self._changed.wait(LOOK_S)
 
     def await_reform(self) -> Order | None:
         """Wait for a Reform to enter; None if this replica had finished and was released."""
-        with self.changed:
+        with self._changed:
             while True:
                 self._check_dismissed()
-                if self.released:
-                    if self.is_finishing:
+                if self._released:
+                    if self._is_finishing:
                         return None
                     # A leaver whose last exchange broke: the others have crossed without it.
-                    self.member = protocol.left(self.member)
+                    self._become((protocol.left(self._member), ()))
                     self._go()
-                if self.member.reform is not None and self.member.built:
-                    return self.member.reform
-                self.changed.wait(LOOK_S)
+                if self._member.reform is not None and self._member.built:
+                    return self._member.reform
+                self._changed.wait(LOOK_S)
 
     def await_ready(self, generation: Generation, look: Callable[[], None]) -> None:
         """Wait in a hold until this replica is ready to enter a newer generation.
 
         ``look`` is called about once a second.
         """
-        with self.changed:
-            while not protocol.ready_number(self.member):
+        with self._changed:
+            while not protocol.ready_number(self._member):
                 self.check(generation)
                 look()
-                self.changed.wait(LOOK_S)
+                self._changed.wait(LOOK_S)
 
     def await_release(self, limit_s: float | None) -> bool:
         """Wait until released, needed, or ``limit_s`` has passed; return whether released."""
-        with self.changed:
-            self.changed.wait_for(
+        with self._changed:
+            self._changed.wait_for(
                 lambda: (
-                    bool(self.released)
+                    bool(self._released)
                     or self._dismissed is not None
-                    or self.member.reform is not None
-                    or self.member.broken
+                    or self._member.reform is not None
+                    or self._member.broken
                 ),
                 limit_s,
             )
-            return bool(self.released) or self._dismissed is not None
+            return bool(self._released) or self._dismissed is not None
 
     def _check_dismissed(self) -> None:
         if self._dismissed is not None:
-            self.member = protocol.dismissed(self.member)
+            self._become((protocol.dismissed(self._member), ()))
             self._go()
 
     def _go(self) -> NoReturn:
-        self._context.ending = ExitKind.LEFT
+        self._context.end_as(ExitKind.LEFT)
         raise SystemExit(EXIT_OK)
 
     # --- the link's thread ------------------------------------------------------------------
 
     def _heartbeat(self) -> Event:
-        member = self.member
+        member = self._member
         return Progressed(
             replica=member.replica,
             generation=member.current,
             committed=member.committed if member.has_state else 0,
             calls=member.calls,
-            waiting=self.waiting,
+            waiting=self._waiting,
         )
 
     def _on_command(self, command: Command, incarnation: Incarnation) -> None:
-        with self.changed:
-            match command:
-                case Prepare(order=order):
-                    self.member, tasks = protocol.on_prepare(self.member, order, incarnation)
-                case Switch(order=order):
-                    self.member, tasks = protocol.on_switch(self.member, order, incarnation)
-                case Reform(order=order):
-                    self.member, tasks = protocol.on_reform(self.member, order, incarnation)
-                case RollCall():
-                    self.member, tasks = protocol.on_roll_call(
-                        self.member, incarnation, spare=self._spare, finished=self.is_finishing
-                    )
-                case _:
-                    self._remember(command)
-                    tasks = ()
-            self._do(tasks)
-            self.changed.notify_all()
+        with self._changed:
+            self._become(self._outcome(command, incarnation))
+            self._changed.notify_all()
 
-    def _remember(self, command: Command) -> None:
-        """Remember what the main thread acts on when it comes by."""
+    def _outcome(self, command: Command, incarnation: Incarnation) -> Outcome:
+        """Return what a command makes of the value; the rest is for the main thread to act on."""
+        member = self._member
         match command:
+            case Prepare(order=order):
+                return protocol.on_prepare(member, order, incarnation)
+            case Switch(order=order):
+                return protocol.on_switch(member, order, incarnation)
+            case Reform(order=order):
+                return protocol.on_reform(member, order, incarnation)
+            case RollCall():
+                return protocol.on_roll_call(
+                    member, incarnation, spare=self._spare, finished=self._is_finishing
+                )
+            case Stop():
+                return protocol.told_to_stop(member), ()
             case FallThrough(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
             case Dismiss(reason=reason):
                 self._dismissed = reason
-                for generation in [*self._builds, *self._groups]:
-                    self._abandon(generation)
-                if self._entered is not None:
-                    self._entered.abandon(f"dismissed: {reason}")
+                self._groups.abandon_all(f"dismissed: {reason}")
             case Release(to=names):
-                self.released = names
+                self._released = names
             case Publish(checkpoint=checkpoint):
                 self._publishable.add(checkpoint)
-            case Stop():
-                self.member = protocol.told_to_stop(self.member)
             case _:
                 pass  # the agent's
-
-    def _do(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            match task:
-                case Build(order=order):
-                    self._start_build(order)
-                case Abandon(generation=generation):
-                    self._abandon(generation)
-                case Prepared() | Refused() | Broken() | Registered():
-                    self.tell(task)
-
-    def _abandon(self, generation: Generation) -> None:
-        reason = f"generation {generation} was given up"
-        if generation in self._builds:
-            self._builds.pop(generation).set(reason)
-        if generation in self._groups:
-            self._groups.pop(generation).abandon(reason)
-        if self._entered is not None and self._entered.generation == generation:
-            self._entered.abandon(reason)
+        return member, ()
 
     # --- builder threads --------------------------------------------------------------------
 
-    def _start_build(self, order: Order) -> None:
-        abort = Abort()
-        self._builds[order.generation] = abort
-        threading.Thread(
-            target=self._build, args=(order, abort), name=f"build-g{order.generation}", daemon=True
-        ).start()
-
-    def _build(self, order: Order, abort: Abort) -> None:
-        """Connect the members of ``order``; runs on a thread of its own."""
+    def _after_build(self, order: Order, group: Group | None, reason: str) -> None:
         generation = order.generation
-        try:
-            probe.at("build", self.member.committed)
-            group = GroupBuild(
-                generation=generation,
-                seats=[(seat.replica, seat.endpoint) for seat in order.members],
-                replica=self.member.replica,
-                host=order.host,
-                server=self._server,
-                layout=self._layout,
-                abort=abort,
-                window_cache=self._window_cache,
-                window_size=self._window_size_for(order),
-            ).run()
-            probe.at("prepared", self.member.committed)
-        except Exception as error:  # a thread boundary: silence would cost the others a deadline
-            reason = error.reason if isinstance(error, GroupBroken) else str(error)
-            self._after_build(generation, None, reason)
-        else:
-            self._after_build(generation, group, "")
-
-    def _after_build(self, generation: Generation, group: Group | None, reason: str) -> None:
-        with self.changed:
-            self._builds.pop(generation, None)
-            awaited = protocol.entering(self.member)
-            if group is None:
-                self.member, tasks = protocol.on_build_failed(self.member, generation, reason)
-            elif awaited is None or awaited.generation != generation:
+        with self._changed:
+            awaited = protocol.entering(self._member)
+            is_late = awaited is None or awaited.generation != generation
+            if group is not None and is_late:
                 group.abandon("no longer wanted")
+                self._groups.keep(order, None)
                 return
+            self._groups.keep(order, group)
+            if group is None:
+                outcome = protocol.on_build_failed(self._member, generation, reason)
             else:
-                self._groups[generation] = group
-                self.member, tasks = protocol.on_built(self.member, generation)
-            self._do(tasks)
-            self.changed.notify_all()
+                outcome = protocol.on_built(self._member, generation)
+            self._become(outcome)
+            self._changed.notify_all()

@@ -86,7 +86,7 @@ class Reduction:
         self._finished = True
         self._scratch = _Scratch()
         if previous is not None and previous.layout.digest == layout.digest:
-            self._take_over(previous)
+            self._turn, self._sets, self._scratch = previous.give_away()
 
     def launch(self, bucket_index: int, partials: Sequence[torch.Tensor]) -> None:
         """Start reducing one bucket; returns in microseconds; may be called from a backward hook.
@@ -155,21 +155,18 @@ class Reduction:
     def _no_buffers(self) -> list[torch.Tensor | None]:
         return [None] * len(self.layout.buckets)
 
-    def _take_over(self, previous: Reduction) -> None:
-        """Reuse buffers: new memory costs a page fault per 4 KB in the first step.
+    def give_away(self) -> tuple[int, list[list[torch.Tensor | None]], _Scratch]:
+        """Give the buffers to a later generation's reduction: which set was last, and all of them.
 
-        The set of the last step comes second, for its result may still be wanted; it is left
-        alone if that step was broken off, for its operations may write into it late.
+        New memory would cost a page fault per 4 KB in the first step.  The set of the last step
+        comes second, for its result may still be wanted.
         """
-        self._turn = previous._turn
-        last = previous._turn
-        whole = previous._finished or previous.group.quiesced.is_set()
-        self._sets[last ^ 1] = previous._sets[last ^ 1]
-        if whole:
-            self._sets[last] = previous._sets[last]
-            self._scratch = previous._scratch
-        previous._sets = [previous._no_buffers(), previous._no_buffers()]
-        previous._scratch = _Scratch()
+        last, sets, scratch = self._turn, self._sets, self._scratch
+        self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], _Scratch()
+        if not self._finished and not self.group.quiesced.is_set():
+            # That step was broken off: its operations may write into these late.
+            sets[last], scratch = self._no_buffers(), _Scratch()
+        return last, sets, scratch
 
 
 class _Scratch:

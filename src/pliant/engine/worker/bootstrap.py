@@ -29,7 +29,6 @@ import sys
 import threading
 import traceback
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -79,37 +78,42 @@ class Closable(Protocol):
         """End the session as leaving its ``with`` block does; a second call does nothing."""
 
 
-@dataclass(slots=True, kw_only=True)
 class WorkerContext:
     """What a worker of a job knows besides its script.  One per process."""
 
-    replica: ReplicaId
-    link: Link
-    job: str
+    def __init__(self, assignment: Assignment, link: Link) -> None:
+        self.assignment = assignment
+        self.link = link
+        self._device: device_locks.DeviceLock | None = None
+        self._session: Closable | None = None
+        self._ending: ExitKind | None = None
 
-    out: Path
-    """Directory of the run; ``ledger/`` lies in it."""
+    @property
+    def replica(self) -> ReplicaId:
+        """Name of this replica."""
+        return self.assignment.replica
 
-    address: str
-    """Address of this node under which other members reach it."""
+    @property
+    def session(self) -> Closable | None:
+        """The session that the script has opened; closed here if the script forgot to."""
+        return self._session
 
-    init: Path | None = None
-    """File with weights to start from (``--init``)."""
+    @property
+    def ending(self) -> ExitKind | None:
+        """How the session says that this replica ends; None if it does not say."""
+        return self._ending
 
-    holder: str = ""
-    """Identifies the job at its checkpoints, in this life and in those before."""
+    def hold(self, device: device_locks.DeviceLock | None) -> None:
+        """Hold the device of a pool; its lock is never released but by this process's death."""
+        self._device = device
 
-    pid: int = 0
-    """The process that runs the job on this node; without it the job is dead."""
+    def open_session(self, session: Closable) -> None:
+        """Take note of the script's session."""
+        self._session = session
 
-    device: device_locks.DeviceLock | None = None
-    """The device of a pool that this process holds; never released but by its death."""
-
-    session: Closable | None = None
-    """Set by a session when it opens; closed here if the script forgot to."""
-
-    ending: ExitKind | None = None
-    """Set by the session: FINISHED once it was released, LEFT before it raises SystemExit."""
+    def end_as(self, kind: ExitKind) -> None:
+        """Say how this replica ends: FINISHED once it was released, LEFT before it exits."""
+        self._ending = kind
 
 
 _context: WorkerContext | None = None
@@ -139,16 +143,8 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
 
     Called in the main thread of a fresh process whose stdout and stderr are in place.
     """
-    context = WorkerContext(
-        replica=assignment.replica,
-        link=Link(control, assignment.replica, incarnation=assignment.incarnation),
-        job=assignment.job,
-        out=Path(assignment.out),
-        address=assignment.address,
-        init=Path(assignment.init) if assignment.init else None,
-        holder=assignment.holder,
-        pid=assignment.pid,
-    )
+    link = Link(control, assignment.replica, incarnation=assignment.incarnation)
+    context = WorkerContext(assignment, link)
     set_context(context)
     context.link.start()
     code = EXIT_FAILED
@@ -165,7 +161,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     """Run the script; return exit code, kind and detail of its end."""
     try:
         try:
-            context.device = _hold_device(assignment)
+            context.hold(_lock_device(assignment))
             module, compiled = _stage(assignment)
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
@@ -227,17 +223,17 @@ def _without_bootstrap(error: BaseException) -> BaseException:
 
 def _where(error: BaseException, assignment: Assignment) -> str:
     """Say which line of the script an error came from, as far as it did."""
-    script = os.path.abspath(assignment.command[0])  # noqa: PTH100  # Path.resolve follows links
+    script = os.path.abspath(assignment.work.command[0])  # noqa: PTH100  # Path.resolve follows links
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == script:
-            return f" ({assignment.command[0]}, line {frame.lineno})"
+            return f" ({assignment.work.command[0]}, line {frame.lineno})"
     return ""
 
 
 # --- the stage ---------------------------------------------------------------
 
 
-def _hold_device(assignment: Assignment) -> device_locks.DeviceLock | None:
+def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
     """Take the worker's device for as long as this process lives.
 
     Raises:
@@ -247,7 +243,7 @@ def _hold_device(assignment: Assignment) -> device_locks.DeviceLock | None:
     device = assignment.device
     if device is None:
         return None
-    where, claim = Path(assignment.locks), assignment.job
+    where, claim = Path(assignment.locks), assignment.work.job
     try:
         lock = device_locks.take(where, device, claim=claim, within_s=LOCK_S)
     except OSError as error:
@@ -269,11 +265,11 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
         os.environ.pop(name, None)
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
-    os.chdir(assignment.cwd)
-    script = assignment.command[0]
+    os.chdir(assignment.work.cwd)
+    script = assignment.work.command[0]
     path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links
-    sys.argv = list(assignment.command)
-    sys.orig_argv = [sys.executable, *assignment.command]
+    sys.argv = list(assignment.work.command)
+    sys.orig_argv = [sys.executable, *assignment.work.command]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
     importlib.invalidate_caches()

@@ -1,0 +1,264 @@
+"""Collaborators: what does the work of one session, put together and taken apart.
+
+Owns who is made of what, in which order things open and close, and the facts that a job learns of
+its script.  Must not know how any of them does its work, nor what the script sees.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pliant.core.counts import counted
+from pliant.core.errors import ConfigError
+from pliant.core.step import batching
+from pliant.engine import identity
+from pliant.engine.data import loading, randomness
+from pliant.engine.data.ledger import Ledger
+from pliant.engine.data.loading import Samples, Schedule
+from pliant.engine.data.slots import Slots, extras_width
+from pliant.engine.protocol.alone import Alone
+from pliant.engine.protocol.checkpoint_channel import (
+    CoordinatorCheckpointChannel,
+    LocalCheckpointChannel,
+)
+from pliant.engine.protocol.elastic import ElasticMembership
+from pliant.engine.protocol.formed import Shape, window_size_for
+from pliant.engine.protocol.membership_port import WorkerMembership
+from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.reduce.accumulate import GradientSums
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.session_settings import SessionSettings, UserObjects
+from pliant.engine.state.buffers import BufferRules
+from pliant.engine.state.durable import Durability, Facts
+from pliant.engine.state.saving import Saver
+from pliant.engine.state.training_state import State
+from pliant.engine.training import Training
+from pliant.engine.update import Update
+from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
+from pliant.machine import run_files
+from pliant.wire.messages import Planned
+
+MAX_REASON_CHARACTERS = 300
+"""Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
+
+
+class Collaborators:
+    """Of one session; ``open`` and ``close``, each once."""
+
+    def __init__(
+        self,
+        objects: UserObjects,
+        settings: SessionSettings,
+        context: WorkerContext | None,
+        *,
+        dataset: Samples,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        buffer_rules: Mapping[str, str],
+        checkpoint: Durability | None,
+    ) -> None:
+        """Make them; no process or thread starts yet."""
+        self._objects = objects
+        self._settings = settings
+        self._context = context
+        self._is_durable = checkpoint is not None
+        self.schedule = Schedule(
+            size=loading.check_dataset(dataset),
+            global_batch_size=settings.global_batch_size,
+            micro_batch_size=settings.micro_batch_size,
+            seed=settings.seed,
+            shuffle=settings.shuffle,
+            drop_last=settings.drop_last,
+        )
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(settings.threads)
+        parameters = dict(objects.model.named_parameters())
+        self.buffers = BufferRules(objects.model, buffer_rules, settings.num_slots)
+        layout = Layout.of(
+            parameters.items(),
+            buffers=objects.model.named_buffers(),
+            extras=extras_width(len(parameters), self.buffers),
+        )
+        self._shape = Shape(
+            num_slots=settings.num_slots, layout=layout, is_exact=settings.reduction == "exact"
+        )
+        self.state = State(
+            model=objects.model,
+            local_buffers=self.buffers.local,
+            optimizers=objects.optimizers,
+            schedulers=[*objects.schedulers, *objects.plateau.values()],
+            scaler=objects.scaler,
+            extra=objects.extra,
+        )
+        self.state.check()
+        if not settings.num_workers:  # else the first loader process does it
+            loading.warn_if_random(dataset, settings.seed)
+        self._load_initial_weights()
+        self._sums = GradientSums(parameters, layout)
+        self._loader = loading.SlotLoader(
+            dataset,
+            self.schedule,
+            num_slots=settings.num_slots,
+            collate_fn=collate_fn,
+            num_workers=settings.num_workers,
+        )
+        self._ledger = Ledger(_ledger_path(context))
+        self.reporter: Reporter = Printer() if context is None else WireReporter(context)
+        self._saver = Saver(self.state, checkpoint)
+        self.update = Update(
+            parameters=parameters,
+            layout=layout,
+            optimizers=objects.optimizers,
+            schedulers=objects.schedulers,
+            plateau=objects.plateau,
+            scaler=objects.scaler,
+            max_grad_norm=settings.max_grad_norm,
+            micro_batch_size=settings.micro_batch_size,
+        )
+        self.training = self._training(len(parameters))
+
+    def _training(self, num_parameters: int) -> Training:
+        slots = Slots(
+            sums=self._sums,
+            num_parameters=num_parameters,
+            buffers=self.buffers,
+            schedule=self.schedule,
+            loader=self._loader,
+            ledger=self._ledger,
+            scaler=self._objects.scaler,
+        )
+        return Training(
+            shape=self._shape,
+            schedule=self.schedule,
+            slots=slots,
+            num_parameters=num_parameters,
+            update=self.update,
+            state=self.state,
+            ledger=self._ledger,
+            reporter=self.reporter,
+            saver=self._saver,
+        )
+
+    def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
+        """Start what runs beside the script, and join whoever trains."""
+        self._loader.open()
+        self._note_memory()
+        self.training.join(
+            self._join_alone() if self._context is None else self._join(self._context)
+        )
+        if warmup is not None:
+            self._warm_up(warmup)
+
+    def close(self, *, is_leaving: bool, is_over: bool) -> None:
+        """Give everything back; ``is_over``: the run is, not only this replica's part in it."""
+        self._saver.close(is_leaving=is_leaving, is_over=is_over)
+        self.training.close()
+        self._sums.unhook()
+        self.update.close()
+        self._loader.close()
+        self._ledger.close()
+        torch.set_num_threads(self._threads_before)
+
+    def planned(self, total: int) -> Planned:
+        """Return what a step consists of, and how many there are."""
+        return Planned(
+            replica=self.training.membership.member.replica,
+            num_slots=self._settings.num_slots,
+            total_steps=total,
+            num_samples=self.schedule.size,
+            global_batch=self._settings.global_batch_size,
+            micro_batch=self._settings.micro_batch_size,
+        )
+
+    def _join(self, context: WorkerContext) -> WorkerMembership:
+        shape = self._shape
+        runtime = ProtocolRuntime(
+            context, shape.layout, lambda order: window_size_for(order, shape, context.replica)
+        )
+        work, said = context.assignment.work, self.identity()
+        facts = Facts(job=work.job, holder=work.holder, pid=context.assignment.pid, identity=said)
+        self._saver.open(facts, CoordinatorCheckpointChannel(runtime, self.reporter))
+        return ElasticMembership(
+            context,
+            runtime,
+            shape,
+            self.training,
+            said,
+            found=self._saver.found,
+            is_durable=self._is_durable,
+        )
+
+    def _join_alone(self) -> WorkerMembership:
+        threads = self._settings.threads
+        if (cores := len(os.sched_getaffinity(0))) > threads:
+            self.reporter.noted(
+                f"threads={threads} of {cores} cores are used; other numbers of "
+                "threads give other bits, so it is part of the run (threads=...)"
+            )
+        name = Path(sys.argv[0]).stem or "alone"
+        facts = Facts(job=name, holder="", pid=os.getpid(), identity=self.identity())
+        self._saver.open(facts, LocalCheckpointChannel(self.reporter))
+        return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)
+
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """Return what must be equal between two runs for their results to be equal."""
+        return identity.describe(self._settings, self.schedule.size, self._objects.optimizers)
+
+    def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
+        """Run a forward and a backward of the user's, and forget everything about it."""
+        request = self.schedule.request(0, 0)
+        if request is None:
+            raise AssertionError("a dataset holds at least one global batch")
+        self._loader.want(0, [0])
+        with randomness.preserved():
+            batch = self._loader.take_batch(request)
+            randomness.seed_slot(self._settings.seed, 0, 0)
+            self.buffers.begin()
+            loss = warmup(batch)
+            if isinstance(loss, torch.Tensor) and loss.requires_grad:
+                torch.autograd.backward(loss)
+            self.buffers.rewind()
+        torch.clear_autocast_cache()
+        for parameter in self._objects.model.parameters():
+            parameter.grad = None
+
+    def _note_memory(self) -> None:
+        owned = range(self._settings.num_slots)
+        copies = batching.peak_copies(self._settings.num_slots, owned)
+        megabytes = sum(
+            bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
+        ) / (1 << 20)
+        what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
+        slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
+        self.reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
+
+    def _load_initial_weights(self) -> None:
+        path = None if self._context is None else self._context.assignment.work.init
+        if path is None:
+            return
+        model = self._objects.model
+        try:
+            kept = torch.load(path, weights_only=True, map_location="cpu")
+            if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights
+                model.load_state_dict(kept["model"], strict=False)
+                self.state.begin_with(kept["model"], kept["optim"])
+            else:
+                model.load_state_dict(kept)
+        except (OSError, RuntimeError, ValueError) as error:
+            why = textwrap.shorten(str(error), width=MAX_REASON_CHARACTERS)
+            raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
+        except Exception as error:  # a file of something else makes torch trip over anything
+            raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
+
+
+def _ledger_path(context: WorkerContext | None) -> Path | None:
+    if context is None:
+        return None
+    return Path(context.assignment.work.out) / run_files.LEDGER / f"{context.replica}.jsonl"

@@ -1,0 +1,89 @@
+"""Meeting: what the members of a new generation learn of each other before they go on.
+
+Owns the exchange of headers and what follows from them for this replica.  Which state counts is
+decided in ``core.membership.resolve``.  Must not know steps or what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from pliant.core.errors import NoStateError, UsageError
+from pliant.core.membership import member as protocol
+from pliant.core.membership.resolve import Header, Resolution, resolve
+from pliant.core.values import Order
+from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.group import Group
+from pliant.engine.protocol.runtime import ProtocolRuntime
+
+_HEADER_INTS = 7
+
+
+class LoopFlags(NamedTuple):
+    """What a member says of its script, beside its header."""
+
+    is_stopped: bool
+    """It knows that all have agreed to stop after the last committed step."""
+
+    has_left_loop: bool
+    """It left the loop over steps early."""
+
+    asked_stop: bool
+    """Its last vote asked to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """What the members of a new generation learned of each other."""
+
+    resolution: Resolution
+    is_stopped: bool
+    """A survivor knows that all have agreed to stop after the last committed step."""
+
+    apart: int
+    """If somebody is to receive state and not all are in the same ``steps()`` call: how many calls
+    the one ahead has finished, else 0."""
+
+
+def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags) -> Meeting:
+    """Exchange headers and take this member's part of the resolution.
+
+    Raises:
+        GroupBroken: somebody failed, a newer Reform has come, or nobody holds state.
+        UsageError: some survivors left the loop early and others did not.
+    """
+    header = protocol.header(runtime.member)
+    row = torch.tensor([*header.to_ints(), *map(int, flags)], dtype=torch.int64)
+    with runtime.waits(order.generation):
+        rows = group.all_gather(row).tolist()
+    headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
+    said = [LoopFlags(*map(bool, row[_HEADER_INTS:])) for row in rows]
+    origin = None if order.origin is None else order.replicas.index(order.origin)
+    try:
+        resolution = resolve(headers, origin, order.restore)
+    except NoStateError as error:
+        raise GroupBroken(order.generation, str(error)) from error
+    runtime.resolve(order, resolution, group.rank)
+    _check_loops([said[r] for r in resolution.survivors if r not in resolution.commits])
+    survivors = [said[rank] for rank in resolution.survivors]
+    # Where all commit late nobody has seen what the metadata of their votes asked for.
+    all_late = set(resolution.survivors) <= set(resolution.commits)
+    calls = {headers[rank].calls for rank in (*resolution.survivors, *resolution.joiners)}
+    return Meeting(
+        resolution=resolution,
+        is_stopped=any(one.is_stopped or (all_late and one.asked_stop) for one in survivors),
+        apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
+    )
+
+
+def _check_loops(settled: Sequence[LoopFlags]) -> None:
+    """Make sure that those who committed the last step in time left the loop alike."""
+    if len({one.has_left_loop for one in settled}) > 1:
+        raise UsageError(
+            "one replica left the loop over session.steps() early and another did not; call "
+            "step.stop(), which all replicas obey after the same step"
+        )

@@ -1,0 +1,167 @@
+"""Membership, as a session sees it: who trains now, and how a step becomes final.
+
+Owns the port between the session and the protocol, in both directions.  Must not know tensors'
+meaning, optimizers or data.  ``alone`` and ``elastic`` are the two sides that a session may get.
+
+All protocol state is one ``core.membership.member.Member`` value; whoever holds it replaces it,
+never changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from pliant.core.membership.member import Member
+from pliant.core.values import Generation
+from pliant.engine.evaluation import EvaluationTeam
+from pliant.engine.protocol.formed import Formed
+from pliant.engine.state.training_state import Specified
+
+KEPT_LOOK_S = 0.02
+"""Between two looks whether the state is kept, in seconds."""
+
+KEPT_S = 3600.0
+"""Longest wait for what is being written: one operation of a storage may never return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecision:
+    """What the members agreed on with one step's metadata, beside its commit."""
+
+    generation: Generation
+    """Under which the step is recorded."""
+
+    is_leader: bool
+    """Whether this replica is the one that speaks for all in the tail."""
+
+    is_saved: bool = False
+    """The state after this step's tail is to be kept: each member hands over its share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequests:
+    """What a replica wants from all, said with its vote."""
+
+    stop: bool
+    """End after this step."""
+
+    save: bool
+    """Keep the state after this step's tail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What all members must have alike before a step is committed, as digests of 63 bits."""
+
+    settings: int
+    weights: int
+    names: str
+    """Of the weights."""
+
+
+class TrainingCallbacks(Protocol):
+    """What a membership asks of the session when the members of a generation meet."""
+
+    def commit_voted(self, decision: StepDecision) -> None:
+        """Commit the step that was voted for from this replica's own reduced gradient."""
+
+    def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
+        """Forget an unfinished attempt at a step; parameters and buffers are as at its start."""
+
+    def state_to_send(self) -> Any:
+        """Return the state for joiners."""
+
+    def allocate(self, document: Any, specs: Sequence[Specified]) -> Sequence[torch.Tensor]:
+        """Return where each tensor of a state is to be received."""
+
+    def take_state(self, state: Any) -> None:
+        """Take a received state."""
+
+    def restore(self, checkpoint: str, committed: int) -> None:
+        """Take the state that a checkpoint holds.
+
+        Raises:
+            CheckpointDamaged: it cannot be used.
+        """
+
+    def keep(self, *, is_needed: bool) -> None:
+        """Keep the state of this boundary, with all members of the generation."""
+
+    def is_kept(self) -> bool:
+        """Whether this replica has done its part of all that was to be kept."""
+
+    def lose(self) -> None:
+        """A member of the generation is gone, or may be."""
+
+
+class WorkerMembership(Protocol):
+    """Who trains together with this replica now."""
+
+    @property
+    def member(self) -> Member:
+        """The protocol's state."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the first member of its generation."""
+
+    def arrive(self) -> bool:
+        """Be a member that holds state, or learn that this ``steps()`` call is over: False."""
+
+    def formed(self) -> Formed:
+        """Return the generation to compute in; serves what is pending first.
+
+        Raises:
+            GroupBroken: this generation is over; call ``recover``.
+        """
+
+    def reduce(self) -> list[torch.Tensor]:
+        """Wait for the step's reduced buckets, all launched before.
+
+        Raises:
+            GroupBroken: call ``recover``.
+        """
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this replica in the generation it is in, and the number of its members."""
+
+    def decide(self, step: int, condition: Condition, requests: VoteRequests) -> StepDecision:
+        """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
+
+        Raises:
+            GroupBroken: it is not known whether the others committed it; call ``recover``.
+        """
+
+    def recover(self, reason: str) -> None:
+        """Enter the generation that follows a broken one; commits what was voted if told so."""
+
+    def settle(self, *, is_over: bool) -> bool:
+        """Between steps: hand over state, cross a boundary, serve a Reform.
+
+        ``is_over``: this replica will compute no step of this ``steps()`` call any more.  Return
+        whether the job has agreed to stop here.  Raises SystemExit on a replica that leaves.
+        """
+
+    def team(self, generation: Generation) -> EvaluationTeam:
+        """Return those who run the tail of a step that was committed in ``generation``."""
+
+    def tell_busy(self, max_s: float) -> None:
+        """Tell supervision that no step will end for up to ``max_s``."""
+
+    def await_kept(self) -> None:
+        """Wait until this replica has done its part of what is being kept, or for ``KEPT_S``.
+
+        Raises:
+            GroupBroken: somebody died meanwhile; call ``recover``.
+        """
+
+    def finish(self, *, has_left_loop: bool) -> None:
+        """The script is done: wait until nobody needs this replica.
+
+        ``has_left_loop``: with a ``break``, before the job was over.
+        """

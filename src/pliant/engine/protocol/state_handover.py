@@ -1,0 +1,149 @@
+"""State handover: how the members of a new generation come to hold the same state (DESIGN 5.5).
+
+Owns who sends, who receives, who loads a checkpoint for all, and whom the coordinator is told to
+do without.  Must not know what the state is: it calls back (``TrainingCallbacks``).
+
+    load a checkpoint, if that was ordered -> send, at once or after this replica's tail
+                                           -> or receive
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from pliant.core.errors import ConfigError
+from pliant.core.events import Refused, Unrestorable
+from pliant.core.membership.resolve import Resolution
+from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId, Restore
+from pliant.engine import probe
+from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.group import Group
+from pliant.engine.protocol.meeting import Meeting
+from pliant.engine.protocol.membership_port import TrainingCallbacks
+from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.state.durable import CheckpointDamaged
+from pliant.engine.state.tagged_codec import CodecError
+from pliant.engine.state.transfer import Stamp, TransferRefused, receive_state, send_state
+
+RESTORE_S = 3600.0
+"""For how long a replica that reads a checkpoint asks to be waited for, in seconds."""
+
+
+class StateHandover:
+    """What one replica does for it, generation after generation."""
+
+    def __init__(self, runtime: ProtocolRuntime, callbacks: TrainingCallbacks) -> None:
+        self._runtime = runtime
+        self._callbacks = callbacks
+        self._due: Callable[[], None] | None = None
+
+    def start(self, order: Order, group: Group, meeting: Meeting, *, owes_tail: bool) -> None:
+        """Give or take state; what is given waits for ``complete`` if this replica owes a tail.
+
+        Raises:
+            GroupBroken: it did not come about; the coordinator was told if somebody is to blame.
+        """
+        self._due = None
+        resolution = meeting.resolution
+        if resolution.restore is not None and group.rank in resolution.survivors:
+            self._restore(order, resolution, resolution.restore)
+        if not resolution.joiners:
+            return
+        if meeting.apart:
+            self._keep_apart(order, resolution, meeting.apart)
+        stamp = Stamp(
+            generation=order.generation, step=resolution.committed, lineage=resolution.lineage
+        )
+        if group.rank in resolution.joiners:
+            self._receive(order, group, resolution, stamp)
+            return
+        self._due = lambda: self._send(order, group, resolution, stamp)
+        if not owes_tail:  # else the tail comes first: extra_state moves there
+            self.complete()
+
+    def complete(self) -> None:
+        """Send the state that had to wait for this replica's tail."""
+        due, self._due = self._due, None
+        if due is not None:
+            due()
+
+    def _restore(self, order: Order, resolution: Resolution, restore: Restore) -> None:
+        """Take the state of a checkpoint, for all members.
+
+        Raises:
+            GroupBroken: it cannot be used; the coordinator was told.
+        """
+        probe.at("restore", restore.committed)
+        self._runtime.tell_busy(RESTORE_S)
+        try:
+            if restore.checkpoint != NO_CHECKPOINT:
+                self._callbacks.restore(restore.checkpoint, restore.committed)
+        except CheckpointDamaged as error:
+            self._runtime.tell(
+                Unrestorable(
+                    replica=self._runtime.member.replica,
+                    generation=order.generation,
+                    checkpoint=restore.checkpoint,
+                    reason=str(error),
+                )
+            )
+            raise GroupBroken(order.generation, f"{restore.checkpoint}: {error}") from error
+        finally:
+            self._runtime.tell_busy(0.0)
+        self._runtime.receive(order, resolution)
+
+    def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
+        probe.at("transfer", resolution.committed)
+        try:
+            send_state(
+                group,
+                stamp=stamp,
+                survivors=resolution.survivors,
+                joiners=resolution.joiners,
+                value=self._callbacks.state_to_send(),
+            )
+        except CodecError as error:  # the script put something into its state since it began
+            for rank in resolution.joiners:
+                self._refuse(order, order.replicas[rank], f"the state cannot be sent: {error}")
+            raise GroupBroken(order.generation, str(error)) from error
+
+    def _receive(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
+        probe.at("transfer", resolution.committed)
+        try:
+            state = receive_state(
+                group,
+                stamp=stamp,
+                survivors=resolution.survivors,
+                joiners=resolution.joiners,
+                allocate=self._callbacks.allocate,
+            )
+            self._callbacks.take_state(state)
+        except (TransferRefused, ConfigError) as error:
+            self._refuse(order, self._runtime.member.replica, str(error))
+            raise GroupBroken(order.generation, str(error)) from error
+        self._runtime.receive(order, resolution)
+
+    def _keep_apart(self, order: Order, resolution: Resolution, calls: int) -> NoReturn:
+        """Give no state: a joiner would run code between two calls of ``steps()`` on top of it.
+
+        It was in the members' call when the Switch was sent; some have come to the next one since.
+
+        Raises:
+            GroupBroken: always; the members go on without the joiners, which come again.
+        """
+        reason = "the members are not in the same call of steps() as the joiner"
+        for rank in resolution.joiners:
+            self._refuse(order, order.replicas[rank], reason, calls=calls)
+        raise GroupBroken(order.generation, reason)
+
+    def _refuse(self, order: Order, joiner: ReplicaId, reason: str, *, calls: int = 0) -> None:
+        self._runtime.tell(
+            Refused(
+                replica=joiner,
+                generation=order.generation,
+                reason=reason,
+                joiner=True,
+                calls=calls,
+            )
+        )
