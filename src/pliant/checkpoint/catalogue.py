@@ -9,15 +9,22 @@ Only the holder of the root's lease may prune or sweep.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.layout import CheckpointName
 from pliant.checkpoint.dcp.manifest import Hasher, Manifest, digest_of, load_manifest
-from pliant.checkpoint.dcp.read import StoredCheckpoint, check, decode, open_checkpoint, stream
+from pliant.checkpoint.dcp.read import (
+    StoredCheckpoint,
+    check,
+    decode,
+    open_checkpoint,
+    read_manifest,
+    stream,
+)
 from pliant.checkpoint.dcp.shares import discard
 from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
-from pliant.checkpoint.store.base import Data, Storage
+from pliant.checkpoint.store.base import Data, Storage, sizes_in
 from pliant.core.errors import ConfigError
 from pliant.machine.files import is_leftover
 
@@ -196,12 +203,7 @@ def copy_to(
             return manifest
     except MissingError:
         pass
-    checkpoint = StoredCheckpoint(
-        storage=source,
-        name=name,
-        manifest=manifest,
-        items={item.name: item for item in manifest.items},
-    )
+    checkpoint = StoredCheckpoint.of(source, name, manifest.items, manifest)
     for record in manifest.files:
         _copy_file(checkpoint, record.name, record.num_bytes, target, stop)
     target.write(path, document)
@@ -217,7 +219,7 @@ class _FileDamage:
 
 def _file_damage(checkpoint: StoredCheckpoint) -> Iterable[_FileDamage]:
     """Yield what a listing shows, and digests of files that are no share's."""
-    there = {e.name: e.num_bytes for e in checkpoint.storage.entries(checkpoint.name)}
+    there = sizes_in(checkpoint.storage, checkpoint.name)
     needed: dict[str, list[str]] = {}
     for item in checkpoint.items.values():
         for chunk in item.chunks:
@@ -229,16 +231,22 @@ def _file_damage(checkpoint: StoredCheckpoint) -> Iterable[_FileDamage]:
             yield _FileDamage(file, f"{place} is missing, and with it {what}", is_gone=True)
     for record in checkpoint.manifest.files if checkpoint.manifest else ():
         place = checkpoint.storage.place(checkpoint.path(record.name))
-        if record.name not in there:
-            if record.name not in needed:
-                yield _FileDamage(record.name, f"{place} is missing", is_gone=True)
-        elif there[record.name] != record.num_bytes:
-            sizes = f"{there[record.name]} bytes instead of {record.num_bytes}"
-            yield _FileDamage(record.name, f"{place} is damaged: it has {sizes}")
+        wrong = _wrong_size(place, there.get(record.name), record.num_bytes)
+        if wrong is not None:
+            if record.name in there or record.name not in needed:
+                yield _FileDamage(record.name, wrong, is_gone=record.name not in there)
         elif record.digest is not None:
             data = checkpoint.storage.read(checkpoint.path(record.name))
             if digest_of(data) != record.digest:
                 yield _FileDamage(record.name, f"{place} is damaged: its digest does not match")
+
+
+def _wrong_size(place: str, found: int | None, expected: int) -> str | None:
+    if found is None:
+        return f"{place} is missing"
+    if found != expected:
+        return f"{place} is damaged: it has {found} bytes instead of {expected}"
+    return None
 
 
 def _names(storage: Storage) -> list[CheckpointName]:
@@ -247,31 +255,24 @@ def _names(storage: Storage) -> list[CheckpointName]:
 
 
 def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None:
-    path = f"{name}/{layout.MANIFEST}"
-    about = {"name": str(name), "committed": name.committed, "lineage": name.lineage}
+    bare = CheckpointSummary(name=str(name), committed=name.committed, lineage=name.lineage)
     try:
-        manifest = load_manifest(storage.read(path), storage.place(path))
+        manifest = read_manifest(storage, str(name))
     except MissingError:
         return None
     except DamagedError as error:
-        return CheckpointSummary(**about, damage=str(error))  # type: ignore[arg-type]
-    there = {entry.name: entry.num_bytes for entry in storage.entries(str(name))}
+        return replace(bare, damage=str(error))
+    there = sizes_in(storage, str(name))
     damage = None
     if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
-        damage = f"{storage.place(path)} is damaged: it is the manifest of {manifest.name}"
+        place = storage.place(f"{name}/{layout.MANIFEST}")
+        damage = f"{place} is damaged: it is the manifest of {manifest.name}"
     for record in manifest.files:
-        if damage is None and there.get(record.name) != record.num_bytes:
+        if damage is None:
             place = storage.place(f"{name}/{record.name}")
-            had = there.get(record.name)
-            damage = (
-                f"{place} is missing"
-                if had is None
-                else f"{place} is damaged: it has {had} bytes instead of {record.num_bytes}"
-            )
-    return CheckpointSummary(
-        name=str(name),
-        committed=name.committed,
-        lineage=name.lineage,
+            damage = _wrong_size(place, there.get(record.name), record.num_bytes)
+    return replace(
+        bare,
         num_bytes=manifest.num_bytes,
         created=manifest.created,
         job=manifest.job,
@@ -290,12 +291,11 @@ def _is_milestone(one: CheckpointSummary, milestones: Milestones) -> bool:
 
 def _rubbish_in(storage: Storage, name: str) -> list[str]:
     """Return what to remove of a checkpoint's directory: all of it if it was never published."""
-    path = f"{name}/{layout.MANIFEST}"
     files = [entry.name for entry in storage.entries(name)]
     if layout.MANIFEST not in files:
         return [name]
     try:
-        manifest = load_manifest(storage.read(path), storage.place(path))
+        manifest = read_manifest(storage, name)
     except (MissingError, DamagedError):
         return []  # damaged: for a person to look at, or for prune
     needed = {layout.MANIFEST, *(record.name for record in manifest.files)}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ class StoredReader:
 
     def document(self) -> bytes:
         """Return the engine's document."""
-        with _damage():
+        with _told_as_damage():
             value = load(open_checkpoint(self._storage, self._name), [DOCUMENT])[DOCUMENT]
         if not isinstance(value, bytes):
             raise CheckpointDamaged(f"its {DOCUMENT} is a {type(value).__name__}")
@@ -236,19 +237,17 @@ class StoredReader:
 
     def read(self, into: Mapping[str, torch.Tensor]) -> None:
         """Fill the tensors, each proved by its digest."""
-        with _damage():
+        with _told_as_damage():
             load(open_checkpoint(self._storage, self._name), list(into), into=into)
 
 
-class _damage:  # noqa: N801  a context manager
-    """Turns what is wrong with a checkpoint into what the engine knows of it."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, DamagedError | MissingError | ConfigError):
-            raise CheckpointDamaged(str(error)) from error
+@contextmanager
+def _told_as_damage() -> Iterator[None]:
+    """Turn what is wrong with a checkpoint into what the engine knows of it."""
+    try:
+        yield
+    except (DamagedError, MissingError, ConfigError) as error:
+        raise CheckpointDamaged(str(error)) from error
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

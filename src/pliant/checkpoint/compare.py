@@ -91,7 +91,7 @@ def _same_digests(one: Item, other: Item) -> bool:
 
 def _compared(name: str, left: Any, right: Any) -> Difference | None:
     if not isinstance(left, torch.Tensor):
-        if _plain(left) == _plain(right):
+        if repr(left) == repr(right):  # in which a NaN equals itself
             return None
         return Difference(name=name, what="values", detail=f"{left!r} in A, {right!r} in B"[:200])
     unequal = _unequal_bytes(left, right)
@@ -119,11 +119,6 @@ def _unequal_bytes(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         for side in (left, right)
     ]
     return (sides[0] != sides[1]).any(dim=1)
-
-
-def _plain(value: Any) -> str:
-    """Return a form in which a NaN equals itself."""
-    return repr(value)
 
 
 def _told(item: Item) -> str:

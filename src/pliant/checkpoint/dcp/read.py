@@ -49,6 +49,25 @@ class StoredCheckpoint:
         """Return where one of its files lies."""
         return f"{self.name}/{file}" if self.name else file
 
+    @classmethod
+    def of(
+        cls, storage: Storage, name: str, items: Iterable[Item], manifest: Manifest | None = None
+    ) -> StoredCheckpoint:
+        """Return one by what it consists of."""
+        named = {item.name: item for item in items}
+        return cls(storage=storage, name=name, manifest=manifest, items=named)
+
+
+def read_manifest(storage: Storage, name: str = "") -> Manifest:
+    """Return the manifest of a checkpoint below a root; without a name, of the root itself.
+
+    Raises:
+        MissingError: it has none: it was never published, or is foreign.
+        DamagedError: it is not what was written.
+    """
+    path = f"{name}/{layout.MANIFEST}" if name else layout.MANIFEST
+    return load_manifest(storage.read(path), storage.place(path))
+
 
 def open_checkpoint(storage: Storage, name: str = "", *, trust: bool = False) -> StoredCheckpoint:
     """Return a checkpoint below a root; without a name the root is one itself.
@@ -61,29 +80,20 @@ def open_checkpoint(storage: Storage, name: str = "", *, trust: bool = False) ->
         UntrustedError: a foreign index needs more than an index does, and is not trusted.
         ConfigError: it is one of ours that was never published.
     """
-    prefix = f"{name}/" if name else ""
     there = {entry.name for entry in storage.entries(name)}
     if layout.MANIFEST in there:
-        path = prefix + layout.MANIFEST
-        manifest = load_manifest(storage.read(path), storage.place(path))
-        return StoredCheckpoint(
-            storage=storage,
-            name=name,
-            manifest=manifest,
-            items={item.name: item for item in manifest.items},
-        )
+        manifest = read_manifest(storage, name)
+        return StoredCheckpoint.of(storage, name, manifest.items, manifest)
     if any(layout.parse_share_file(file) for file in there):
         raise ConfigError(f"{storage.place(name)} was never finished: it has no {layout.MANIFEST}")
+    path = f"{name}/{layout.METADATA}" if name else layout.METADATA
     if layout.METADATA not in there:
-        raise MissingError(storage.place(prefix + layout.METADATA))
-    path = prefix + layout.METADATA
+        raise MissingError(storage.place(path))
     items = load_index(storage.read(path), storage.place(path), trust=trust)
     for item in items:
         if not item.is_whole():
             raise DamagedError(f"{storage.place(path)} is damaged: {item.name} is not whole in it")
-    return StoredCheckpoint(
-        storage=storage, name=name, manifest=None, items={item.name: item for item in items}
-    )
+    return StoredCheckpoint.of(storage, name, items)
 
 
 def load(

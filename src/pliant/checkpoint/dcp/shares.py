@@ -37,11 +37,11 @@ from pliant.checkpoint.dcp.manifest import (
     Share,
     digest_of,
     dump,
-    load_manifest,
     load_share,
 )
+from pliant.checkpoint.dcp.read import read_manifest
 from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
-from pliant.checkpoint.store.base import Data, Sink, Storage
+from pliant.checkpoint.store.base import Data, Sink, Storage, sizes_in
 from pliant.core.errors import PermanentError
 
 _CERTAIN_BYTES = 4096
@@ -174,9 +174,6 @@ def publish(
     ]
     _check_files(storage, name, shares)
     items = _with_aliases(_merged(storage.place(name), shares), aliases or {})
-    index = dump_index(items)
-    storage.write(f"{name}/{layout.METADATA}", index)
-    metadata = FileRecord(name=layout.METADATA, num_bytes=len(index), digest=digest_of(index))
     manifest = Manifest(
         name=name,
         job=job,
@@ -191,7 +188,7 @@ def publish(
             "python": platform.python_version(),
         },
         facts=facts or {},
-        files=(*(share.file for share in shares), metadata),
+        files=(*(share.file for share in shares), _write_index(storage, name, items)),
         items=items,
     )
     if allowed is not None and not allowed():
@@ -314,12 +311,11 @@ def _tensor_items(
 
 def _published(storage: Storage, name: str) -> Manifest | None:
     """Return the manifest of a checkpoint that exists, with all its files."""
-    path = f"{name}/{layout.MANIFEST}"
     try:
-        manifest = load_manifest(storage.read(path), storage.place(path))
+        manifest = read_manifest(storage, name)
     except (MissingError, DamagedError):
         return None
-    sizes = {entry.name: entry.num_bytes for entry in storage.entries(name)}
+    sizes = sizes_in(storage, name)
     is_whole = all(sizes.get(record.name) == record.num_bytes for record in manifest.files)
     return manifest if is_whole else None
 
@@ -336,7 +332,7 @@ def _share(
 
 
 def _check_files(storage: Storage, name: str, shares: Sequence[Share]) -> None:
-    there = {entry.name: entry.num_bytes for entry in storage.entries(name)}
+    there = sizes_in(storage, name)
     for share in shares:
         if there.get(share.file.name) != share.file.num_bytes:
             raise DamagedError(
@@ -365,6 +361,12 @@ def _merged(place: str, shares: Sequence[Share]) -> tuple[Item, ...]:
         replace(item, chunks=tuple(sorted(item.chunks, key=lambda chunk: chunk.offsets)))
         for _, item in sorted(merged.items())
     )
+
+
+def _write_index(storage: Storage, name: str, items: tuple[Item, ...]) -> FileRecord:
+    index = dump_index(items)
+    storage.write(f"{name}/{layout.METADATA}", index)
+    return FileRecord(name=layout.METADATA, num_bytes=len(index), digest=digest_of(index))
 
 
 def _with_aliases(items: tuple[Item, ...], aliases: Mapping[str, str]) -> tuple[Item, ...]:

@@ -75,6 +75,11 @@ class Storage(Protocol):
         """Remove a file or a directory with all in it; nothing happens if it is not there."""
 
 
+def sizes_in(storage: Storage, path: str) -> dict[str, int]:
+    """Return how many bytes each file that is directly in a directory has."""
+    return {entry.name: entry.num_bytes for entry in storage.entries(path)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
     """How a place is reached."""
