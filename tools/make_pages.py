@@ -1,15 +1,19 @@
-"""Write docs/features.md and docs/refusals.md from the tables that the tests prove.
+"""Write docs/features.md, docs/refusals.md and docs/states.md from the tables that tests prove.
 
 python -m tools.make_pages
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.features import catalogue, refusals
 from tests.features.feature import Feature
+
+from pliant.core.membership.transitions import MEMBERS, PHASES
+from pliant.core.transitions import Machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -45,6 +49,32 @@ the line of the script behind it; under `python` it is a `ConfigError` or a `Usa
 numbers are those of the examples.
 """
 
+STATES = """\
+# States, and what may follow them
+
+Made by `python -m tools.make_pages` from the tables of the core's state machines; change those.
+Each machine sets its state in one function, which asks its table: what is not here cannot happen,
+and is a `TransitionError` that tells the last events of its object.
+
+A cause in `code` is what a worker or the coordinator says; the others are what the core concludes.
+The diagrams leave out where a state stays; the tables have it all. How the parts play together is
+in [the protocol](protocol.md).
+"""
+
+MACHINES: tuple[tuple[Machine[Any], str], ...] = (
+    (
+        PHASES,
+        "Who trains together, as the coordinator sees it: `core/membership/state.py`. What is lost "
+        "stays so: a restore opens another membership, which is empty, in a new lineage.",
+    ),
+    (
+        MEMBERS,
+        "One worker's side, read off what it knows: `core/membership/member.py`. Commands may come "
+        "at any time and be too late; then the state stays.",
+    ),
+)
+"""Every machine of the core, and what to say of it first."""
+
 
 def features_page() -> str:
     """Return the page of features."""
@@ -70,6 +100,55 @@ def refusals_page() -> str:
     return "\n".join(parts)
 
 
+def states_page() -> str:
+    """Return the page of states."""
+    parts = [STATES]
+    for machine, said in MACHINES:
+        table = table_of(("state", "cause", "what may follow"), moves_of(machine))
+        diagram = "\n".join(f"    {line}" for line in diagram_of(machine))
+        parts.append(
+            f"## {machine.name.capitalize()}\n\n{said}\n\n"
+            f"```mermaid\nstateDiagram-v2\n{diagram}\n```\n\n{table}"
+        )
+    return "\n".join(parts)
+
+
+def diagram_of(machine: Machine[Any]) -> Iterator[str]:
+    """Yield the lines of a Mermaid diagram: one arrow from a state to another, with its causes."""
+    for state in machine.rows:
+        if named(state) != state:
+            yield f'state "{state}" as {named(state)}'
+    yield f"[*] --> {named(machine.initial)}"
+    for state, row in machine.rows.items():
+        for after in machine.rows:
+            causes = [str(cause) for cause, following in row.items() if after in following]
+            if causes and after is not state:
+                yield f"{named(state)} --> {named(after)}: {', '.join(causes)}"
+    for state in machine.rows:
+        if state in machine.terminal:
+            yield f"{named(state)} --> [*]"
+
+
+def named(state: str) -> str:
+    """Return a state as Mermaid can name it."""
+    return state.replace(" ", "_")
+
+
+def moves_of(machine: Machine[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the table of a machine in words, causes that lead to the same in one line."""
+    for state, row in machine.rows.items():
+        alike: dict[frozenset[Any], list[str]] = {}
+        for cause, following in row.items():
+            word = f"`{cause}`" if cause[0].isupper() else str(cause)
+            alike.setdefault(following, []).append(word)
+        if not row:
+            yield str(state), "", "nothing"
+        for following, causes in alike.items():
+            words = ["stays" if after is state else after for after in machine.rows]
+            can = [w for w, after in zip(words, machine.rows, strict=True) if after in following]
+            yield str(state), ", ".join(causes), " or ".join(can)
+
+
 def row_of(feature: Feature) -> tuple[str, str, str]:
     """Return a feature's line, with the test that shows it if that is one of its own."""
     notes = [feature.note] if feature.note else []
@@ -91,7 +170,11 @@ def table_of(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
-PAGES = {"docs/features.md": features_page, "docs/refusals.md": refusals_page}
+PAGES = {
+    "docs/features.md": features_page,
+    "docs/refusals.md": refusals_page,
+    "docs/states.md": states_page,
+}
 
 
 def main() -> None:
