@@ -16,9 +16,11 @@ from pliant.core.membership.state import (
     Membership,
     Moment,
     Outcome,
+    forget,
     is_finished,
     members,
     moved,
+    outsiders,
     seats,
     under_way,
 )
@@ -191,7 +193,8 @@ def attempt_failed(state: Membership, moment: Moment) -> Outcome:
         return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
     dropped = state.joiners
     state = replace(forget(at_rest(state, "not built"), dropped), failures=0)
-    reason = f"the groups of two attempts could not be built with {_names(dropped)}"
+    names = ", ".join(sorted(dropped))
+    reason = f"the groups of two attempts could not be built with {names}"
     return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
 
 
@@ -252,17 +255,6 @@ def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     gone = frozenset(under_way(state).replicas)
     state = _without_attempt(moved(state, cause, Phase.LOST))
     return replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
-
-
-def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
-    """Expect no sign of life from these any more."""
-    return replace(
-        state,
-        spares=state.spares.drop(*lost),
-        pulses=state.pulses.drop(*lost),
-        late=state.late - lost,
-        passed_over=state.passed_over - lost,
-    )
 
 
 def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
@@ -405,12 +397,3 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if lost:
         return _end(state, lost, reason, moment)
     return reform(state, moment, cause="late")
-
-
-def outsiders(state: Membership) -> frozenset[ReplicaId]:
-    """Return the joiners that are not in yet, once a first generation has formed."""
-    return state.joiners if state.formed else NOBODY
-
-
-def _names(replicas: Iterable[ReplicaId]) -> str:
-    return ", ".join(sorted(replicas))

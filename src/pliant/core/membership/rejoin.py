@@ -28,6 +28,7 @@ from pliant.core.membership.state import (
     Moment,
     Outcome,
     Pulse,
+    forget,
     is_finished,
     members,
     moved,
@@ -144,7 +145,7 @@ def _intact(
     order = under_way(state)
     hung_at_s = NEVER if order.hold else moment.now_s + moment.timeouts.hang_s
     release = (Release(to=tuple(sorted(state.leavers))),) if state.leavers else ()
-    state = changes.forget(moved(state, "reunited", Phase.STEADY), state.leavers)
+    state = forget(moved(state, "reunited", Phase.STEADY), state.leavers)
     state = replace(state, formed=order.generation, leavers=NOBODY, hung_at_s=hung_at_s)
     return state, (*release, *_left_out(state, registered))
 

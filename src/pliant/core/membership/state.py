@@ -214,6 +214,17 @@ def moved(state: Membership, cause: str, phase: Phase) -> Membership:
     return replace(state, phase=phase, story=told(state.story, f"{cause}: {phase}"))
 
 
+def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
+    """Expect no sign of life from these any more."""
+    return replace(
+        state,
+        spares=state.spares.drop(*lost),
+        pulses=state.pulses.drop(*lost),
+        late=state.late - lost,
+        passed_over=state.passed_over - lost,
+    )
+
+
 # --- reading the state --------------------------------------------------------------
 
 
@@ -222,6 +233,11 @@ def members(state: Membership) -> tuple[ReplicaId, ...]:
     if state.recorded is None:
         return ()
     return tuple(r for r in state.recorded.replicas if r not in state.gone)
+
+
+def outsiders(state: Membership) -> frozenset[ReplicaId]:
+    """Return the joiners that are not in yet, once a first generation has formed."""
+    return state.joiners if state.formed else NOBODY
 
 
 def is_finished(state: Membership) -> bool:

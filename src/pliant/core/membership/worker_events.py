@@ -28,9 +28,7 @@ from pliant.core.membership.changes import (
     at_rest,
     attempt_failed,
     fall_through,
-    forget,
     lose,
-    outsiders,
     set_aside,
     switch,
 )
@@ -41,8 +39,10 @@ from pliant.core.membership.state import (
     Moment,
     Outcome,
     Pulse,
+    forget,
     members,
     moved,
+    outsiders,
     under_way,
 )
 from pliant.core.membership.transitions import PHASES, Phase
