@@ -1,0 +1,40 @@
+"""What a pool has written, a later version of it reads and writes again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pliant.core.tenancy import Demand
+from pliant.pool.state import StateFile
+
+WRITTEN = (
+    '{"version":1,"name":"default","life":"old","given":{"devices":8,"capacity":"None",'
+    '"teams":null,"classes":null},"size":8,"devices":8,"number":8,"revision":9,"cordoned":[3],'
+    '"drained":[],"classes":{"nightly":-500},"teams":[{"name":"a","quota":2,"borrowLimit":null,'
+    '"reclaim":{"from":"LowerPriority","by":null}}],"claims":[{"name":"gpt","since":5.0,'
+    '"wanted":{"kind":"elastic","team":"a","priority":"high","min_replicas":2,"ask_replicas":3,'
+    '"sizes":[2,3],"num_slots":8,"can_suspend":true,"notice_s":4.5},"pid":1,"started":"77",'
+    '"revision":9,"replicas":2,"suspend":false,"devices":[0,1],"leaving":[]}],'
+    '"trace_began_at":null}'
+)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_keeps_its_shape(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(WRITTEN)
+
+    saved = StateFile(old).read()
+    assert saved is not None
+    StateFile(new).write(saved)
+
+    assert new.read_text() == WRITTEN
+    assert saved.claims[0].wanted == Demand(
+        team="a",
+        priority="high",
+        min_replicas=2,
+        ask_replicas=3,
+        sizes=(2, 3),
+        num_slots=8,
+        can_suspend=True,
+        notice_s=4.5,
+    )

@@ -1,0 +1,57 @@
+"""The bodies that pools and claimants exchange keep their shape, and what is none is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pliant.core.tenancy import Demand
+from pliant.wire.offers import Report
+
+REPORT = (
+    '{"wanted":{"kind":"fixed","team":"a","priority":"high","min_replicas":2,"ask_replicas":3,'
+    '"sizes":[2,3],"num_slots":8,"can_suspend":true,"notice_s":4.5},"pool":"p","revision":3,'
+    '"holds":[1,2],"url":"","token":"","pid":7,"is_running":false,"is_suspended":false}'
+)
+
+
+def test_a_report_has_this_shape() -> None:
+    demand = Demand(
+        kind="fixed",
+        team="a",
+        priority="high",
+        min_replicas=2,
+        ask_replicas=3,
+        sizes=(2, 3),
+        num_slots=8,
+        can_suspend=True,
+        notice_s=4.5,
+    )
+    report = Report(wanted=demand, pool="p", revision=3, holds=(1, 2), pid=7)
+
+    assert json.loads(REPORT) == report.model_dump(mode="json")
+    assert report.model_dump_json() == REPORT
+    assert Report.model_validate_json(REPORT) == report
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where"),
+    [
+        ({"min_replicas": 0}, "min_replicas"),
+        ({"ask_replicas": -1}, "ask_replicas"),
+        ({"num_slots": 0}, "num_slots"),
+        ({"num_slots": 10_000_001}, "num_slots"),
+        ({"notice_s": -0.1}, "notice_s"),
+        ({"kind": "rubber"}, "kind"),
+        ({"sizes": ["many"]}, "sizes"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_demand_beyond_its_bounds_is_refused(wanted: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Report.model_validate({"wanted": wanted, "pid": 7})
+
+    assert caught.value.errors()[0]["loc"][:2] == ("wanted", where)
