@@ -50,8 +50,8 @@ KNOWN_BARE_VERBS = {"take": 18, "look": 11, "hear": 6}
 """How many there are; one of each may stay."""
 
 KNOWN_LONG_MODULES = {
-    *("agent.agent", "checkpoint.writer", "coordinator.driver", "pool.driver"),
-    *("cli.checkpoint_commands", "cli.claim", "cli.main"),
+    *("agent.agent", "checkpoint.writer"),
+    *("cli.checkpoint_commands", "cli.main"),
     *("core.allocation.decide", "core.allocation.values", "core.job.controller", "core.job.state"),
     *("core.membership.member", "core.policy.decide", "engine.groups.group", "engine.session"),
     *("engine.protocol.elastic", "engine.reduce.accumulate", "engine.state.tagged_codec"),

@@ -84,9 +84,9 @@ class World:
 
     async def refused(self, sender: str, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while self.driver.tally.refused[sender] < count:
+            while self.driver.refused[sender] < count:
                 await asyncio.sleep(0.01)
-        assert self.driver.tally.refused[sender] == count
+        assert self.driver.refused[sender] == count
 
 
 def play(

@@ -71,11 +71,10 @@ class World:
             return answer
 
     def spare(self, name: str) -> None:
-        self.driver.hear(
+        self.driver.receive(
             Spare(
                 replica=ReplicaId(name), calls=0, num_slots=4, layout="l", endpoint=f"h:{name[1:]}"
-            ),
-            NODE,
+            )
         )
 
     def kinds(self) -> list[str]:
@@ -112,7 +111,7 @@ def test_every_number_is_recorded_before_it_is_sent(tmp_path: Path) -> None:
         await _prepared(world)
         for name in ("r1", "r2"):
             prepared = Prepared(replica=ReplicaId(name), generation=Generation(1))
-            world.driver.hear(prepared, NODE)
+            world.driver.receive(prepared)
         await world.until(lambda: world.agent.commands(Switch))
 
     world = play(tmp_path, scene)
@@ -170,12 +169,12 @@ def test_nothing_is_published_once_another_has_taken_over(tmp_path: Path) -> Non
         world = World(tmp_path)
         driving = asyncio.create_task(world.driver.run())
         await _prepared(world)
-        world.driver.hear(asked, NODE)
+        world.driver.receive(asked)
         await world.until(lambda: world.agent.commands(Publish))
         recorded = world.register.read()
         assert recorded is not None
         world.register.write(replace(recorded, incarnation=Incarnation(2)), expected=recorded)
-        world.driver.hear(asked, NODE)
+        world.driver.receive(asked)
         await asyncio.wait({driving}, timeout=DEADLINE_S)
         world.log.close()
         return world, driving.exception()
@@ -191,7 +190,7 @@ def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """The disk fails before the register is replaced, or after: only the first is a loss."""
-    monkeypatch.setattr("pliant.coordinator.driver.WRITE_AGAIN_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01, 0.01))
     real, calls = RegisterFile.write, []
 
     def write(file: RegisterFile, register: Register, *, expected: Register | None) -> None:
@@ -213,7 +212,7 @@ def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
 def test_a_register_that_cannot_be_written_ends_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pliant.coordinator.driver.WRITE_AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01))
 
     def write(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -236,7 +235,7 @@ def test_a_new_coordinator_asks_the_workers_that_an_agent_runs(tmp_path: Path) -
         await _prepared(world)
         for name in ("r1", "r2"):
             prepared = Prepared(replica=ReplicaId(name), generation=Generation(1))
-            world.driver.hear(prepared, NODE)
+            world.driver.receive(prepared)
         await world.until(lambda: world.agent.commands(Switch))
 
     async def taken_over(world: World) -> None:
@@ -261,7 +260,7 @@ def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:
         world.driver.attach(world.joined, again)
         await world.driver.ask(Scaled(target=1))
         exited = Exited(replica=ReplicaId("r2"), kind=ExitKind.SCRIPT, detail="x")
-        world.driver.hear(exited, NODE)
+        world.driver.receive(exited)
         await world.until(lambda: again.sent)
 
     world = play(tmp_path, scene)
@@ -271,7 +270,7 @@ def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:
 
 
 def test_a_node_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pliant.coordinator.driver.NODE_GRACE_S", 0.2)
+    monkeypatch.setattr("pliant.coordinator.nodes.NODE_GRACE_S", 0.2)
 
     async def scene(world: World) -> None:
         await _prepared(world)
@@ -310,7 +309,7 @@ def committed_by(name: str, step: int, generation: int = 1) -> Committed:
 def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for name, step in (("r1", 0), ("r2", 0), ("r2", 1), ("r1", 1), ("r1", 2)):
-            world.driver.hear(committed_by(name, step), NODE)
+            world.driver.receive(committed_by(name, step))
 
     world = play(tmp_path, scene)
 
@@ -325,7 +324,7 @@ def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
 def test_a_step_that_was_lost_and_done_again_is_logged_again(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for name, step, generation in (("r1", 0, 1), ("r1", 1, 1), ("r2", 1, 2), ("r1", 1, 1)):
-            world.driver.hear(committed_by(name, step, generation), NODE)
+            world.driver.receive(committed_by(name, step, generation))
 
     world = play(tmp_path, scene)
 
@@ -336,12 +335,12 @@ def test_a_step_that_was_lost_and_done_again_is_logged_again(tmp_path: Path) -> 
 def test_notes_become_records(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         r1 = ReplicaId("r1")
-        world.driver.hear(Started(replica=r1, node=NODE, pid=7), NODE)
-        world.driver.hear(Logged(replica=r1, step=3, values={"loss": 0.5, "z": math.nan}), NODE)
+        world.driver.receive(Started(replica=r1, node=NODE, pid=7))
+        world.driver.receive(Logged(replica=r1, step=3, values={"loss": 0.5, "z": math.nan}))
         planned = Planned(
             replica=r1, num_slots=4, total_steps=9, num_samples=64, global_batch=8, micro_batch=2
         )
-        world.driver.hear(planned, NODE)
+        world.driver.receive(planned)
 
     world = play(tmp_path, scene)
 
@@ -355,7 +354,7 @@ def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None
         driving = asyncio.create_task(world.driver.run())
         world.driver.attach(world.joined, world.agent)
         await world.until(lambda: world.agent.sent)
-        world.driver.hear(AgentFailed(node=NODE, reason="no torch"), NODE)
+        world.driver.receive(AgentFailed(node=NODE, reason="no torch"))
         end = await asyncio.wait_for(driving, DEADLINE_S)
         assert await world.driver.ask(Scaled(target=1)) is None
         world.log.close()
@@ -381,12 +380,12 @@ def test_the_clock_stands_still_while_the_process_is_stopped() -> None:
 def test_what_a_coordinator_before_has_logged_is_known_and_not_logged_again(tmp_path: Path) -> None:
     async def first(world: World) -> None:
         await world.until(lambda: world.log._incarnation)  # as it is before anybody is served
-        world.driver.hear(_committed(0), NODE)
+        world.driver.receive(_committed(0))
 
     async def second(world: World) -> None:
         await world.until(lambda: world.log._incarnation)
         for step in (0, 1):
-            world.driver.hear(_committed(step), NODE)
+            world.driver.receive(_committed(step))
 
     play(tmp_path, first)
     world = play(tmp_path, second)

@@ -120,7 +120,7 @@ def create_app(
     _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
-    registry = registry_of(driver.board, driver.tally.refused)
+    registry = registry_of(driver.board, driver.refused)
 
     @app.get("/metrics", response_class=Response, tags=["machines"])
     async def metrics() -> Response:

@@ -86,7 +86,7 @@ async def _listen(
         if isinstance(received, Refusal):
             driver.refuse("agent", received.reason)
         else:
-            driver.hear(received.message, joined.node)
+            driver.receive(received.message)
             is_sign = isinstance(received.message, Alive)
         count += 1
         if is_sign or count % HEARD_EVERY == 0:

@@ -7,6 +7,8 @@ over the same value is a conflict.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +18,11 @@ from pliant.core.values import Register
 from pliant.machine.files import replace_file
 from pliant.machine.locks import locked
 
+WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
+"""Pauses after a write of the register that failed; together less than a heartbeat's patience, in
+seconds."""
+
+_log = logging.getLogger(__name__)
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 
 
@@ -70,3 +77,53 @@ class RegisterFile:
                 if found
                 else f"{self._path} was removed while the job ran"
             )
+
+
+class HeldRegister:
+    """The register as this coordinator has written it; another's is a conflict."""
+
+    def __init__(self, file: RegisterFile) -> None:
+        self._file = file
+        self._recorded: Register | None = None
+
+    async def read(self) -> Register | None:
+        """Return what a coordinator before has left.
+
+        Raises:
+            PermanentError: the file is no register.
+        """
+        self._recorded = await asyncio.to_thread(self._file.read)
+        return self._recorded
+
+    async def confirm(self) -> None:
+        """Make sure that nobody has taken over (R20).
+
+        Raises:
+            ConflictError: another has.
+        """
+        if self._recorded is not None:
+            await asyncio.to_thread(self._file.confirm, self._recorded)
+
+    async def write(self, register: Register) -> None:
+        """Write, and where it is not known whether that worked, look and write again (R2).
+
+        Raises:
+            ConflictError: another coordinator has taken over.
+            PermanentError: storage does not take it.
+        """
+        if register == self._recorded:
+            return
+        expected, failure = self._recorded, OSError()
+        for wait_s in WRITE_AGAIN_S:
+            try:
+                await asyncio.to_thread(self._file.write, register, expected=expected)
+            except OSError as error:
+                failure = error
+                _log.warning("the register could not be written: %s", error)
+                await asyncio.sleep(wait_s)
+                if await asyncio.to_thread(self._file.read) == register:
+                    expected = register  # it was written, but perhaps not yet durably
+            else:
+                self._recorded = register
+                return
+        raise PermanentError(f"the register cannot be written: {failure}") from failure

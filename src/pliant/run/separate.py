@@ -104,7 +104,7 @@ async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
             config, config.work(), token=token, follows=follows, observer=observer
         ) as host:
             end = await host.until_the_end()
-            await host.driver.hung_up(HANG_UP_S)
+            await host.driver.nodes.hung_up(HANG_UP_S)
         (config.out / run_files.TOKEN).unlink(missing_ok=True)
     return end.exit_code
 

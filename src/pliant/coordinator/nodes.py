@@ -1,0 +1,92 @@
+"""The agents of one job, from the coordinator's side: their channels, and who runs which replica.
+
+Owns to whom a command goes, and how long a node may be without a connection.  Decides nothing: that
+a node is lost is an event for the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
+from pliant.core.events import NodeJoined
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.machine.clock import within
+from pliant.wire.ports import NodeChannel
+
+NODE_GRACE_S = 10.0
+"""How long a node may be without a connection before it counts as lost, in seconds."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """One agent: its channel while it is connected, and how long it has been away."""
+
+    channel: NodeChannel | None
+    away_since_s: float = 0.0
+
+
+class JobNodes:
+    """The nodes that have joined and are not lost."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeId, _Node] = {}
+        self._homes: dict[ReplicaId, NodeId] = {}
+        self._hung_up = asyncio.Event()
+
+    def attach(self, joined: NodeJoined, channel: NodeChannel) -> bool:
+        """Note that an agent is connected; return whether it had joined before."""
+        known = joined.node in self._nodes
+        self._nodes[joined.node] = _Node(channel)
+        self._homes.update(dict.fromkeys(joined.replicas, joined.node))
+        return known
+
+    def detach(self, node: NodeId, channel: NodeChannel, *, now_s: float) -> None:
+        """Note that a connection ended."""
+        if node in self._nodes and self._nodes[node].channel is channel:
+            self._nodes[node] = _Node(None, now_s)
+        if all(known.channel is None for known in self._nodes.values()):
+            self._hung_up.set()
+
+    async def hung_up(self, limit_s: float) -> None:
+        """Wait until every agent has closed its connection, for so long at most."""
+        if any(known.channel is not None for known in self._nodes.values()):
+            self._hung_up.clear()
+            await within(self._hung_up.wait(), limit_s)
+
+    def forget_silent(self, now_s: float) -> list[NodeId]:
+        """Forget the nodes that have been without a connection for too long."""
+        silent = [
+            node
+            for node, known in self._nodes.items()
+            if known.channel is None and now_s - known.away_since_s > NODE_GRACE_S
+        ]
+        for node in silent:
+            del self._nodes[node]
+        return silent
+
+    def forget_replica(self, replica: ReplicaId) -> None:
+        """Note that a replica has ended."""
+        self._homes.pop(replica, None)
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        """Send a command to the agents whom it concerns."""
+        for node in self._addressees(command):
+            known = self._nodes.get(node)
+            if known is not None and known.channel is not None:
+                known.channel.send(command, incarnation)
+
+    def _addressees(self, command: Command) -> Iterable[NodeId]:
+        match command:
+            case StartReplica(replica=replica, node=node):
+                self._homes[replica] = node
+                return {node}
+            case EndReplica(replica=replica):
+                home = self._homes.get(replica)
+                return self._nodes if home is None else {home}
+            case EndJob():
+                return self._nodes
+            case _:
+                return {self._homes[name] for name in command.to if name in self._homes}

@@ -1,0 +1,89 @@
+"""What agents and workers say for people, on its way into the log of a job.
+
+Owns that each commit is logged once, and where logged values go.  Knows nothing of the core: what
+a note means for the job is for the driver to hand on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pliant.core.values import NO_GENERATION, Generation
+from pliant.observe.log import EventLog, Record, fields_of, plain
+from pliant.wire.codec import Message
+from pliant.wire.messages import (
+    Committed,
+    IntervalChosen,
+    Logged,
+    Noted,
+    Planned,
+    SaveFailed,
+    Started,
+    Traceback,
+    Usage,
+)
+
+KEPT_STEPS = 1000
+"""How many steps back a second report of a commit is still recognised."""
+
+LOGGED_AS: dict[type, str] = {
+    IntervalChosen: "interval_chosen",
+    Logged: "metrics",
+    Noted: "note",
+    Planned: "plan",
+    SaveFailed: "save_failed",
+    Started: "worker",
+    Traceback: "traceback",
+    Usage: "usage",
+}
+"""Notes that go into the log as they are, by the kind that they have there."""
+
+
+class NoteLog:
+    """Writes the notes of one job."""
+
+    def __init__(self, log: EventLog, metrics_path: Path) -> None:
+        self._log = log
+        self._metrics_path = metrics_path
+        self._committed: dict[int, Generation] = {}
+
+    def write_note(self, note: Message) -> None:
+        """Log a note that goes into the log as it is, if this is one."""
+        if type(note) in LOGGED_AS:
+            self._log.write(LOGGED_AS[type(note)], **fields_of(note))
+        if isinstance(note, Logged):
+            with self._metrics_path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(plain({"step": note.step, **note.values})) + "\n")
+
+    def write_commit(self, note: Committed) -> None:
+        """Log that a step is committed."""
+        self._log.write(
+            "commit",
+            step=note.step,
+            generation=note.generation,
+            loss=note.loss,
+            grad_norm=note.grad_norm,
+            samples=note.samples,
+            step_s=note.step_s,
+            by=note.replica,
+            mono=note.mono_s,
+        )
+
+    def remember(self, record: Record) -> None:
+        """Take up a commit that was logged before; replicas report some of them again."""
+        step, generation = record.get("step"), record.get("generation")
+        if record.get("kind") == "commit" and isinstance(step, int) and isinstance(generation, int):
+            self.commits_once(step, Generation(generation))
+
+    def commits_once(self, step: int, generation: Generation) -> bool:
+        """Whether this commit was not known yet; from now on it is.
+
+        Every member reports it, the first to be heard counts.  A step that comes again in a newer
+        generation was lost and done again, and is logged again.
+        """
+        if generation <= self._committed.get(step, NO_GENERATION):
+            return False
+        self._committed[step] = generation
+        self._committed.pop(step - KEPT_STEPS, None)
+        return True
