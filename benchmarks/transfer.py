@@ -21,7 +21,8 @@ from pliant.engine.groups.build import GroupBuild
 from pliant.engine.groups.comm import Comm
 from pliant.engine.groups.gloo import StoreServer
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.state.transfer import Stamp, TensorSpec, receive_state, send_state
+from pliant.engine.state.stream import TensorSpec
+from pliant.engine.state.transfer import Stamp, receive_state, send_state
 
 
 def a_state() -> dict[str, Any]:

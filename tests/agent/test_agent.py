@@ -18,7 +18,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from pliant.agent import launcher, placement
-from pliant.agent.agent import Agent, AgentConfig
+from pliant.agent.agent import Agent
+from pliant.agent.agent_config import AgentConfig
 from pliant.core.commands import EndJob, EndReplica, Release, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed

@@ -13,9 +13,9 @@ import torch
 from tests.processes.crew import Member, background, crew, on_nudge
 
 from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import (
     Stamp,
-    TensorSpec,
     TransferRefused,
     receive_state,
     send_state,

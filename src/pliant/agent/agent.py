@@ -23,13 +23,13 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
+from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.placement import Devices
-from pliant.agent.uplink import RECONNECT_S, Uplink
+from pliant.agent.uplink import Uplink
 from pliant.agent.worker import Worker
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
@@ -63,34 +63,6 @@ SIGNS_OF_LIFE = (Alive, Progressed)
 _REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """Where an agent runs, and what, if that is known before its coordinator says so."""
-
-    node: NodeId
-
-    devices: int
-    """Workers that may run here at a time; of a pool, as many as it has devices."""
-
-    environment: Mapping[str, str]
-    """Environment of the workers."""
-
-    address: str = "127.0.0.1"
-    """Address under which workers elsewhere reach this node."""
-
-    work: Work | None = None
-    """What the job runs; the agent writes ``logs/`` in the directory of the run."""
-
-    give_up_s: float = RECONNECT_S
-    """How long a lost coordinator is looked for, in seconds; then the workers end."""
-
-    guarded: tuple[Path, ...] = field(default=())
-    """Files that must not outlive this process, even if it is killed."""
-
-    locks: Path | None = None
-    """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
 
 
 def nobody_listens(replica: ReplicaId, line: str, /) -> None:

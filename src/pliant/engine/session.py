@@ -24,7 +24,7 @@ from pliant.engine.data.loading import Samples
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.training_state import Stateful
+from pliant.engine.state.stateful import Stateful
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context

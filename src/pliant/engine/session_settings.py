@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.training_state import Stateful, extra_parts
+from pliant.engine.state.stateful import Stateful, extra_parts
 from pliant.engine.update import Scheduler
 
 REDUCTIONS = ("exact", "fast")

@@ -37,7 +37,8 @@ from pliant.engine.protocol.membership_port import (
     WorkerMembership,
 )
 from pliant.engine.state.saving import Saver
-from pliant.engine.state.training_state import Specified, State
+from pliant.engine.state.stream import TensorSpec
+from pliant.engine.state.training_state import State
 from pliant.engine.update import Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed
@@ -196,7 +197,7 @@ class Training:
         """Return the state for joiners."""
         return self._state.capture_to_send()
 
-    def allocate(self, document: Any, specs: Sequence[Specified]) -> Sequence[torch.Tensor]:
+    def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
         return self._state.allocate(document, specs)
 

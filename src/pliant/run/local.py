@@ -15,7 +15,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from pliant.agent.agent import Agent, AgentConfig, nobody_listens
+from pliant.agent.agent import Agent, nobody_listens
+from pliant.agent.agent_config import AgentConfig
 from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pliant.agent.agent import Agent, AgentConfig
+from pliant.agent.agent import Agent
+from pliant.agent.agent_config import AgentConfig
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.values import NodeId

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,7 +24,8 @@ from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
-from pliant.engine.reduce.accumulate import GradientSums, Position, ValueSums, positions
+from pliant.engine.reduce.accumulate import GradientSums, Position, positions
+from pliant.engine.reduce.sums import ValueSums
 from pliant.engine.state.buffers import BufferRules
 
 Launch = Callable[[int, list[torch.Tensor]], None]
@@ -91,13 +92,6 @@ class Attempt:
     """Flat buffers by bucket in which to add up; see ``GradientSums.begin``."""
 
 
-class Scaler(Protocol):
-    """The part of a gradient scaler that a backward needs."""
-
-    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward on."""
-
-
 class _OpenSlot:
     """The slot that the user's code is computing now."""
 
@@ -123,7 +117,7 @@ class Slots:
         schedule: Schedule,
         loader: SlotLoader,
         ledger: Ledger,
-        scaler: Scaler | None,
+        scaler: torch.amp.GradScaler | None,
     ) -> None:
         self._sums = sums
         self._num_parameters = num_parameters
@@ -139,11 +133,6 @@ class Slots:
         self._has_backward = False
         self._ready: list[bool] = []
         self._launched = 0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the user's code is computing a slot."""
-        return self._open is not None
 
     def begin(self, attempt: Attempt) -> None:
         """Start an attempt at a step; what is left of an earlier one is given up."""

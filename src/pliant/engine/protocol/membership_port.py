@@ -19,7 +19,7 @@ from pliant.core.membership.member import Member
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.protocol.formed import Formed
-from pliant.engine.state.training_state import Specified
+from pliant.engine.state.stream import TensorSpec
 
 KEPT_LOOK_S = 0.02
 """Between two looks whether the state is kept, in seconds."""
@@ -75,7 +75,7 @@ class TrainingCallbacks(Protocol):
     def state_to_send(self) -> Any:
         """Return the state for joiners."""
 
-    def allocate(self, document: Any, specs: Sequence[Specified]) -> Sequence[torch.Tensor]:
+    def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
 
     def take_state(self, state: Any) -> None:

@@ -28,64 +28,11 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.step.batching import Node, merge_plan
 from pliant.engine.reduce.buckets import Bucket, BucketEntry, Layout
+from pliant.engine.reduce.sums import SumStack
 
 _Value = TypeVar("_Value")
 
 BucketReady = Callable[[int], None]
-
-
-class _Stack:
-    """Sums of one tensor; the innermost ones are the newest."""
-
-    __slots__ = ("_owned", "_sums")
-
-    def __init__(self) -> None:
-        self._sums: list[torch.Tensor | None] = []
-        self._owned: list[bool] = []
-
-    def clear(self) -> None:
-        self._sums.clear()
-        self._owned.clear()
-
-    def push(
-        self,
-        leaf: torch.Tensor | None,
-        *,
-        owned: bool,
-        merges: int,
-        out: torch.Tensor,
-        is_last: bool,
-    ) -> None:
-        """Add a leaf, merge ``merges`` times; the outermost sum is in ``out`` after the last."""
-        for _ in range(merges):
-            left, left_owned = self._sums.pop(), self._owned.pop()
-            leaf, owned = _add(left, left_owned, leaf, owned, None if self._sums else out)
-        if not is_last:
-            self._sums.append(leaf)
-            self._owned.append(owned)
-        elif leaf is None:
-            out.zero_()
-        elif leaf is not out:
-            out.copy_(leaf)
-
-
-def _add(
-    left: torch.Tensor | None,
-    left_owned: bool,
-    right: torch.Tensor | None,
-    right_owned: bool,
-    out: torch.Tensor | None,
-) -> tuple[torch.Tensor | None, bool]:
-    """Return left + right, in ``out`` if given, else in an owned operand, else in a new tensor."""
-    if left is None and right is None:
-        return None, True
-    target = out
-    if target is None:
-        target = left if left_owned and left is not None else right if right_owned else None
-    if left is None or right is None:
-        only = right if left is None else left
-        return torch.add(only, 0.0, out=target), True  # type: ignore[arg-type]  # one is there
-    return torch.add(left, right, out=target), True
 
 
 class _Column:
@@ -116,7 +63,7 @@ class _Column:
         self.bucket = bucket.index
         self.dtype = bucket.dtype
         self.entry = entry
-        self.stack = _Stack()
+        self.stack = SumStack()
         self.outs: list[torch.Tensor] = []
         self.zeroed: list[bool] = []
         self.fired = False
@@ -350,32 +297,6 @@ class GradientSums:
             self._waiting[column.bucket] -= 1
             if not self._waiting[column.bucket]:
                 self._on_ready(column.bucket)
-
-
-class ValueSums:
-    """The same for one flat float64 vector per slot: loss, weights, presence, buffers."""
-
-    def __init__(self, numel: int) -> None:
-        self._numel = numel
-        self._stack = _Stack()
-        self._flats: list[torch.Tensor] = []
-
-    def begin(self, num_partials: int) -> None:
-        """Start an attempt at a step."""
-        self._stack.clear()
-        self._flats = [torch.empty(self._numel, dtype=torch.float64) for _ in range(num_partials)]
-
-    def push(
-        self, values: torch.Tensor | None, *, merges: int, part: int, is_last_of_part: bool
-    ) -> None:
-        """Add one slot's values; None for an absent slot."""
-        self._stack.push(
-            values, owned=True, merges=merges, out=self._flats[part], is_last=is_last_of_part
-        )
-
-    def partials(self) -> list[torch.Tensor]:
-        """Return the partial sums in slot order."""
-        return self._flats
 
 
 class Position:

@@ -15,8 +15,6 @@ afterwards; a reader copies first and looks at all marks afterwards.  Hence a me
 stopped in the middle and wakes when the others have gone on may read anything, but cannot take it
 for a result.  On the owner's side a lock keeps the mark from changing while a thread of an older
 generation still writes.
-
-Order of loads and stores: between the data and the mark lies a lock on both sides, a full barrier.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ class Window:
 
     def fence(self) -> None:
         """Complete all loads before this call before any that follows."""
-        with self._lock:
+        with self._lock:  # a full barrier; the owner has the same between its mark and its data
             pass
 
 

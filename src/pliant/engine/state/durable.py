@@ -23,17 +23,16 @@ import torch
 
 from pliant.core.errors import ConfigError, PliantError
 from pliant.core.values import Found, Generation, Lineage
+from pliant.engine.state.codec_memory import LARGE, Memory
+from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import (
     DTYPES,
-    LARGE,
     WORDS,
     DocumentError,
-    Memory,
     decode,
     encode,
 )
 from pliant.engine.state.training_state import State
-from pliant.engine.state.transfer import TensorSpec
 
 VERSION = 1
 """Of the document; one with a higher number is refused."""

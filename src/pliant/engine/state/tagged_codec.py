@@ -21,7 +21,6 @@ import contextlib
 import json
 import math
 import struct
-import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 
 from pliant.core.errors import ConfigError, PliantError
+from pliant.engine.state.codec_memory import LARGE, Known, Memory, UnfitError, ValuePath, freeze
 
 _MAX_DEPTH = 200
 """Deepest nesting; Python's own JSON reader gives up at about 1000."""
@@ -106,17 +106,7 @@ def _dump(form: Any) -> str:
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
-LARGE = 16
-"""Entries from which on a dict is worth a look whether it is the one from before."""
-
-_Path = tuple[Any, ...]
-"""``(name,)``, or a step from another path: ``(path, key)``, ``(path, key, "key")`` to the key.
-
-Training waits for a document, and few paths are ever read.
-"""
-
-
-def _said(path: _Path) -> str:
+def _said(path: ValuePath) -> str:
     match path:
         case (parent, key):
             return f"{_said(parent)}[{key!r}]"
@@ -126,94 +116,8 @@ def _said(path: _Path) -> str:
             return str(path[0])
 
 
-def _refusal(path: _Path, why: str) -> CodecError:
+def _refusal(path: ValuePath, why: str) -> CodecError:
     return CodecError(f"{_said(path)} {why}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """One dict of a value, as it was encoded."""
-
-    frozen: _Frozen
-    form: Any
-    before: int
-    """Tensors met before it, and with it."""
-    after: int
-
-
-class Memory:
-    """What the last document of a value was made of.
-
-    Between two checkpoints most of a state is the same objects, changed in place.  A large dict of
-    plain values and tensors that holds the same ones as before, after the same tensors as before,
-    has the same form.  Keeps no tensor alive.
-    """
-
-    def __init__(self) -> None:
-        self.form: Any = None
-        """The last document, parsed; what is the same as before is the same object."""
-        self._known: dict[_Path, _Known] = {}
-        self._tensors: list[weakref.ref[torch.Tensor]] = []
-
-    def remember(self, form: Any, known: dict[_Path, _Known], tensors: list[torch.Tensor]) -> None:
-        """Remember a document instead of the one before."""
-        self.form = form
-        self._known = known
-        self._tensors = list(map(weakref.ref, tensors))
-
-    def recall(
-        self, value: Any, path: _Path, tensors: list[torch.Tensor]
-    ) -> tuple[_Known, list[torch.Tensor]] | None:
-        """Return how ``value`` was encoded, and the tensors that are new in it.
-
-        ``None`` if anything in it or before it is different.
-        """
-        known = self._known.get(path)
-        if (
-            known is None
-            or known.before != len(tensors)
-            or not all(ref() is tensor for ref, tensor in zip(self._tensors, tensors, strict=False))
-            or not _is_same(value, known.frozen)
-        ):
-            return None
-        new = [ref() for ref in self._tensors[known.before : known.after]]
-        return known, [tensor for tensor in new if tensor is not None]
-
-
-_Frozen = Any
-"""A dict as ``(keys, frozen values)``, a tensor as a weak reference, a plain value as itself."""
-
-_PLAIN = (bool, int, str, type(None))
-"""Not floats: some are equal and have other bits."""
-
-
-class _Unfit(Exception):  # noqa: N818  not an error
-    """Something that is neither plain, nor a tensor, nor a dict of such with names for keys."""
-
-
-def _freeze(value: Any) -> _Frozen:
-    """Return what a value can be compared with later, though it is changed meanwhile."""
-    if type(value) is dict and all(type(key) is str for key in value):
-        return tuple(value), tuple(map(_freeze, value.values()))
-    if isinstance(value, torch.Tensor):
-        return weakref.ref(value)
-    if type(value) in _PLAIN:
-        return value
-    raise _Unfit
-
-
-def _is_same(value: Any, frozen: _Frozen) -> bool:
-    kind = type(frozen)
-    if kind is tuple:
-        keys, values = frozen
-        return (
-            type(value) is dict
-            and tuple(value) == keys
-            and all(map(_is_same, value.values(), values))
-        )
-    if kind is weakref.ref:
-        return frozen() is value
-    return type(value) is kind and bool(value == frozen)
 
 
 class _Encoder:
@@ -221,12 +125,12 @@ class _Encoder:
 
     def __init__(self, *, shared: bool, memory: Memory | None = None) -> None:
         self.tensors: list[torch.Tensor] = []
-        self.known: dict[_Path, _Known] = {}
+        self.known: dict[ValuePath, Known] = {}
         self._shared = shared
         self._memory = memory
         self._index_of: dict[int, int] = {}
 
-    def encode(self, value: Any, path: _Path, depth: int) -> Any:
+    def encode(self, value: Any, path: ValuePath, depth: int) -> Any:
         if depth > _MAX_DEPTH:
             raise _refusal(path, f"is nested deeper than {_MAX_DEPTH} levels, or in itself")
         kind = type(value)
@@ -248,7 +152,7 @@ class _Encoder:
             return [_MAPPINGS[kind], *self._pairs(value, path, depth)]
         return self._other(value, path, depth)
 
-    def _large(self, value: dict[Any, Any], path: _Path, depth: int, memory: Memory) -> Any:
+    def _large(self, value: dict[Any, Any], path: ValuePath, depth: int, memory: Memory) -> Any:
         """Encode a dict as it was encoded before, if it is the same."""
         before = len(self.tensors)
         found = memory.recall(value, path, self.tensors)
@@ -259,11 +163,11 @@ class _Encoder:
             self.known[path] = known
             return known.form
         form = [_MAPPINGS[dict], *self._pairs(value, path, depth)]
-        with contextlib.suppress(_Unfit):
-            self.known[path] = _Known(_freeze(value), form, before, len(self.tensors))
+        with contextlib.suppress(UnfitError):
+            self.known[path] = Known(freeze(value), form, before, len(self.tensors))
         return form
 
-    def _other(self, value: Any, path: _Path, depth: int) -> Any:
+    def _other(self, value: Any, path: ValuePath, depth: int) -> Any:
         kind = type(value)
         if kind is defaultdict:
             for tag, factory in _FACTORIES.items():
@@ -283,10 +187,10 @@ class _Encoder:
             "replica; keep plain values, containers, tensors or numpy arrays",
         )
 
-    def _each(self, values: Any, path: _Path, depth: int) -> list[Any]:
+    def _each(self, values: Any, path: ValuePath, depth: int) -> list[Any]:
         return [self.encode(item, (path, index), depth + 1) for index, item in enumerate(values)]
 
-    def _pairs(self, mapping: Any, path: _Path, depth: int) -> list[list[Any]]:
+    def _pairs(self, mapping: Any, path: ValuePath, depth: int) -> list[list[Any]]:
         return [
             [
                 self.encode(key, (path, key, "key"), depth + 1),
@@ -295,7 +199,7 @@ class _Encoder:
             for key, item in mapping.items()
         ]
 
-    def _tensor(self, tensor: torch.Tensor, path: _Path) -> int:
+    def _tensor(self, tensor: torch.Tensor, path: ValuePath) -> int:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise _refusal(
                 path, f"is a {type(tensor).__name__}, a kind of tensor that cannot travel"
@@ -311,7 +215,7 @@ class _Encoder:
             self.tensors.append(tensor)
         return self._index_of[id(tensor)]
 
-    def _numpy(self, value: Any, path: _Path) -> Any:
+    def _numpy(self, value: Any, path: ValuePath) -> Any:
         if value.dtype.hasobject or value.dtype.kind not in "biufcSU":
             raise _refusal(path, f"is a numpy value of dtype {value.dtype}, which cannot travel")
         data = base64.b64encode(value.tobytes()).decode()

@@ -13,12 +13,15 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.state.fit import check_fits
+from pliant.engine.state.stateful import Stateful
+from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
 
 
@@ -29,31 +32,6 @@ class _Spelled:
     buffers: tuple[tuple[str, int], ...]
     persistent: frozenset[str]
     aliases: Mapping[str, str]
-
-
-class Stateful(Protocol):
-    """What ``extra_state`` takes."""
-
-    def state_dict(self) -> Any:
-        """Return the state; plain values and tensors."""
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Take the state that another replica's ``state_dict`` gave."""
-
-
-class Specified(Protocol):
-    """What is known of a tensor before it arrives."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of its elements."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its lengths."""
-
-    def empty(self) -> torch.Tensor:
-        """Allocate a tensor like it."""
 
 
 class State:
@@ -94,6 +72,13 @@ class State:
             "extra": {name: part.state_dict() for name, part in self._extra.items()},
         }
 
+    def _capture_shared(self) -> dict[str, Any]:
+        """Return the state without buffers that are local to a replica: they may have any shape."""
+        state = self.capture()
+        for name in self._local_buffers:
+            state["buffers"].pop(name, None)
+        return state
+
     def _view(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor without its graph: the same object for as long as it is the same."""
         view = self._views.get(name)
@@ -115,13 +100,8 @@ class State:
         A tensor of ``extra`` that is one of the model's or an optimizer's own (what
         ``model.state_dict()`` returns) is sent as that, so that it moves with it on a joiner too.
         """
-        state = self.capture()
-        for name in self._local_buffers:
-            state["buffers"].pop(name, None)
-        kept = [*state["parameters"].values()]
-        for optimizer in state["optimizers"]:
-            for entries in optimizer["state"].values():
-                kept += [value for value in entries.values() if torch.is_tensor(value)]
+        state = self._capture_shared()
+        kept = [*state["parameters"].values(), *_optimizer_tensors(state)]
         memo: dict[int, Any] = {id(tensor): tensor for tensor in kept}
         for buffer in state["buffers"].values():
             copy.deepcopy(buffer, memo)
@@ -136,15 +116,11 @@ class State:
 
         A tensor of ``extra`` that is one of the model's or an optimizer's is that one here too.
         """
-        state = self.capture()
-        for name in self._local_buffers:
-            state["buffers"].pop(name, None)
+        state = self._capture_shared()
         memo: dict[int, Any] = {}
         if own := list(_tensors(state["extra"])):
             kept = [*state["parameters"].values(), *state["buffers"].values()]
-            for optimizer in state["optimizers"]:
-                for entries in optimizer["state"].values():
-                    kept += [value for value in entries.values() if torch.is_tensor(value)]
+            kept += _optimizer_tensors(state)
             there = {_place(tensor): tensor for tensor in reversed(kept) if tensor.numel()}
             memo = {id(tensor): there.get(_place(tensor), tensor) for tensor in own}
         state["extra"] = copy.deepcopy(state["extra"], memo)
@@ -225,50 +201,11 @@ class State:
             or (isinstance(value, tuple | list) and all(isinstance(part, plain) for part in value))
         }
 
-    def check_fits(self, document: Any, specs: Sequence[Specified]) -> None:
-        """Make sure that a state that was kept is one of this model, before anything is written.
+    def check_fits(self, document: Any, specs: Sequence[TensorSpec]) -> None:
+        """Make sure that a state that was kept is one of this model; see ``fit``."""
+        check_fits(self.capture(), document, specs, local_buffers=self._local_buffers)
 
-        Raises:
-            ConfigError: names the first tensor of the model that differs.
-        """
-        here = self.capture()
-        for part in ("parameters", "buffers"):
-            theirs, ours = document[part], here[part]
-            for name, found in theirs.items():
-                if name not in ours:
-                    raise ConfigError(
-                        f"the checkpoint's model has {name!r}, which this script's has not"
-                    )
-                if isinstance(found, TensorRef):
-                    kept = _words(specs[found.index])
-                    if kept != _words(ours[name]):
-                        raise ConfigError(
-                            f"{name!r} is {kept} in the checkpoint and {_words(ours[name])} in this"
-                            " script's model"
-                        )
-            strange = sorted(ours.keys() - theirs.keys() - self._local_buffers)
-            if strange:
-                raise ConfigError(
-                    f"this script's model has {strange[0]!r}, which the checkpoint's has not"
-                )
-        self._check_others(document, here)
-
-    def _check_others(self, document: Any, here: Mapping[str, Any]) -> None:
-        """Make sure that there is a place for everything else, and something for every place."""
-        for part in ("optimizers", "schedulers"):
-            kept, ours = len(document[part]), len(here[part])
-            if kept != ours:
-                raise ConfigError(f"the checkpoint has {kept} {part}, and this script has {ours}")
-        if (document["scaler"] is None) != (self._scaler is None):
-            who = "this script" if document["scaler"] is None else "the checkpoint"
-            raise ConfigError(f"only {who} has a scaler")
-        for part in ("extra", "modules"):
-            what = "extra_state" if part == "extra" else "a module with extra state"
-            for name in sorted(document[part].keys() ^ here[part].keys()):
-                who = "this script" if name in here[part] else "the checkpoint"
-                raise ConfigError(f"only {who} has {what}" + f" named {name!r}" * bool(name))
-
-    def allocate(self, document: Any, specs: Sequence[Specified]) -> list[torch.Tensor]:
+    def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """Return where each tensor of a document is to be written: own storage where there is any.
 
         Optimizer states are new tensors of the sender's type: ``load_state_dict`` would cast the
@@ -324,9 +261,7 @@ class State:
         that are local to a replica are left out.  Which tensors are one object does not count: a
         joiner's script may hold one where another holds two views of it.
         """
-        state = self.capture()
-        for name in self._local_buffers:
-            state["buffers"].pop(name, None)
+        state = self._capture_shared()
         document, tensors = encode(_in_order({"committed": committed, **state}), shared=False)
         hasher = xxhash.xxh3_128(document)
         for tensor in tensors:
@@ -425,22 +360,14 @@ class State:
         optimizer.state.update(received["shared"])
 
 
-def extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
-    """Return the user's ``extra_state`` as named parts.
-
-    Raises:
-        ConfigError: a part has no ``state_dict`` or no ``load_state_dict``.
-    """
-    if extra_state is None:
-        return {}
-    is_many = isinstance(extra_state, Mapping) and not hasattr(extra_state, "state_dict")
-    parts: dict[str, Any] = dict(extra_state) if is_many else {"": extra_state}  # type: ignore[arg-type]
-    for name, part in parts.items():
-        for method in ("state_dict", "load_state_dict"):
-            if not callable(getattr(part, method, None)):
-                what = f"extra_state[{name!r}]" if is_many else "extra_state"
-                raise ConfigError(f"{what} is a {type(part).__name__} and has no {method}()")
-    return parts
+def _optimizer_tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [
+        value
+        for optimizer in state["optimizers"]
+        for entries in optimizer["state"].values()
+        for value in entries.values()
+        if torch.is_tensor(value)
+    ]
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
@@ -452,10 +379,6 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, list | tuple | deque):
         for part in value:
             yield from _tensors(part)
-
-
-def _words(tensor: Specified | torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -9,14 +9,9 @@ sends which.  Must not know what the tensors are for, nor who is whole and why.
     joiners    receive into their own storage, digest each chunk as it arrives
     survivors  send the digests of their chunks; joiners compare
 
-Stream order: the tensors as the manifest lists them, each in the order of its declared strides.
-A tensor that has other strides, on either side, goes through a copy.  A chunk is part of one large
-tensor, or several small tensors packed.  Its digest is seeded with generation, step, lineage and
-manifest, so a chunk of another state never matches.
-
-Point to point, not collective: receives are posted at once and data streams, and several joiners
-need no copies.  Its operations can only be waited for by blocking; cutting the connections of an
-abandoned group ends that.
+A tensor that has other strides than the manifest says, on either side, goes through a copy.  The
+digest of a chunk is seeded with generation, step, lineage and manifest, so a chunk of another state
+never matches.
 
 ``python -m benchmarks.transfer --rounds 41`` (118 MB, 162 tensors; torch 2.13; 2 cores under a load
 of 5 to 7, so wall times say little): raw gloo 105 ms, this 142 ms, CPU time 60 and 116 ms, of which
@@ -39,14 +34,8 @@ from pliant.core.errors import PliantError
 from pliant.engine.groups.comm import Comm
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.groups.reaper import REAPER
-from pliant.engine.reduce.buckets import dense_stride
 from pliant.engine.state import tagged_codec
-
-CHUNK_BYTES = 4 * 1024 * 1024
-"""Largest chunk: digested while the next one travels, and still in cache."""
-
-PACK_BYTES = 256 * 1024
-"""Smaller tensors are packed together: an operation of its own costs more than the copy."""
+from pliant.engine.state.stream import Chunk, TensorSpec, cut_stream
 
 _DESTROY_S = 10.0
 """Longest wait for an earlier group that may still write into this joiner's storage."""
@@ -64,40 +53,6 @@ class Stamp:
     step: int
     """Committed steps."""
     lineage: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpec:
-    """What a tensor of the stream looks like at the sender."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    """Dense strides; they define the order of its elements in the stream."""
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
-        """Describe a tensor."""
-        return cls(dtype=tensor.dtype, shape=tuple(tensor.shape), stride=dense_stride(tensor))
-
-    def empty(self) -> torch.Tensor:
-        """Allocate a tensor like it."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Length of its part of the stream."""
-        numel = 1
-        for length in self.shape:
-            numel *= length
-        return numel * self.dtype.itemsize
-
-    def fits(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor's memory, read from its start, is its part of the stream."""
-        return tensor.stride() == self.stride or all(
-            length == 1 or mine == theirs
-            for length, mine, theirs in zip(self.shape, tensor.stride(), self.stride, strict=True)
-        )
 
 
 def send_state(
@@ -214,58 +169,6 @@ class _Parties:
         return int(first[3]), int(first[4])
 
 
-# The stream
-
-
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """Bytes ``start`` to ``stop`` of one tensor's part of the stream."""
-
-    tensor: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    index: int
-    sender: int
-    """Rank."""
-    segments: tuple[_Segment, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(segment.stop - segment.start for segment in self.segments)
-
-
-def _chunks(specs: Sequence[TensorSpec], survivors: Sequence[int]) -> list[_Chunk]:
-    """Cut the stream; the next chunk goes to whoever has least to send so far."""
-    cuts: list[tuple[_Segment, ...]] = []
-    packed: list[_Segment] = []
-    packed_bytes = 0
-    for index, spec in enumerate(specs):
-        size = spec.nbytes
-        if size >= PACK_BYTES:
-            pieces = -(-size // CHUNK_BYTES)
-            ends = [size * k // pieces for k in range(pieces + 1)]
-            cuts += [(_Segment(index, ends[k], ends[k + 1]),) for k in range(pieces)]
-        elif size:
-            packed.append(_Segment(index, 0, size))
-            packed_bytes += size
-            if packed_bytes >= CHUNK_BYTES // 2:
-                cuts.append(tuple(packed))
-                packed, packed_bytes = [], 0
-    if packed:
-        cuts.append(tuple(packed))
-    load = dict.fromkeys(survivors, 0)
-    chunks = []
-    for index, segments in enumerate(cuts):
-        sender = min(survivors, key=lambda rank: load[rank])
-        chunks.append(_Chunk(index, sender, segments))
-        load[sender] += chunks[-1].nbytes
-    return chunks
-
-
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """View a dense tensor's memory as its part of the stream."""
     if tensor.is_contiguous():
@@ -291,9 +194,10 @@ def _send(
         return
     comm.run(comm.backend.broadcast(_writable(raw), parties.survivors[0]))
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
+    # Point to point, not collective: data streams, and several joiners need no copies.
     works = []
     sent = []
-    chunks = _chunks(manifest.specs, parties.survivors)
+    chunks = cut_stream(manifest.specs, parties.survivors)
     for chunk in chunks:
         if chunk.sender != comm.rank:
             continue
@@ -372,7 +276,7 @@ def _fill(
     targets: Sequence[torch.Tensor],
 ) -> None:
     """Receive all chunks into the targets and compare their digests."""
-    chunks = _chunks(manifest.specs, parties.survivors)
+    chunks = cut_stream(manifest.specs, parties.survivors)
     posted = [_expect(comm, chunk, targets) for chunk in chunks]
     sent_digests = {}
     for sender in parties.survivors:
@@ -392,7 +296,7 @@ def _fill(
             raise TransferRefused(f"a chunk from rank {sender} has another digest than it sent")
 
 
-def _expect(comm: Comm, chunk: _Chunk, targets: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Any]:
+def _expect(comm: Comm, chunk: Chunk, targets: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Any]:
     first = chunk.segments[0]
     if len(chunk.segments) == 1:
         data = targets[first.tensor][first.start : first.stop]
@@ -401,7 +305,7 @@ def _expect(comm: Comm, chunk: _Chunk, targets: Sequence[torch.Tensor]) -> tuple
     return data, comm.backend.receive(data, chunk.sender, chunk.index)
 
 
-def _unpack(chunk: _Chunk, data: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
+def _unpack(chunk: Chunk, data: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
     offset = 0
     for segment in chunk.segments:
         size = segment.stop - segment.start

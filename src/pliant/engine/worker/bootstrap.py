@@ -9,11 +9,6 @@ The one module of the engine that reads ``os.environ``.
 
     fork server --fork--> run_worker: stage -> script -> report -> flush -> os._exit
 
-A worker never ends by returning from ``main``: an abandoned process group would hold a normal
-exit for its whole time-out.
-
-On a device of a pool it takes the lock of that device before the script runs and never gives it
-back: the kernel does, once this process is dead and every process that it has forked.
 """
 
 from __future__ import annotations
@@ -154,7 +149,7 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
         _clean_up(code)
         context.link.close(GOODBYE_S)
     finally:
-        os._exit(code)
+        os._exit(code)  # an abandoned process group would hold a normal exit for its time-out
 
 
 def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind, str]:

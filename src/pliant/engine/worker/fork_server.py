@@ -5,9 +5,7 @@ leaves nothing behind when the agent dies.  Knows nothing of what they train.
 
     agent ==socket pair of records== fork server --fork--> worker --fork--> its loader processes
 
-One thread, no tensor operation, no ``torch.cuda`` call: a parent that ran a two-thread region
-hangs the child, and forking from the main thread is what PR_SET_PDEATHSIG follows.  Orphans of a
-worker come back to this process (it is their subreaper), so a dead worker's helpers end with it.
+One thread, no tensor operation, no ``torch.cuda`` call.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ class ForkServer:
 
     def serve(self) -> NoReturn:
         """Serve until the agent is gone, then leave nothing behind and exit."""
-        adopt_orphans()
+        adopt_orphans()  # so that a dead worker's helpers end with it
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to handle
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._child_w, warn_on_full_buffer=False)
@@ -124,6 +122,8 @@ class ForkServer:
 
     def _start(self, assignment: Assignment, fds: list[int]) -> None:
         parent = os.getpid()
+        # OpenMP hangs the child of a process that has run a region of two threads, and a
+        # parent-death signal follows the thread that forks: hence one thread does everything.
         pid = os.fork()
         if pid == 0:
             try:

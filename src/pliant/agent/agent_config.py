@@ -1,0 +1,39 @@
+"""Where an agent runs and what: the one value that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pliant.agent.uplink import RECONNECT_S
+from pliant.core.values import NodeId
+from pliant.wire.messages import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """Where an agent runs, and what, if that is known before its coordinator says so."""
+
+    node: NodeId
+
+    devices: int
+    """Workers that may run here at a time; of a pool, as many as it has devices."""
+
+    environment: Mapping[str, str]
+    """Environment of the workers."""
+
+    address: str = "127.0.0.1"
+    """Address under which workers elsewhere reach this node."""
+
+    work: Work | None = None
+    """What the job runs; the agent writes ``logs/`` in the directory of the run."""
+
+    give_up_s: float = RECONNECT_S
+    """How long a lost coordinator is looked for, in seconds; then the workers end."""
+
+    guarded: tuple[Path, ...] = field(default=())
+    """Files that must not outlive this process, even if it is killed."""
+
+    locks: Path | None = None
+    """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
