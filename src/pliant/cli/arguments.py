@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from pliant.machine.pools import DEFAULT
+from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.spec.model import NAME
 
 POOL = "--pool"
@@ -55,7 +55,7 @@ def with_name(
         at += 1
         if word == POOL:
             is_named = at < len(words) - has_script and _is_name(words[at])
-            said.append(f"{POOL}={words[at] if is_named else DEFAULT}")
+            said.append(f"{POOL}={words[at] if is_named else DEFAULT_POOL}")
             at += is_named
             continue
         said.append(word)

@@ -15,9 +15,10 @@ from rich.console import Console
 from pliant.cli import printing
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
+from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.pools import DEFAULT, find_pool, pool_directory, running_pools
+from pliant.machine.pools import find_pool, pool_directory, running_pools
 from pliant.run import background
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, PoolFile, load_pool
@@ -246,7 +247,7 @@ def _read(config: Path | None) -> PoolFile | None:
 
 
 def _name(given: str | None, file: PoolFile | None) -> str:
-    return _checked("--name", given or (file.metadata.name if file else DEFAULT))
+    return _checked("--name", given or (file.metadata.name if file else DEFAULT_POOL))
 
 
 def _checked(what: str, name: str) -> str:

@@ -117,6 +117,8 @@ def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
 
 # --- a job ---------------------------------------------------------------------------
 
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
+
 
 class Admission(StrEnum):
     """Whether it is the job's turn."""
@@ -134,9 +136,9 @@ class Admission(StrEnum):
 class PoolPlace:
     """Which pool a job runs in, for whom, and how urgently."""
 
-    name: str = "default"
-    team: str = "default"
-    priority: str = "normal"
+    name: str = DEFAULT_POOL
+    team: str = DEFAULT_TEAM
+    priority: str = DEFAULT_CLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.machine.discovery import Served, directory_of, served
-
-DEFAULT = "default"
-"""Name of a pool that was given none."""
 
 NONE_RUNNING = "no pool is running; start one with pliant pool start --devices N"
 
@@ -59,4 +57,4 @@ def pool_directory(name: str, environ: Mapping[str, str] | None = None) -> Path:
 
 def _start(name: str) -> str:
     start = "pliant pool start --devices N"
-    return start if name == DEFAULT else f"{start} --name {name}"
+    return start if name == DEFAULT_POOL else f"{start} --name {name}"

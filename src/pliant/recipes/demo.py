@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.core.errors import ConfigError, PermanentError
+from pliant.machine import run_files
 from pliant.observe import log
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.goodput import goodput_of
@@ -191,7 +192,7 @@ def _run(
         [sys.executable, "-m", "pliant", *command],
         stdout=subprocess.DEVNULL if quiet else None,
     )
-    watch = BoardWatch(out / "events.jsonl")
+    watch = BoardWatch(run_files.event_log(out))
     try:
         for act in acts:
             _wait_for(partial(_is_time, watch, act, size.spacing), process, act)
@@ -266,15 +267,15 @@ def _script() -> Path:
 
 def make_report(out: Path) -> dict[str, Any]:
     """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
-    elastic = board_of(log.read(out / "elastic" / "events.jsonl").records)
-    static = board_of(log.read(out / "undisturbed" / "events.jsonl").records)
+    elastic = board_of(log.read(run_files.event_log(out / "elastic")).records)
+    static = board_of(log.read(run_files.event_log(out / "undisturbed")).records)
     digests = [(out / run / "digest.txt").read_text().strip() for run in ("elastic", "undisturbed")]
     audits = [audit_run(out / run) for run in ("elastic", "undisturbed")]
     resizes = elastic.resizes()
     identical = digests[0] == digests[1] and elastic.committed == static.committed
     lost = sum(resize.steps_lost for resize in resizes)
     once = all(audit.exactly_once for audit in audits)
-    spent = goodput_of(log.read(out / "elastic" / "events.jsonl").records)
+    spent = goodput_of(log.read(run_files.event_log(out / "elastic")).records)
     return {
         "passed": identical and once and lost == 0,
         "bit_identical": identical,

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from pliant.core.errors import ConfigError
+from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
@@ -38,7 +39,7 @@ def _pool_name(name: str) -> str:
 class PlaceEntry(Model):
     """Which pool of the machine the job runs in, and how it stands there."""
 
-    name: Annotated[str, AfterValidator(_pool_name)] = "default"
+    name: Annotated[str, AfterValidator(_pool_name)] = DEFAULT_POOL
     team: str | None = None
     """Whose quota it uses; the default team has none."""
 
