@@ -14,7 +14,7 @@ import torch
 
 from pliant.checkpoint.catalogue import listed
 from pliant.checkpoint.lease.job_lease import JobLease
-from pliant.checkpoint.publisher import Publisher, RunIdentity, SaveOptions
+from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
@@ -66,7 +66,7 @@ def writer(path: Path, channel: Told, kind: type[JobLease] = JobLease) -> Iterat
         interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
     )
     lease = kind(storage, "gpt", pid=os.getpid())
-    publisher = Publisher(
+    publisher = CheckpointPublisher(
         storage,
         options=options,
         identity=RunIdentity(job="gpt", values={}),

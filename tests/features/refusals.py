@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import pliant
 from pliant.engine.protocol.membership_port import Condition
-from pliant.engine.protocol.metadata import Metadata, check_alike
+from pliant.engine.protocol.metadata import StepMetadata, check_alike
 from pliant.engine.worker import bootstrap
 
 Script = Callable[[], object]
@@ -362,7 +362,7 @@ def second_session() -> None:
 def one_rate_is_another() -> None:
     """Do what every replica does with what the others say beside their votes."""
     condition = Condition(settings=1, weights=7, names="layer")
-    check_alike([Metadata(0, 0, 1, 7, 0), Metadata(0, 0, 2, 7, 0)], 5, condition)
+    check_alike([StepMetadata(0, 0, 1, 7, 0), StepMetadata(0, 0, 2, 7, 0)], 5, condition)
 
 
 # --- the table --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pliant.checkpoint.dcp.layout import DOCUMENT
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.lease.job_lease import JobLease
-from pliant.checkpoint.publisher import Publisher, RunIdentity, SaveOptions
+from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import Writer
@@ -118,7 +118,7 @@ class Checkpoint:
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._lease.ensure()
         found = self._usable(facts, channel)
-        publisher = Publisher(
+        publisher = CheckpointPublisher(
             self._storage,
             options=self._options,
             identity=RunIdentity(job=facts.job, values=dict(facts.identity), run=holder),

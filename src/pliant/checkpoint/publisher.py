@@ -73,7 +73,7 @@ class Save:
     """Set by whoever gives it up."""
 
 
-class Publisher:
+class CheckpointPublisher:
     """Writes to one checkpoint root for one session; used from one thread."""
 
     def __init__(

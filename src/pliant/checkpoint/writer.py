@@ -20,7 +20,7 @@ from pliant.checkpoint.dcp.shares import NotAllowedError
 from pliant.checkpoint.failures import DamagedError, LeaseHeldError, StoppedError, StorageError
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.pace import StepPace
-from pliant.checkpoint.publisher import Publisher, Save, SaveOptions, ShareMissing, told
+from pliant.checkpoint.publisher import CheckpointPublisher, Save, SaveOptions, ShareMissing, told
 from pliant.checkpoint.snapshot import Copier
 from pliant.core import durability
 from pliant.core.durability import Progress
@@ -42,7 +42,7 @@ class Writer:
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: CheckpointPublisher,
         *,
         options: SaveOptions,
         channel: CheckpointChannel,

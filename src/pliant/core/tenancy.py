@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 
 Kind = Literal["elastic", "fixed"]
 
@@ -116,8 +116,6 @@ def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
 
 
 # --- a job ---------------------------------------------------------------------------
-
-from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 
 
 class Admission(StrEnum):

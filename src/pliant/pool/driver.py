@@ -32,7 +32,7 @@ from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.configuration import core_of, numbered
 from pliant.pool.devices import DeviceWatch
-from pliant.pool.publishing import Publisher
+from pliant.pool.publishing import OfferPublisher
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedPool, StateFile
 from pliant.wire.offers import Offer, Report
@@ -89,7 +89,7 @@ class PoolDriver:
             wall=wall,
             settings=settings,
         )
-        self.publisher = Publisher(
+        self.publisher = OfferPublisher(
             self.allocator,
             self.claims,
             state=state,

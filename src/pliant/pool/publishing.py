@@ -21,7 +21,7 @@ from pliant.pool.state import SavedClaim, SavedPool, StateFile
 from pliant.wire.offers import Offer
 
 
-class Publisher:
+class OfferPublisher:
     """Writes the state of one pool and makes its offers."""
 
     def __init__(

@@ -39,7 +39,7 @@ from pliant.engine.protocol.membership_port import (
     TrainingCallbacks,
     VoteRequests,
 )
-from pliant.engine.protocol.metadata import Metadata, check_alike
+from pliant.engine.protocol.metadata import StepMetadata, check_alike
 from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
@@ -145,7 +145,7 @@ class ElasticMembership:
         """Vote, exchange metadata, commit."""
         formed = self._current()
         generation = formed.order.generation
-        own = Metadata.of(self._runtime.vote(generation, step), condition, requests)
+        own = StepMetadata.of(self._runtime.vote(generation, step), condition, requests)
         self._asked_stop = bool(own.stop)
         probe.at("vote", step)
         with self._runtime.waits(generation):
@@ -332,7 +332,7 @@ class ElasticMembership:
         self._callbacks.keep(is_needed=True)  # these may be the last that have it
         self._runtime.await_ready(generation, self._busy_while_saving)
         nothing = VoteRequests(stop=False, save=False)
-        said = Metadata.of(self.member, None, nothing).exchange(formed.group)
+        said = StepMetadata.of(self.member, None, nothing).exchange(formed.group)
         self._learn(self._runtime.check(generation), said)
         if self._crossing is not None:
             self._cross(self._crossing)
@@ -351,7 +351,7 @@ class ElasticMembership:
         self._runtime.check(formed.order.generation)
         return formed
 
-    def _learn(self, member: Member, said: Sequence[Metadata]) -> None:
+    def _learn(self, member: Member, said: Sequence[StepMetadata]) -> None:
         """Take what the members said beside their votes; ``member`` is as it is since."""
         self._is_stopped = self._is_stopped or any(one.stop for one in said)
         number = protocol.boundary(member, [Generation(one.ready) for one in said])

@@ -1,4 +1,4 @@
-"""Metadata: what the members say beside their votes for a step.
+"""StepMetadata: what the members say beside their votes for a step.
 
 Owns its form, and the refusal to commit what differs between members.  Must not know how it
 travels, or what a commit does.
@@ -18,7 +18,7 @@ from pliant.engine.groups.group import Group
 from pliant.engine.protocol.membership_port import Condition, VoteRequests
 
 
-class Metadata(NamedTuple):
+class StepMetadata(NamedTuple):
     """Of one member; all integers, for they travel as one small tensor."""
 
     ready: int
@@ -30,7 +30,9 @@ class Metadata(NamedTuple):
     save: int
 
     @classmethod
-    def of(cls, member: Member, condition: Condition | None, requests: VoteRequests) -> Metadata:
+    def of(
+        cls, member: Member, condition: Condition | None, requests: VoteRequests
+    ) -> StepMetadata:
         """Return what ``member`` says; without a condition it votes for no step."""
         return cls(
             ready=protocol.ready_number(member),
@@ -40,13 +42,13 @@ class Metadata(NamedTuple):
             save=int(requests.save),
         )
 
-    def exchange(self, group: Group) -> list[Metadata]:
+    def exchange(self, group: Group) -> list[StepMetadata]:
         """Return what each member says, in rank order.  All members must call."""
         rows = group.all_gather(torch.tensor(self, dtype=torch.int64)).tolist()
-        return [Metadata(*row) for row in rows]
+        return [StepMetadata(*row) for row in rows]
 
 
-def check_alike(said: Sequence[Metadata], step: int, condition: Condition) -> None:
+def check_alike(said: Sequence[StepMetadata], step: int, condition: Condition) -> None:
     """Refuse to commit what would differ from a run of one replica.
 
     Raises:

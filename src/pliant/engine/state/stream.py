@@ -67,7 +67,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StreamChunk:
     """What one survivor sends in one operation."""
 
     index: int
@@ -81,7 +81,7 @@ class Chunk:
         return sum(segment.stop - segment.start for segment in self.segments)
 
 
-def cut_stream(specs: Sequence[TensorSpec], survivors: Sequence[int]) -> list[Chunk]:
+def cut_stream(specs: Sequence[TensorSpec], survivors: Sequence[int]) -> list[StreamChunk]:
     """Cut the stream; the next chunk goes to whoever has least to send so far."""
     cuts: list[tuple[Segment, ...]] = []
     packed: list[Segment] = []
@@ -104,6 +104,6 @@ def cut_stream(specs: Sequence[TensorSpec], survivors: Sequence[int]) -> list[Ch
     chunks = []
     for index, segments in enumerate(cuts):
         sender = min(survivors, key=lambda rank: load[rank])
-        chunks.append(Chunk(index, sender, segments))
+        chunks.append(StreamChunk(index, sender, segments))
         load[sender] += chunks[-1].nbytes
     return chunks

@@ -35,7 +35,7 @@ from pliant.engine.groups.comm import Comm
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.groups.reaper import REAPER
 from pliant.engine.state import tagged_codec
-from pliant.engine.state.stream import Chunk, TensorSpec, cut_stream
+from pliant.engine.state.stream import StreamChunk, TensorSpec, cut_stream
 
 _DESTROY_S = 10.0
 """Longest wait for an earlier group that may still write into this joiner's storage."""
@@ -296,7 +296,9 @@ def _fill(
             raise TransferRefused(f"a chunk from rank {sender} has another digest than it sent")
 
 
-def _expect(comm: Comm, chunk: Chunk, targets: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Any]:
+def _expect(
+    comm: Comm, chunk: StreamChunk, targets: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Any]:
     first = chunk.segments[0]
     if len(chunk.segments) == 1:
         data = targets[first.tensor][first.start : first.stop]
@@ -305,7 +307,7 @@ def _expect(comm: Comm, chunk: Chunk, targets: Sequence[torch.Tensor]) -> tuple[
     return data, comm.backend.receive(data, chunk.sender, chunk.index)
 
 
-def _unpack(chunk: Chunk, data: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
+def _unpack(chunk: StreamChunk, data: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:
     offset = 0
     for segment in chunk.segments:
         size = segment.stop - segment.start
