@@ -39,7 +39,7 @@ CROSS_MODULE_TESTS = {
 PARALLEL_PARTS = {"app", "driver", "state", "values", "decide", "transitions"}
 """Modules that several rooms have, each its own."""
 
-KNOWN_DOUBLES = {"local", "PoolPlace", "_Body"}
+KNOWN_DOUBLES = {"local", "PoolPlace"}
 KNOWN_WAYS_BACK = {
     "checkpoint.store.base": {"checkpoint.store.local", "checkpoint.store.objects"},
     "engine.groups.group": {"engine.groups.build"},

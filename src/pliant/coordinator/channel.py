@@ -16,6 +16,7 @@ from pliant.coordinator.driver import JobDriver
 from pliant.core.commands import Command
 from pliant.core.events import Exited, NodeJoined
 from pliant.core.values import Incarnation
+from pliant.machine.event_loop import within
 from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
 from pliant.wire.messages import Alive, CoordinatorNote, Heard, Work
 
@@ -95,10 +96,7 @@ async def _listen(
 
 async def _hello(socket: WebSocket, driver: JobDriver) -> NodeJoined | None:
     """Return the first message if it says who speaks."""
-    data = None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HELLO_S):
-            data = await _receive(socket)
+    data = await within(_receive(socket), HELLO_S)
     if data is None:
         return None
     received = decode(data, {NodeJoined})

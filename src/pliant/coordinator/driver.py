@@ -30,7 +30,8 @@ from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Demand
 from pliant.core.values import Incarnation, NodeId
-from pliant.machine.clock import TICK_S, Clock, within
+from pliant.machine.clock import TICK_S, Clock
+from pliant.machine.event_loop import within
 from pliant.observe.log import EventLog, read
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined
 from pliant.core.values import Incarnation, NodeId, ReplicaId
-from pliant.machine.clock import within
+from pliant.machine.event_loop import within
 from pliant.wire.ports import NodeChannel
 
 NODE_GRACE_S = 10.0

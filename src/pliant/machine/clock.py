@@ -5,10 +5,8 @@ Owns that being stopped (SIGSTOP, a laptop that sleeps) does not look like the s
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 TICK_S = 0.1
 """Longest sleep of a driver, in seconds; the clock notices a stopped process by its length."""
@@ -16,17 +14,6 @@ TICK_S = 0.1
 PAUSE_S = 1.0
 """A longer gap between two turns means that this process was stopped, not that others were
 silent: the time of the gap is not counted, in seconds."""
-
-T = TypeVar("T")
-
-
-async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
-    """Wait for something for so long at most; return None if it has not come."""
-    try:
-        async with asyncio.timeout(limit_s):
-            return await awaited
-    except TimeoutError:
-        return None
 
 
 class Clock:

@@ -24,7 +24,8 @@ from contextlib import asynccontextmanager
 
 from pliant.core import allocation
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned
-from pliant.machine.clock import TICK_S, Clock, within
+from pliant.machine.clock import TICK_S, Clock
+from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
 from pliant.pool.allocator import Allocator, RefusedError

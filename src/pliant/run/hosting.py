@@ -30,6 +30,7 @@ from pliant.core.tenancy import PoolPlace
 from pliant.machine import locks, run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.event_loop import on_signals
 from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.jobs import running_jobs
 from pliant.observe.log import EventLog
@@ -161,7 +162,7 @@ async def hosted(
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
     from pliant.coordinator.register import RegisterFile
-    from pliant.http.server import Server, open_socket, url_of
+    from pliant.http.server import open_socket, serving, url_of
 
     sock = open_socket(config.address, config.port)
     url, files = url_of(sock), RuntimeFiles.of("job", config.name)
@@ -177,18 +178,13 @@ async def hosted(
         clock=Clock(),
     )
     app = create_app(driver, work=work, token=token, events_path=events, on_offer=on_offer)
-    server = Server(app, sock)
     interrupted = asyncio.Event()
-    with contextlib.closing(log), contextlib.closing(sock), _signals(driver, interrupted):
+    signals = on_signals(_interrupts(driver, interrupted))
+    with contextlib.closing(log), contextlib.closing(sock), signals:
         await driver.begin()
-        try:
-            await server.start()
-            files.write(url=url, token=token, out=config.out)
+        async with serving(app, sock, files, token=token, out=config.out):
             _log_start(log, config, url, follows=follows, devices=devices)
             yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
-        finally:
-            await server.stop()
-            files.remove()
 
 
 def lasting_token(out: Path) -> str:
@@ -239,27 +235,22 @@ def refuse_second(name: str, *, besides: Path | None = None) -> None:
             raise ConfigError(sentence)
 
 
-@contextlib.contextmanager
-def _signals(driver: JobDriver, interrupted: asyncio.Event) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into a wish to stop, the second SIGINT into the end."""
-    loop = asyncio.get_running_loop()
-    wishes = 0
+def _interrupts(driver: JobDriver, interrupted: asyncio.Event) -> dict[int, Callable[[], None]]:
+    """Turn the first SIGINT or SIGTERM into a request to stop, the second SIGINT into the end."""
+    requests = 0
+
+    def stop() -> None:
+        driver.put(StopRequested())
 
     def interrupt() -> None:
-        nonlocal wishes
-        wishes += 1
-        if wishes == 1:
-            driver.put(StopRequested())
+        nonlocal requests
+        requests += 1
+        if requests == 1:
+            stop()
         else:
             interrupted.set()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    loop.add_signal_handler(signal.SIGTERM, lambda: driver.put(StopRequested()))
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
+    return {signal.SIGINT: interrupt, signal.SIGTERM: stop}
 
 
 def _settings(config: JobConfig) -> JobSettings:

@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from pliant.core.errors import ConfigError
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.event_loop import on_signals
 from pliant.machine.pools import DEVICES, pool_directory, running_pools
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
@@ -175,7 +176,7 @@ async def _serve(
         follows=follows,
         url=url_of(sock),
     )
-    with _signals(driver):
+    with on_signals({signal.SIGINT: driver.stop, signal.SIGTERM: driver.stop}):
         try:
             await driver.begin()
             async with serving(app, sock, files, token=token, out=log.path.parent):
@@ -295,16 +296,3 @@ def _make(out: Path) -> None:
 
 def _runs_already(name: str) -> str:
     return f"a pool named {name} is running already; choose another with --name"
-
-
-@contextlib.contextmanager
-def _signals(driver: PoolDriver) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into the end of the pool."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, driver.stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

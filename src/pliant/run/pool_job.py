@@ -26,7 +26,7 @@ from pliant.core import tenancy
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
-from pliant.machine.clock import within
+from pliant.machine.event_loop import within
 from pliant.machine.pools import DEVICES, pool_directory
 from pliant.observe.log import Record
 from pliant.pool.claim_client import JobAtPool, UnheardError
