@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from pliant.core import allocation
 from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed
-from pliant.core.errors import ConfigError
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 
@@ -67,17 +66,6 @@ class Allocator:
             if isinstance(action, Overdue):
                 self._on_overdue(action)
         return refused
-
-    def request(self, event: Event) -> None:
-        """Let the core answer a person.
-
-        Raises:
-            RefusedError: it is impossible.
-        """
-        try:
-            self.apply(event)
-        except ConfigError as error:
-            raise RefusedError(str(error)) from error
 
     def touch(self, name: str) -> None:
         """Note that something has changed for a claim."""

@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager
 
 from pliant.core import allocation
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned
+from pliant.core.errors import ConfigError
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started
@@ -161,7 +162,10 @@ class PoolDriver:
             RefusedError: it is impossible.
         """
         if event is not None:
-            self.allocator.request(event)
+            try:
+                self.allocator.apply(event)
+            except ConfigError as error:
+                raise RefusedError(str(error)) from error
         self.saved = self.saved.model_copy(update=changes)
 
     def log_complaint(self, sentence: str) -> None:

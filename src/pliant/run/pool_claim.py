@@ -21,11 +21,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol
 
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
@@ -81,11 +80,8 @@ class ClaimConfig:
         )
 
 
-class Tell(Protocol):
-    """Tells somebody where a claim stands."""
-
-    def __call__(self, state: str, text: str, **values: Any) -> None:
-        """Tell it, if it was not told last."""
+Tell = Callable[..., None]
+"""Tells somebody where a claim stands: its state, a sentence, and values by name."""
 
 
 class _Interrupted:
