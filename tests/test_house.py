@@ -52,8 +52,7 @@ KNOWN_BARE_VERBS = {"take": 18, "look": 11, "hear": 6}
 KNOWN_LONG_MODULES = {
     *("agent.agent", "checkpoint.writer"),
     *("cli.checkpoint_commands", "cli.main"),
-    *("core.allocation.decide", "core.allocation.values", "core.job.controller", "core.job.state"),
-    *("core.membership.member", "core.policy.decide", "engine.groups.group", "engine.session"),
+    *("core.membership.member", "engine.groups.group", "engine.session"),
     *("engine.protocol.elastic", "engine.reduce.accumulate", "engine.state.tagged_codec"),
     *("engine.state.training_state", "engine.state.transfer"),
 }

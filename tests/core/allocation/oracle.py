@@ -16,8 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pliant.core.allocation.settling import MOST_AT_ONCE
-from pliant.core.allocation.state import ClaimEntry, Pool, usable
+from pliant.core.allocation.state import ClaimEntry, Pool
 from pliant.core.allocation.values import Team
+
+
+def usable(pool: Pool) -> int:
+    """Return how many devices all claims may have between them.
+
+    A drained device counts no more, a cordoned one as long as somebody holds it.
+    """
+    gone = pool.drained | (pool.cordoned & ~pool.held)
+    return min(pool.limit, pool.size - gone.bit_count())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ Read one claim with ``standing``, why it has no more with ``why``, everything wi
 from __future__ import annotations
 
 from pliant.core.allocation.decide import new_pool, next_deadline_s, step
-from pliant.core.allocation.standings import claims, standing, summary, why
+from pliant.core.allocation.standings import (
+    Standing,
+    Summary,
+    TeamUse,
+    claims,
+    standing,
+    summary,
+    why,
+)
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.values import (
     CLASSES,
@@ -33,13 +41,10 @@ from pliant.core.allocation.values import (
     Refuse,
     Released,
     Shrink,
-    Standing,
-    Summary,
     Suspend,
     Team,
     TeamRemoved,
     TeamSet,
-    TeamUse,
     TimePassed,
     Uncordoned,
     Withdrawn,

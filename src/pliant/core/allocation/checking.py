@@ -22,11 +22,6 @@ def refusal(pool: Pool, claim: Claim) -> str:
     return _contradiction(claim) or _stranger(pool, claim) or _too_large(pool, claim)
 
 
-def limit_of(team: Team) -> float:
-    """Return how many devices a team may have at most; inf: all."""
-    return NEVER if team.borrow_limit is None else (team.quota or 0) + team.borrow_limit
-
-
 def require_team(pool: Pool, team: Team) -> None:
     """Check a new or changed team against classes and claims; looks at every claim.
 
@@ -41,9 +36,8 @@ def require_team(pool: Pool, team: Team) -> None:
                 f"team {team.name}: reclaim.by names {name!r}, which is no priority class; "
                 f"there are {_names(pool.classes)}"
             )
-    limit = limit_of(team)
     for name, entry in sorted(pool.entries.items()):
-        if entry.claim.team == team.name and not entry.is_withdrawn and entry.base > limit:
+        if entry.claim.team == team.name and not entry.is_withdrawn and entry.base > team.limit:
             raise ConfigError(
                 f"team {team.name}: {_limit(team)} is below the minimum of {entry.base} "
                 f"of its claim {name}; raise it to {entry.base} or withdraw the claim"
@@ -138,14 +132,14 @@ def _too_large(pool: Pool, claim: Claim) -> str:
     low, team = demand.base(claim), pool.teams[claim.team]
     if low > pool.size:
         return f"it needs at least {counted(low)}, and the pool has {pool.size}"
-    if low > limit_of(team):
+    if low > team.limit:
         return f"it needs at least {counted(low)}, and team {team.name} has {_limit(team)}"
     return ""
 
 
 def _limit(team: Team) -> str:
-    whole = (team.quota or 0) + (team.borrow_limit or 0)
-    return f"a limit of {whole} (quota {team.quota or 0}, borrow_limit {team.borrow_limit})"
+    parts = f"quota {team.quota or 0}, borrow_limit {team.borrow_limit}"
+    return f"a limit of {team.limit} ({parts})"
 
 
 def _names(known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The one way to change a pool: an event in, the next pool and the actions that follow out.
 
-Owns what each event means, and how a changed share is told.  Must not know sockets, files,
+Owns what each event means.  Must not know sockets, files,
 processes, or the wall clock; the caller passes ``now_s`` in.
 """
 
@@ -14,9 +14,11 @@ from pliant.core.allocation import checking, demand, state
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.settling import settle
 from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
+from pliant.core.allocation.telling import may_have, overdue, tell_changes
 from pliant.core.allocation.values import (
     CLASSES,
     Action,
+    Actions,
     Asked,
     Claim,
     ClassSet,
@@ -24,16 +26,12 @@ from pliant.core.allocation.values import (
     DevicesSet,
     Drained,
     Event,
-    Grant,
     Opened,
-    Overdue,
     PoolRules,
     PriorityClass,
     Recovered,
     Refuse,
     Released,
-    Shrink,
-    Suspend,
     Team,
     TeamRemoved,
     TeamSet,
@@ -44,8 +42,6 @@ from pliant.core.allocation.values import (
 from pliant.core.counts import counted
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.core.table import Table
-
-Actions = tuple[Action, ...]
 
 
 def new_pool(
@@ -106,11 +102,11 @@ def step(pool: Pool, event: Event, *, now_s: float) -> tuple[Pool, Actions]:
     if next_deadline_s(pool) > now_s and _says_nothing(pool, event):
         return pool, ()
     draft = Draft(pool, now_s=now_s)
-    overdue = _wake(draft)
+    late = _wake(draft)
     refused = _apply(draft, event)
     settle(draft)
-    told = _tell(draft)
-    return draft.pool(), (*overdue, *refused, *told)
+    told = tell_changes(draft)
+    return draft.pool(), (*late, *refused, *told)
 
 
 def next_deadline_s(pool: Pool) -> float:
@@ -157,7 +153,7 @@ def _wake(draft: Draft) -> Actions:
                 draft.put(entry._replace(rests_until_s=-NEVER))
             case _:
                 draft.put(entry._replace(leave_by_s=NEVER))
-                found.append(_overdue(entry))
+                found.append(overdue(entry))
     return tuple(found)
 
 
@@ -323,96 +319,3 @@ def _class_set(draft: Draft, priority: PriorityClass) -> None:
 def _bits(size: int, devices: tuple[int, ...]) -> int:
     """Return those devices that there are, as bits."""
     return state.bits(tuple(device for device in devices if 0 <= device < size))
-
-
-# --- actions
-
-
-def may_have(entry: ClaimEntry) -> tuple[int, int]:
-    """Return how many replicas a claim may have now, and which devices must go.
-
-    A drained device stays in use until another one takes its place.  Who has nothing begins with
-    its whole minimum; who runs with less, as it has lost devices or as its minimum was raised,
-    goes on with what it has, and gets all that is missing at once.
-    """
-    keeps, held = entry.keeps, entry.held.bit_count()
-    if not entry.share or (keeps < entry.base and not entry.told):
-        return 0, entry.drained
-    if keeps >= min(entry.base, entry.share):
-        return entry.fit(min(entry.share, keeps)) or min(entry.share, keeps), entry.drained
-    to = min(entry.told, entry.share, held)
-    return to, entry.drained if keeps >= to else 0
-
-
-def _tell(draft: Draft) -> Actions:
-    """Compare what each changed claim may have with what it was told last."""
-    taken: list[Action] = []
-    given: list[Action] = []
-    for name in sorted(draft.changed):
-        entry = draft.changed[name]
-        if entry is None or entry.is_withdrawn:
-            continue
-        before = draft.before.entries.get(name)
-        if before is not None and entry.share == before.share:
-            entry = entry._replace(reason=before.reason)
-        to, drain = may_have(entry)
-        new = draft.granted.get(name, 0)
-        is_cut = to < entry.told and entry.share < entry.told and entry.held != 0
-        must = drain & ~entry.told_drain if to else 0  # who may have nothing gives back all
-        excess = entry.held.bit_count() - to
-        leave_by_s = entry.leave_by_s if excess > 0 else NEVER
-        if (is_cut or must) and excess > 0:
-            leave_by_s = draft.now_s + entry.claim.notice_s
-        if new or to > entry.told:
-            reason = entry.reason
-            if reason.startswith("shrink"):  # of a promise that was never told
-                reason = f"begin with {to} of the {entry.claim.ask_replicas} asked for ({reason})"
-            given.append(Grant(name=name, to=to, devices=state.numbers(new), reason=reason))
-        if is_cut and not entry.share and entry.is_suspended:
-            taken.append(_suspend(entry, draft.for_.get(name, "")))
-        elif is_cut or must:
-            taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
-        draft.put(
-            entry._replace(
-                told=to,
-                told_drain=drain if to else 0,
-                leave_by_s=leave_by_s,
-                is_suspended=entry.is_suspended and not to,
-            )
-        )
-    return (*taken, *given)
-
-
-def _suspend(entry: ClaimEntry, for_: str) -> Suspend:
-    return Suspend(name=entry.name, notice_s=entry.claim.notice_s, for_=for_, reason=entry.reason)
-
-
-def _shrink(entry: ClaimEntry, to: int, drain: int, for_: str, *, is_cut: bool) -> Shrink:
-    devices = state.numbers(drain)
-    reason = entry.reason
-    if not is_cut:
-        named = ", ".join(map(str, devices))
-        has = "stay at" if entry.told else "have"
-        reason = f"give back {named}, drained, and {has} {to} on others"
-    return Shrink(
-        name=entry.name,
-        to=to,
-        devices=devices,
-        notice_s=entry.claim.notice_s,
-        for_=for_,
-        reason=reason,
-    )
-
-
-def _overdue(entry: ClaimEntry) -> Overdue:
-    to = may_have(entry)[0]
-    excess = entry.held.bit_count() - to
-    return Overdue(
-        name=entry.name,
-        to=to,
-        excess=excess,
-        reason=(
-            f"claim {entry.name} may have {counted(to, 'replica')} and still holds "
-            f"{counted(entry.held.bit_count())} after its {entry.claim.notice_s:g} s of notice"
-        ),
-    )

@@ -84,7 +84,10 @@ class Draft:
 
     @property
     def usable(self) -> int:
-        """How many devices all claims may have between them."""
+        """How many devices all claims may have between them.
+
+        A drained device counts no more, a cordoned one as long as somebody holds it.
+        """
         if not self.cordoned:
             return min(self.limit, self.size)
         gone = self.drained | (self.cordoned & ~self.held)
@@ -95,12 +98,14 @@ class Draft:
         """How many of these are nobody's; negative: more is promised than there is."""
         return self.usable - self.share
 
+    @property
+    def free(self) -> int:
+        """The devices that can be handed out, as bits."""
+        return ((1 << self.size) - 1) & ~self.held & ~self.cordoned
+
     def room(self, team: str) -> float:
         """Return how many more devices a team may have; inf: any number."""
-        its = self.teams[team]
-        if its.borrow_limit is None:
-            return NEVER
-        return (its.quota or 0) + its.borrow_limit - self.used.get(team, 0)
+        return self.teams[team].limit - self.used.get(team, 0)
 
     def owed(self, team: str) -> int:
         """Return how many more devices are the team's own; negative: so many are borrowed."""

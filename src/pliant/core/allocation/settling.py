@@ -38,7 +38,7 @@ from pliant.core.allocation.taking import (
     is_owed,
     rank,
     shed,
-    take,
+    take_from_others,
     take_singly,
 )
 from pliant.core.counts import counted
@@ -56,7 +56,7 @@ def settle(draft: Draft) -> None:
     if not draft.is_open:
         return
     for team in [team for team in draft.teams if draft.room(team) < 0]:
-        shed(draft, team, f"team {team} is limited to {counted(_limit(draft, team))}")
+        shed(draft, team, f"team {team} is limited to {counted(draft.teams[team].limit)}")
     if draft.slack < 0:
         shed(draft, None, f"only {counted(draft.usable)} may be in use")
     serve(draft)
@@ -95,23 +95,20 @@ def serve(draft: Draft) -> None:
 
 def request_of(draft: Draft, entry: ClaimEntry) -> TakeRequest | None:
     """Return what a claim wants next; None: nothing."""
-    team = entry.claim.team
     if entry.is_withdrawn:
         return None
     if entry.is_waiting:
-        count = entry.base - entry.share
-        return TakeRequest(
-            entry=entry,
-            count=count,
-            is_minimum=True,
-            gain=0.0,
-            is_owed=is_owed(draft, team, count),
-        )
-    if entry.share >= entry.top:
+        count, gain = entry.base - entry.share, 0.0
+    elif entry.share < entry.top:
+        count, _, gain = entry.rise
+    else:
         return None
-    more, _, gain = entry.rise
     return TakeRequest(
-        entry=entry, count=more, is_minimum=False, gain=gain, is_owed=is_owed(draft, team, more)
+        entry=entry,
+        count=count,
+        is_minimum=entry.is_waiting,
+        gain=gain,
+        is_owed=is_owed(draft, entry.claim.team, count),
     )
 
 
@@ -206,7 +203,7 @@ def _served(draft: Draft, entry: ClaimEntry, next_place: Rank | None) -> bool:
 
 def _took(draft: Draft, request: TakeRequest) -> bool:
     """Take what a request needs from others and give it, or leave everything as it is."""
-    cuts = take(draft, request)
+    cuts = take_from_others(draft, request)
     if cuts is None:
         return False
     share = request.entry.share + request.count
@@ -362,7 +359,7 @@ def deliver(draft: Draft) -> None:
     """
     for key in draft.lists[EXPECTING].get((), NOTHING):
         entry = draft.entry(key[-1])
-        free = ((1 << draft.size) - 1) & ~draft.held & ~draft.cordoned
+        free = draft.free
         room = draft.limit - (draft.held & ~draft.drained).bit_count()
         count = min(free.bit_count(), room)
         reach = min(entry.share, entry.keeps + count)
@@ -392,8 +389,3 @@ def _given(draft: Draft, entry: ClaimEntry, share: int, cuts: tuple[Cut, ...]) -
     parts = [f"{count} from {name}" if name else f"{count} idle" for name, count in sources.items()]
     got = ", ".join(part for part in parts if not part.startswith("0 "))
     return f"{said} of the {entry.claim.ask_replicas} asked for: {got}"
-
-
-def _limit(draft: Draft, team: str) -> int:
-    its = draft.teams[team]
-    return (its.quota or 0) + (its.borrow_limit or 0)

@@ -7,15 +7,85 @@ the moment somebody asks, so that they cannot be older than the pool.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from pliant.core.allocation import state
-from pliant.core.allocation.decide import may_have
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.settling import holder, request_of
 from pliant.core.allocation.state import Pool
 from pliant.core.allocation.taking import TakeRequest, objection
-from pliant.core.allocation.values import Standing, Summary, TeamUse
+from pliant.core.allocation.telling import may_have
+from pliant.core.allocation.values import Claim, Team
 from pliant.core.counts import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a claim stands; everything an offer says can be read from it."""
+
+    claim: Claim
+    share: int
+    """Devices that it is to have.  More than it holds: the rest is on its way to it."""
+
+    devices: tuple[int, ...]
+    """Those that it may have processes on: all that are granted and not released."""
+
+    replicas: int
+    """How many it may have on them now; what the last Grant or Shrink said."""
+
+    drain: tuple[int, ...]
+    """Those of ``devices`` that must be among the ones it gives back."""
+
+    is_suspended: bool
+    """It was told to suspend, and not yet that it may have its minimum again."""
+
+    is_withdrawn: bool
+    """It is gone, and what it holds is waited for."""
+
+    leave_by_s: float
+    """When its notice is over, in the seconds of ``now_s``; inf: nothing is to be given back."""
+
+    reason: str
+    """Of the last change, in one sentence; ``why`` says what it is waiting for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamUse:
+    """A team and what it has."""
+
+    team: Team
+    share: int
+    """Devices that its claims are to have, in all."""
+
+    claims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The pool in numbers."""
+
+    devices: int
+    """All that there are, with the cordoned ones."""
+
+    limit: int
+    """How many may be in use, by the last DevicesSet."""
+
+    usable: int
+    """How many the claims may have between them, now."""
+
+    share: int
+    """How many they are to have; above ``usable`` only while some cannot be cut any further."""
+
+    free: tuple[int, ...]
+    """Held by nobody, and not cordoned."""
+
+    cordoned: tuple[int, ...]
+    """Not handed out any more, with the drained ones."""
+
+    drained: tuple[int, ...]
+    teams: tuple[TeamUse, ...]
+    waiting: tuple[str, ...]
+    """Claims that are not admitted, in the order in which they are served."""
 
 
 def claims(pool: Pool) -> tuple[str, ...]:
@@ -82,9 +152,9 @@ def summary(pool: Pool) -> Summary:
     return Summary(
         devices=pool.size,
         limit=pool.limit,
-        usable=state.usable(pool),
+        usable=draft.usable,
         share=pool.share,
-        free=state.numbers(state.free(pool)),
+        free=state.numbers(draft.free),
         cordoned=state.numbers(pool.cordoned),
         drained=state.numbers(pool.drained),
         teams=tuple(

@@ -215,20 +215,6 @@ def takeable(entry: ClaimEntry) -> tuple[tuple[Group, int], ...]:
     return tuple(found)
 
 
-def usable(pool: Pool) -> int:
-    """Return how many devices all claims may have between them.
-
-    A drained device counts no more, a cordoned one as long as somebody holds it.
-    """
-    gone = pool.drained | (pool.cordoned & ~pool.held)
-    return min(pool.limit, pool.size - gone.bit_count())
-
-
-def free(pool: Pool) -> int:
-    """Return the devices that can be handed out, as bits."""
-    return ((1 << pool.size) - 1) & ~pool.held & ~pool.cordoned
-
-
 def bits(devices: tuple[int, ...]) -> int:
     """Return device numbers as bits."""
     found = 0

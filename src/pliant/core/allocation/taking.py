@@ -159,7 +159,7 @@ def objection(draft: Draft, request: TakeRequest, kind: str, team: str, value: i
             assert_never(unknown)
 
 
-def take(draft: Draft, request: TakeRequest) -> tuple[Cut, ...] | None:
+def take_from_others(draft: Draft, request: TakeRequest) -> tuple[Cut, ...] | None:
     """Cut others until the request fits, or return None and leave everything as it was.
 
     Increments go first: lowest class, then newest claim.  A minimum goes only if that is not
@@ -251,7 +251,8 @@ def reach(draft: Draft, request: TakeRequest) -> tuple[int, int]:
 def shed(draft: Draft, team: str | None, reason: str) -> None:
     """Cut claims until their team is within its limit, or until the pool has what it promised.
 
-    Borrowed devices first, then the order of ``take``.  What cannot be cut any further stays.
+    Borrowed devices first, then the order of ``take_from_others``.  What cannot be cut any further
+    stays.
 
     Args:
         draft: the pool.

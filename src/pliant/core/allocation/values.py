@@ -10,6 +10,7 @@ cordoned and taken back as well.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -59,6 +60,11 @@ class Team:
     """Devices that it may have beyond its quota; None: as many as there are."""
 
     reclaim: Reclaim = Reclaim()
+
+    @property
+    def limit(self) -> float:
+        """How many devices it may have at most; inf: all."""
+        return math.inf if self.borrow_limit is None else (self.quota or 0) + self.borrow_limit
 
     def __post_init__(self) -> None:
         for name in ("quota", "borrow_limit"):
@@ -316,75 +322,4 @@ class Refuse:
 
 
 Action = Grant | Shrink | Suspend | Overdue | Refuse
-
-
-# --- what can be read ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a claim stands; everything an offer says can be read from it."""
-
-    claim: Claim
-    share: int
-    """Devices that it is to have.  More than it holds: the rest is on its way to it."""
-
-    devices: tuple[int, ...]
-    """Those that it may have processes on: all that are granted and not released."""
-
-    replicas: int
-    """How many it may have on them now; what the last Grant or Shrink said."""
-
-    drain: tuple[int, ...]
-    """Those of ``devices`` that must be among the ones it gives back."""
-
-    is_suspended: bool
-    """It was told to suspend, and not yet that it may have its minimum again."""
-
-    is_withdrawn: bool
-    """It is gone, and what it holds is waited for."""
-
-    leave_by_s: float
-    """When its notice is over, in the seconds of ``now_s``; inf: nothing is to be given back."""
-
-    reason: str
-    """Of the last change, in one sentence; ``why`` says what it is waiting for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamUse:
-    """A team and what it has."""
-
-    team: Team
-    share: int
-    """Devices that its claims are to have, in all."""
-
-    claims: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The pool in numbers."""
-
-    devices: int
-    """All that there are, with the cordoned ones."""
-
-    limit: int
-    """How many may be in use, by the last DevicesSet."""
-
-    usable: int
-    """How many the claims may have between them, now."""
-
-    share: int
-    """How many they are to have; above ``usable`` only while some cannot be cut any further."""
-
-    free: tuple[int, ...]
-    """Held by nobody, and not cordoned."""
-
-    cordoned: tuple[int, ...]
-    """Not handed out any more, with the drained ones."""
-
-    drained: tuple[int, ...]
-    teams: tuple[TeamUse, ...]
-    waiting: tuple[str, ...]
-    """Claims that are not admitted, in the order in which they are served."""
+Actions = tuple[Action, ...]
