@@ -276,6 +276,13 @@ def test_a_joiner_of_another_call_is_set_aside_from_a_reform_too() -> None:
     assert state.recorded.replicas == (A, B)
 
 
+def test_a_joiner_that_says_so_before_its_switch_is_set_aside_as_well() -> None:
+    state = in_phase(Phase.PREPARING)
+    behind = Refused(replica=C, generation=state.issued, reason="", joiner=True, calls=1)
+
+    assert hear(state, behind).phase is Phase.REFORMING
+
+
 def test_with_its_last_member_a_membership_loses_the_state_whatever_it_was_at() -> None:
     for phase in (Phase.STEADY, Phase.PREPARING, Phase.SWITCHING, Phase.REFORMING):
         state, _ = changes.lose(in_phase(phase), frozenset({A, B}), moment())
@@ -302,6 +309,7 @@ def short_stories() -> None:
     test_a_group_in_which_all_wait_reforms_whatever_is_being_prepared()
     test_an_entry_that_takes_too_long_reforms()
     test_a_joiner_of_another_call_is_set_aside_from_a_reform_too()
+    test_a_joiner_that_says_so_before_its_switch_is_set_aside_as_well()
     test_with_its_last_member_a_membership_loses_the_state_whatever_it_was_at()
     test_who_finishes_is_heard_in_the_middle_of_a_change()
     test_state_can_be_given_up_at_any_time()

@@ -119,6 +119,7 @@ PHASES = Machine(
                 "next call": frozenset({Phase.STEADY}),
                 "finished": frozenset({Phase.STEADY}),
                 "member lost": REFORMS,
+                "joiner behind": REFORMS,
                 "all wait": REFORMS,
                 "nobody left": LOSES_ALL,
                 "given up": LOSES_ALL,
