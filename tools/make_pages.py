@@ -12,6 +12,7 @@ from typing import Any
 from tests.features import catalogue, refusals
 from tests.features.feature import Feature
 
+from pliant.core.job.transitions import REPLICAS, STAGES
 from pliant.core.membership.transitions import MEMBERS, PHASES
 from pliant.core.transitions import Machine
 
@@ -62,6 +63,8 @@ in [the protocol](protocol.md).
 """
 
 MACHINES: tuple[tuple[Machine[Any], str], ...] = (
+    (STAGES, "One run from its first process to its exit code: `core/job/`."),
+    (REPLICAS, "One replica as its job keeps it; the gone are forgotten: `core/job/`."),
     (
         PHASES,
         "Who trains together, as the coordinator sees it: `core/membership/state.py`. What is lost "

@@ -149,7 +149,7 @@ def spare(name: ReplicaId) -> Spare:
 
 def hear(state: Membership, *events: WorkerEvent) -> Membership:
     for event in events:
-        state, _ = worker_events.hear(state, event, moment())
+        state, _ = worker_events.hear_worker(state, event, moment())
     return state
 
 

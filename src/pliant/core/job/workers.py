@@ -47,7 +47,7 @@ def on_worker_event(tx: Transaction, event: WorkerEvent) -> None:
         return
     if isinstance(event, Spare) and not _accept_spare(tx, event, replica):
         return
-    replicas.accept_membership(tx, worker_events.hear(before, event, tx.moment))
+    replicas.accept_membership(tx, worker_events.hear_worker(before, event, tx.moment))
     match event:
         case Registered():
             _on_registered(tx, event)

@@ -50,7 +50,7 @@ from pliant.core.transitions import told
 from pliant.core.values import NO_GENERATION, Generation, ReplicaId
 
 
-def hear(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
+def hear_worker(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
     """Apply what a worker said; return the next state and the commands it causes.
 
     Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
