@@ -112,58 +112,27 @@ def figures_of(
         claim_bytes: what the documentation says that pliant needs in memory.
     """
     for side, done in turns.items():
-        name = f"{case}: {side}"
-        ours = side == FIRST
-        yield Figure(
-            name=f"{name}: stall",
-            unit="ms",
-            raw=_each(done, lambda t: (s * 1e3 for s in t.stalls_s)),
-        )
+        name, ours = f"{case}: {side}", side == FIRST
+        yield _row(f"{name}: stall", "ms", _each(done, lambda t: (s * 1e3 for s in t.stalls_s)))
         if ours:
-            yield Figure(
-                name=f"{name}: copy in the stall",
-                unit="ms",
-                raw=_each(done, lambda t: (s * 1e3 for s in t.copies_s)),
-            )
-            yield Figure(
-                name=f"{name}: stall beyond the copy, of a step",
-                unit="%",
-                raw=_each(done, lambda t: (100 * s / t.step_s for s in t.beyond_s)),
-                target="< 5",
-                goal="< 5",
-            )
-        yield Figure(
-            name=f"{name}: save, nothing beside it",
-            unit="s",
-            raw=tuple(turn.still_s for turn in done),
-        )
+            copies = _each(done, lambda t: (s * 1e3 for s in t.copies_s))
+            beyond = _each(done, lambda t: (100 * s / t.step_s for s in t.beyond_s))
+            yield _row(f"{name}: copy in the stall", "ms", copies)
+            yield _row(f"{name}: stall beyond the copy, of a step", "%", beyond, "< 5", "< 5")
+        yield _row(f"{name}: save, nothing beside it", "s", (t.still_s for t in done))
         if ours:
-            yield Figure(
-                name=f"{name}: save, steps beside it",
-                unit="s",
-                raw=tuple(t.moving_s for t in done if t.moving_s is not None),
-            )
-        yield Figure(name=f"{name}: CPU time of a save", unit="s", raw=tuple(t.cpu_s for t in done))
-        yield Figure(name=f"{name}: restore", unit="s", raw=tuple(restores_s[side]))
-        slowed = [turn for turn in done if turn.slower_steps]
-        if slowed:
-            yield Figure(
-                name=f"{name}: step while a save is written, over a quiet one",
-                unit="",
-                raw=tuple(1 + t.slower_s / t.slower_steps / t.step_s for t in slowed),
-            )
-            yield Figure(
-                name=f"{name}: training time lost to the writing of a save",
-                unit="s",
-                raw=tuple(t.slower_s for t in slowed),
-            )
-        yield Figure(
-            name=f"{name}: extra memory of a replica",
-            unit="MB",
-            raw=tuple(turn.extra_bytes / 1e6 for turn in done),
-            target=f"<= {claim_bytes / 1e6:.0f}" if ours else "",
-        )
-        yield Figure(name=f"{name}: quiet step", unit="s", raw=tuple(turn.step_s for turn in done))
+            moving = (t.moving_s for t in done if t.moving_s is not None)
+            yield _row(f"{name}: save, steps beside it", "s", moving)
+        yield _row(f"{name}: CPU time of a save", "s", (t.cpu_s for t in done))
+        yield _row(f"{name}: restore", "s", restores_s[side])
+        if slowed := [turn for turn in done if turn.slower_steps]:
+            over = (1 + t.slower_s / t.slower_steps / t.step_s for t in slowed)
+            yield _row(f"{name}: step while a save is written, over a quiet one", "", over)
+            lost = (t.slower_s for t in slowed)
+            yield _row(f"{name}: training time lost to the writing of a save", "s", lost)
+        extra, limit = (t.extra_bytes / 1e6 for t in done), f"<= {claim_bytes / 1e6:.0f}"
+        yield _row(f"{name}: extra memory of a replica", "MB", extra, limit if ours else "")
+        yield _row(f"{name}: quiet step", "s", (t.step_s for t in done))
     yield from ratios_of(case, turns, restores_s)
 
 
@@ -175,25 +144,13 @@ def ratios_of(
     for side in (side for side in turns if side != FIRST):
         pairs = list(zip(ours, turns[side], strict=True))
         name = f"{case}: pliant over {side}"
-        yield Figure(
-            name=f"{name}: stall",
-            unit="",
-            raw=tuple(
-                statistics.median(a.stalls_s) / statistics.median(b.stalls_s) for a, b in pairs
-            ),
-        )
-        yield Figure(
-            name=f"{name}: save", unit="", raw=tuple(a.still_s / b.still_s for a, b in pairs)
-        )
-        yield Figure(
-            name=f"{name}: CPU time of a save",
-            unit="",
-            raw=tuple(a.cpu_s / b.cpu_s for a, b in pairs),
-        )
-        yield Figure(
-            name=f"{name}: restore",
-            unit="",
-            raw=tuple(
-                a / b for a, b in zip(restores_s.get(FIRST, ()), restores_s[side], strict=True)
-            ),
-        )
+        stalls = [(statistics.median(a.stalls_s), statistics.median(b.stalls_s)) for a, b in pairs]
+        restores = zip(restores_s.get(FIRST, ()), restores_s[side], strict=True)
+        yield _row(f"{name}: stall", "", (a / b for a, b in stalls))
+        yield _row(f"{name}: save", "", (a.still_s / b.still_s for a, b in pairs))
+        yield _row(f"{name}: CPU time of a save", "", (a.cpu_s / b.cpu_s for a, b in pairs))
+        yield _row(f"{name}: restore", "", (a / b for a, b in restores))
+
+
+def _row(name: str, unit: str, raw: Iterable[float], target: str = "", goal: str = "") -> Figure:
+    return Figure(name=name, unit=unit, raw=tuple(raw), target=target, goal=goal)
