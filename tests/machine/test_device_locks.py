@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from pliant.machine.device_locks import claim_on, end_holders, holders, is_free, path_of, take
+from pliant.machine.device_locks import (
+    claim_on,
+    end_holders,
+    holders,
+    is_free,
+    path_of,
+    take_device,
+)
 
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from pliant.machine.device_locks import take
-lock = take(Path(sys.argv[1]), 3, claim=sys.argv[2])
+from pliant.machine.device_locks import take_device
+lock = take_device(Path(sys.argv[1]), 3, claim=sys.argv[2])
 if len(sys.argv) > 3:
     child = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd], stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
@@ -57,7 +64,7 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_of_two_that_want_a_device_one_has_it(tmp_path: Path, start: Starter) -> None:
     assert said(start("gpt")) == "held"
 
-    assert take(tmp_path, 3, claim="mine", within_s=0) is None
+    assert take_device(tmp_path, 3, claim="mine", within_s=0) is None
     assert not is_free(tmp_path, 3)
     assert claim_on(tmp_path, 3) == "gpt"
 
@@ -70,7 +77,7 @@ def test_dying_frees_a_device(tmp_path: Path, start: Starter) -> None:
     holder.wait()
 
     assert is_free(tmp_path, 3)
-    lock = take(tmp_path, 3, claim="mine", within_s=0)
+    lock = take_device(tmp_path, 3, claim="mine", within_s=0)
     assert lock is not None
     assert claim_on(tmp_path, 3) == "mine"
     lock.release()
@@ -81,7 +88,7 @@ def test_dying_frees_a_device(tmp_path: Path, start: Starter) -> None:
 def test_a_look_does_not_keep_anybody_from_a_device(tmp_path: Path) -> None:
     assert is_free(tmp_path, 3)
     assert not path_of(tmp_path, 3).exists()
-    lock = take(tmp_path, 3, claim="gpt")
+    lock = take_device(tmp_path, 3, claim="gpt")
     assert lock is not None
     lock.release()
 
@@ -103,7 +110,7 @@ def test_who_shares_a_lock_holds_the_device_as_well(tmp_path: Path, start: Start
 
 
 def test_who_still_shares_a_lock_that_was_given_back_is_known(tmp_path: Path) -> None:
-    lock = take(tmp_path, 3, claim="gpt")
+    lock = take_device(tmp_path, 3, claim="gpt")
     assert lock is not None
     child = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fd])
 
@@ -148,7 +155,7 @@ def test_who_took_a_device_without_writing_for_whom_is_never_ended(tmp_path: Pat
 
 
 def freed(directory: Path) -> bool:
-    lock = take(directory, 3, claim="mine", within_s=5)
+    lock = take_device(directory, 3, claim="mine", within_s=5)
     if lock is not None:
         lock.release()
     return lock is not None

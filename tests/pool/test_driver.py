@@ -106,7 +106,7 @@ class World:
             await self.driver.turn()
 
     def take(self, device: int, claim: str) -> locks.DeviceLock:
-        lock = locks.take(self.directory / "devices", device, claim=claim)
+        lock = locks.take_device(self.directory / "devices", device, claim=claim)
         assert lock is not None
         return lock
 

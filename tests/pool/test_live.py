@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.pool.live import Box, Nursery, box, until
 
-from pliant.machine.device_locks import take
+from pliant.machine.device_locks import take_device
 from pliant.machine.processes import process_started
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -203,7 +203,7 @@ def test_a_pool_that_has_lost_its_state_keeps_off_what_is_in_use(here: Box) -> N
 
 def test_a_device_that_a_stranger_uses_is_not_handed_out(here: Box) -> None:
     here.start_pool("--devices", "2")
-    lock = take(here.locks, 0, claim="a stranger")
+    lock = take_device(here.locks, 0, claim="a stranger")
     assert lock is not None
     try:
         until(lambda: here.status()["devices"][0]["is_blocked"], "the pool has noticed")

@@ -187,7 +187,7 @@ def test_a_worker_whose_device_a_stranger_has_runs_elsewhere(
     tmp_path: Path, pool: FakePool
 ) -> None:
     pool.locks.mkdir(parents=True)
-    stranger = locks.take(pool.locks, 0, claim="stranger")
+    stranger = locks.take_device(pool.locks, 0, claim="stranger")
     assert stranger is not None
     try:
         pool.offer("job", 0, 1, 2)
@@ -210,8 +210,8 @@ def test_a_killed_job_leaves_its_devices_free(tmp_path: Path, pool: FakePool) ->
         assert sorted(pool.users()) == [0, 1]
         os.kill(job.process.pid, signal.SIGKILL)
         job.process.wait(DEADLINE_S)
-        assert locks.take(pool.locks, 0, claim="next", within_s=DEADLINE_S) is not None
-        assert locks.take(pool.locks, 1, claim="next", within_s=DEADLINE_S) is not None
+        assert locks.take_device(pool.locks, 0, claim="next", within_s=DEADLINE_S) is not None
+        assert locks.take_device(pool.locks, 1, claim="next", within_s=DEADLINE_S) is not None
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ DEVICES_VARIABLE = "PLIANT_DEVICES"
 """Environment variable that tells a process the numbers of its devices, commas between them."""
 
 TAKE_S = 2.0
-"""How long ``take`` tries unless told otherwise, in seconds: a look of the pool lasts less."""
+"""How long ``take_device`` tries unless told otherwise, in seconds: a look of the pool is
+shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LockHolder:
     """A process that holds the lock of a device, as the kernel says."""
 
     pid: int
@@ -39,7 +40,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class LockNote:
     """What the last process that took a device has written into its file."""
 
     claim: str
@@ -71,7 +72,7 @@ def path_of(directory: Path, device: int) -> Path:
     return directory / f"{device}.lock"
 
 
-def take(
+def take_device(
     directory: Path, device: int, *, claim: str, within_s: float = TAKE_S
 ) -> DeviceLock | None:
     """Take a device for a claim; None if another process holds it for so long.
@@ -106,13 +107,13 @@ def ever_used(directory: Path) -> set[int]:
     return {int(name) for name in names if name.isdecimal()}
 
 
-def written_on(directory: Path, device: int) -> Written:
+def written_on(directory: Path, device: int) -> LockNote:
     """Return what was written when a device was taken last; empty if nothing was."""
     try:
         values = json.loads(path_of(directory, device).read_bytes())
-        return Written(claim=str(values["claim"]), pid=int(values["pid"]))
+        return LockNote(claim=str(values["claim"]), pid=int(values["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return Written(claim="", pid=0)
+        return LockNote(claim="", pid=0)
 
 
 def claim_on(directory: Path, device: int) -> str:
@@ -120,7 +121,7 @@ def claim_on(directory: Path, device: int) -> str:
     return written_on(directory, device).claim
 
 
-def holders(directory: Path, device: int) -> list[Holder]:
+def holders(directory: Path, device: int) -> list[LockHolder]:
     """Return the processes that hold the lock of a device now: by the kernel's word, not by ids.
 
     Those of other users are not seen.  Looks at every process: for exceptions, not for a loop.
@@ -128,7 +129,7 @@ def holders(directory: Path, device: int) -> list[Holder]:
     path = path_of(directory, device).resolve()
     pids = sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     takers = ((pid, _taker(pid, path)) for pid in pids)
-    return [Holder(pid=pid, taker=taker) for pid, taker in takers if taker is not None]
+    return [LockHolder(pid=pid, taker=taker) for pid, taker in takers if taker is not None]
 
 
 def holder_text(directory: Path, device: int) -> str:
@@ -159,7 +160,7 @@ def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
     ]
 
 
-def _end(pid: int, path: Path, written: Written) -> bool:
+def _end(pid: int, path: Path, written: LockNote) -> bool:
     try:
         pinned = os.pidfd_open(pid)
     except OSError:

@@ -212,7 +212,7 @@ class _FixedClaim:
         directory = pool_directory(self._config.pool) / DEVICES
         held: list[DeviceLock] = []
         for device in devices:
-            lock = locks.take(directory, device, claim=self._config.name)
+            lock = locks.take_device(directory, device, claim=self._config.name)
             if lock is None:
                 for other in held:
                     other.release()

@@ -275,7 +275,7 @@ def test_a_worker_has_its_device_of_the_pool_before_its_script_runs(tmp_path: Pa
 
 def test_a_worker_whose_device_is_taken_does_not_run_its_script(tmp_path: Path) -> None:
     script(tmp_path, "import bootstrap_marker")
-    lock = device_locks.take(tmp_path, 0, claim="stranger")
+    lock = device_locks.take_device(tmp_path, 0, claim="stranger")
     assert lock is not None
     try:
         code, said, messages = run(tmp_path, "train.py", device=0)
@@ -291,7 +291,7 @@ def test_a_worker_whose_device_is_taken_does_not_run_its_script(tmp_path: Path) 
 def test_a_worker_whose_device_is_freed_in_time_runs_its_script(tmp_path: Path) -> None:
     """A killed worker's loader processes may hold its device for a moment longer."""
     script(tmp_path, "print('ran')")
-    lock = device_locks.take(tmp_path, 0, claim="the one before")
+    lock = device_locks.take_device(tmp_path, 0, claim="the one before")
     assert lock is not None
     with fork_server() as servant:
         worker = servant.start(tmp_path, "train.py", device=0)
@@ -322,7 +322,7 @@ def test_a_killed_worker_frees_its_device_and_its_loader_processes_die_with_it(
         os.kill(worker.pid, signal.SIGKILL)
         servant.exit()
 
-        lock = device_locks.take(tmp_path, 0, claim="the next", within_s=DEADLINE_S)
+        lock = device_locks.take_device(tmp_path, 0, claim="the next", within_s=DEADLINE_S)
         assert holders == {worker.pid, loader}
         assert lock is not None
         lock.release()

@@ -168,9 +168,9 @@ def stream(
                 (run, pool.submit(checkpoint.storage.read_range, path, run.start, run.length))
             )
             if len(under_way) >= READS_AHEAD:
-                yield from _taken(*under_way.popleft())
+                yield from _entries_of(*under_way.popleft())
         while under_way:
-            yield from _taken(*under_way.popleft())
+            yield from _entries_of(*under_way.popleft())
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -245,7 +245,7 @@ def _runs(pairs: Iterable[tuple[Item, Chunk]]) -> Iterator[_Run]:
         yield run
 
 
-def _taken(run: _Run, read: Future[Data]) -> Iterator[tuple[Item, Chunk, memoryview]]:
+def _entries_of(run: _Run, read: Future[Data]) -> Iterator[tuple[Item, Chunk, memoryview]]:
     data = memoryview(read.result())
     for item, chunk in run.entries:
         start = chunk.offset - run.start

@@ -240,7 +240,7 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
         return None
     where, claim = Path(assignment.locks), assignment.work.job
     try:
-        lock = device_locks.take(where, device, claim=claim, within_s=LOCK_S)
+        lock = device_locks.take_device(where, device, claim=claim, within_s=LOCK_S)
     except OSError as error:
         sentence = (
             f"the script was not run: {device_locks.path_of(where, device)}: {error.strerror}"
