@@ -8,12 +8,12 @@ Only the holder of the root's lease may prune or sweep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.layout import CheckpointName
-from pliant.checkpoint.dcp.manifest import Hasher, Manifest, digest_of, load_manifest
+from pliant.checkpoint.dcp.manifest import FileRecord, Hasher, Manifest, digest_of, load_manifest
 from pliant.checkpoint.dcp.read import (
     StoredCheckpoint,
     check,
@@ -23,7 +23,7 @@ from pliant.checkpoint.dcp.read import (
     stream,
 )
 from pliant.checkpoint.dcp.shares import discard
-from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
+from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.store.base import Data, Storage, sizes_in
 from pliant.core.errors import ConfigError
 from pliant.machine.files import is_leftover
@@ -184,9 +184,7 @@ def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
     return removed
 
 
-def copy_to(
-    source: Storage, name: str, target: Storage, *, stop: Callable[[], bool] | None = None
-) -> Manifest:
+def copy_to(source: Storage, name: str, target: Storage) -> Manifest:
     """Copy a published checkpoint to another root, byte by byte, checked on the way.
 
     One that is there already is left alone.  Its manifest is written last.
@@ -205,7 +203,7 @@ def copy_to(
         pass
     checkpoint = StoredCheckpoint.of(source, name, manifest.items, manifest)
     for record in manifest.files:
-        _copy_file(checkpoint, record.name, record.num_bytes, target, stop)
+        _copy_file(checkpoint, record, target)
     target.write(path, document)
     return manifest
 
@@ -302,25 +300,19 @@ def _rubbish_in(storage: Storage, name: str) -> list[str]:
     return [f"{name}/{file}" for file in files if file not in needed]
 
 
-def _copy_file(
-    checkpoint: StoredCheckpoint,
-    file: str,
-    num_bytes: int,
-    target: Storage,
-    stop: Callable[[], bool] | None,
-) -> None:
-    sink = target.sink(checkpoint.path(file))
+def _copy_file(checkpoint: StoredCheckpoint, record: FileRecord, target: Storage) -> None:
+    sink = target.sink(checkpoint.path(record.name))
     chunks = sorted(
         {
             (chunk.offset, chunk.length, chunk.digest)
             for item in checkpoint.items.values()
             for chunk in item.chunks
-            if chunk.file == file
+            if chunk.file == record.name
         }
     )
     try:
-        for data in _checked_bytes(checkpoint, file, chunks or [(0, num_bytes, None)]):
-            stop_if(stop, f"the copy of {checkpoint.place}")
+        whole = [(0, record.num_bytes, None)]
+        for data in _checked_bytes(checkpoint, record.name, chunks or whole):
             sink.write(data)
         sink.close()
     except BaseException:

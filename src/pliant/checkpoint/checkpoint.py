@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,24 +180,17 @@ class Checkpoint:
         for one in catalogue.listed(self._storage):
             if len(found) == MAX_FOUND:
                 break
+            seen = Found(name=one.name, committed=one.committed, lineage=Lineage(one.lineage))
             if one.damage is not None:
                 channel.noted(f"skipped: {one.damage}")
-                lineage = Lineage(one.lineage)
-                damaged.append(Found(name=one.name, committed=one.committed, lineage=lineage))
+                damaged.append(seen)
                 continue
             manifest = open_checkpoint(self._storage, one.name).manifest
             if manifest is None:
                 continue
             if not found:
                 self._check_identity(one.name, manifest.identity, facts, channel)
-            found.append(
-                Found(
-                    name=one.name,
-                    committed=one.committed,
-                    lineage=Lineage(one.lineage),
-                    calls=int(manifest.facts.get("calls", 0)),
-                )
-            )
+            found.append(replace(seen, calls=int(manifest.facts.get("calls", 0))))
         return tuple(found or damaged[:MAX_FOUND])
 
     def _check_identity(

@@ -8,6 +8,7 @@ a whole model.  Must not know what the weights are for.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -160,7 +161,4 @@ def _item_bytes(item: Item) -> int:
 
 
 def _num_bytes(item: Item) -> int:
-    count = _item_bytes(item)
-    for size in item.shape:
-        count *= size
-    return count
+    return _item_bytes(item) * math.prod(item.shape)

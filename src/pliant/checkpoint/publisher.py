@@ -86,16 +86,7 @@ class CheckpointPublisher:
         lease: JobLease,
         second: Storage | None = None,
     ) -> None:
-        """Prepare; nothing is touched.
-
-        Args:
-            storage: the checkpoint root.
-            options: what is kept.
-            identity: goes into every manifest.
-            channel: what is asked and told.
-            lease: the right to write here; proved last before publishing.
-            second: where published checkpoints are copied to.
-        """
+        """Prepare; published checkpoints are copied to ``second``."""
         self._storage = storage
         self._options = options
         self._identity = identity
@@ -106,9 +97,7 @@ class CheckpointPublisher:
     def bring(self, save: Save, *, stop: Callable[[], bool]) -> None:
         """Write this replica's share; on rank 0 make the checkpoint of all of them.
 
-        Args:
-            save: what to write.
-            stop: asked between pieces, and while others are waited for.
+        ``stop`` is asked between pieces, and while others are waited for.
 
         Raises:
             StoppedError: ``stop`` said so.

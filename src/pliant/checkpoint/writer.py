@@ -48,14 +48,7 @@ class Writer:
         channel: CheckpointChannel,
         lease: JobLease,
     ) -> None:
-        """Start the thread.
-
-        Args:
-            publisher: writes one save.
-            options: how often there is to be one.
-            channel: what is told of failures.
-            lease: the right to write; beaten from here.
-        """
+        """Start the thread, which beats the lease from now on."""
         self._publisher = publisher
         self._options = options
         self._channel = channel

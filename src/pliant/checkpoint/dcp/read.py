@@ -10,7 +10,7 @@ place: ``READS_AHEAD`` times 64 MiB of memory at most, beside the result.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.archives import read_archive
 from pliant.checkpoint.dcp.index import load_index
 from pliant.checkpoint.dcp.manifest import Chunk, Item, Manifest, digest_of, load_manifest
-from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
+from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.store.base import Data, Storage
 from pliant.core.errors import ConfigError
 from pliant.engine.state.tagged_codec import DTYPES
@@ -102,7 +102,6 @@ def load(
     *,
     into: Mapping[str, torch.Tensor] | None = None,
     trust: bool = False,
-    stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Return items by name, all of them by default.
 
@@ -112,7 +111,6 @@ def load(
         into: tensors of any device to fill; of equal shape and type.  Others are made, on the CPU.
             After an exception they hold part of the checkpoint.
         trust: load objects that hold more than plain values: runs code that they name.
-        stop: asked between pieces; true raises ``StoppedError``.
 
     Raises:
         ConfigError: there is no such item, or a tensor to fill does not fit.
@@ -137,7 +135,6 @@ def load(
     ]
     with torch.no_grad():
         for item, chunk, data in stream(checkpoint, pairs):
-            stop_if(stop, f"reading {checkpoint.place}")
             if item.kind == "object":
                 found[item.name] = decode(checkpoint, item, chunk, data, trust=trust)
                 continue
