@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.testing import CliRunner
 
-from pliant.cli.options import takes
+from pliant.cli.options import with_settings
+from pliant.cli.settings import Setting
 
 Loud = Annotated[bool, typer.Option("--loud", help="Shout.")]
+Name = Annotated[str, typer.Argument(help="Whom.")]
 
-
-def greeting(
-    name: Annotated[str, typer.Argument(help="Whom.")],
-    times: Annotated[int, typer.Option("--times", help="How often.")] = 1,
-) -> str:
-    return " ".join([f"hello {name}"] * times)
-
+TABLE = (
+    Setting(
+        name="times",
+        flag="--times",
+        kind=int,
+        help="How often.  [default: 1]",
+        help_in={"brief": "How often, at most 3."},
+        commands=("polite", "brief"),
+    ),
+    Setting(name="whisper", flag="--whisper", kind=bool, help="Softly.", commands=("brief",)),
+)
 
 app = typer.Typer(rich_markup_mode=None)
 
 
+def greeting(name: str, given: dict[str, Any]) -> str:
+    return " ".join([f"hello {name}"] * (given["times"] or 1))
+
+
 @app.command()
-@takes(greeting)
-def polite(words: str, loud: Loud = False) -> int:
+@with_settings("polite", TABLE)
+def polite(given: dict[str, Any], name: Name, loud: Loud = False) -> int:
     """Greet."""
+    words = greeting(name, given)
     typer.echo(words.upper() if loud else words)
     return 0
 
 
 @app.command()
-@takes(greeting, times="How often, at most 3.")
-def brief(words: str) -> int:
+@with_settings("brief", TABLE)
+def brief(given: dict[str, Any], name: Name) -> int:
     """Greet somebody shortly."""
-    typer.echo(words)
+    typer.echo(greeting(name, given))
     return 0
 
 
@@ -52,3 +63,8 @@ def test_a_command_has_its_own_words_for_a_shared_option() -> None:
     assert "How often, at most 3." in said("brief", "--help")
     assert "at most 3" not in said("polite", "--help")
     assert "Greet somebody shortly." in said("brief", "--help")
+
+
+def test_a_command_has_only_the_options_that_are_its_own() -> None:
+    assert "--whisper" in said("brief", "--help")
+    assert "--whisper" not in said("polite", "--help")

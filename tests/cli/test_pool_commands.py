@@ -14,8 +14,7 @@ from rich.console import Console
 from pliant.cli.main import code_of
 from pliant.cli.screens import moves_table
 from pliant.cli.top import pool_panel
-from pliant.machine.discovery import RuntimeFiles
-from pliant.machine.pools import pool_directory
+from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.observe.pool_history import Move
 
 
@@ -160,7 +159,7 @@ def test_a_pool_that_can_keep_no_files_is_refused(
 def test_a_pool_whose_state_is_damaged_says_what_to_do(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
 ) -> None:
-    state = pool_directory("default") / "state.json"
+    state = StateDirectory.of(os.environ).pools / "default" / "state.json"
     state.parent.mkdir(parents=True)
     state.write_text(content)
 
@@ -175,7 +174,9 @@ def test_a_pool_whose_state_is_damaged_says_what_to_do(
 def test_a_second_pool_of_a_name_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, detach: list[str]
 ) -> None:
-    RuntimeFiles.of("pool", "default").write(url="http://h", token="secret", out=tmp_path)
+    RuntimeFiles.of("pool", "default", StateDirectory.of(os.environ).pools).write(
+        url="http://h", token="secret", out=tmp_path
+    )
 
     assert refused(capsys, "pool", "start", *detach) == (
         "a pool named default is running already; choose another with --name"

@@ -9,7 +9,7 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
-from pliant.cli.printing import lasting
+from pliant.cli.printing import tolerate_closed_output
 
 
 @pytest.mark.parametrize("way", ["stdout", "stderr", "rich"])
@@ -19,7 +19,7 @@ def test_what_nobody_reads_any_more_goes_nowhere(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
 
-    with out, err, lasting():
+    with out, err, tolerate_closed_output():
         say = {"stdout": sys.stdout.write, "stderr": sys.stderr.write, "rich": Console().print}[way]
         for stream in (sys.stdout, sys.stderr):
             stream.write("first\n")
@@ -36,7 +36,7 @@ def test_what_nobody_reads_any_more_goes_nowhere(monkeypatch: pytest.MonkeyPatch
 def test_what_a_test_reads_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     before: TextIO = sys.stdout
 
-    with lasting():
+    with tolerate_closed_output():
         assert sys.stdout is before
         sys.stdout.write("heard\n")
 

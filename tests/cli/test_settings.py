@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from pliant.cli.policy_commands import changes_of, words_of
+from pliant.cli.arguments import seconds
 from pliant.cli.settings import (
     SETTINGS,
     job_name,
-    output_directory,
     policy_of,
     pool_of,
     read_command,
     resolve,
-    seconds,
     shown_replica,
 )
 from pliant.core.errors import ConfigError
+from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.tenancy import PoolPlace
+from pliant.run.job_config import JobConfig
+from pliant.run.run_directory import new_directory
 from pliant.spec.load import load
-from pliant.spec.policy import fields_beside_bounds
 
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
@@ -86,24 +86,22 @@ def test_a_field_that_cannot_be_set_is_refused(fields: dict[str, Any], sentence:
     ],
 )
 def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> None:
-    told = json.loads(json.dumps(fields_beside_bounds(given)))
-    sizes = {
-        f"{name}_replicas": getattr(given, f"{name}_replicas") for name in ("min", "max", "start")
-    }
+    config = JobConfig(
+        name="gpt",
+        argv=("train.py", "--steps", "5"),
+        settings=JobSettings(policy=given, restart_budget=2),
+        out=Path("runs/gpt"),
+        pool=PoolPlace(name="gpus", priority="high"),
+        environ={},
+    )
+    document = json.loads(json.dumps(config.document()))
 
-    assert policy(policy=told, **sizes) == given
-    words = words_of(told)
-    assert policy(policy=changes_of(words), **sizes) == given
+    assert JobConfig.of(document, name="gpt", out=Path("runs/gpt"), environ={}) == config
 
 
 def test_an_environment_variable_that_is_no_policy_is_named() -> None:
     with pytest.raises(ConfigError, match="PLIANT_POLICY: 'spares' is not KEY=VALUE"):
         resolve({}, {"PLIANT_POLICY": "spares"}, None)
-
-
-@pytest.mark.parametrize("word", ["spares=1", "backoff.factor=1.5", "replicaDiscreteValues=[2,4]"])
-def test_words_for_a_job_in_the_background_say_the_same(word: str) -> None:
-    assert words_of(changes_of([word])) == [word]
 
 
 @pytest.mark.parametrize(
@@ -227,11 +225,10 @@ def test_a_second_run_gets_a_directory_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    nothing = resolve({}, {}, None)
-    first = output_directory(nothing, "gpt")
+    first = new_directory(None, "gpt")
     (first / "events.jsonl").touch()
 
-    second = output_directory(nothing, "gpt")
+    second = new_directory(None, "gpt")
 
     assert (first, second) == (tmp_path / "runs" / "gpt", tmp_path / "runs" / "gpt-2")
 
@@ -240,14 +237,14 @@ def test_a_directory_that_was_asked_for_is_not_overwritten(tmp_path: Path) -> No
     (tmp_path / "events.jsonl").touch()
 
     with pytest.raises(ConfigError, match="already holds a run; choose another --out"):
-        output_directory(resolve({"out": tmp_path}, {}, None), "gpt")
+        new_directory(tmp_path, "gpt")
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
-        output_directory(resolve({"out": tmp_path / "file" / "run"}, {}, None), "gpt")
+        new_directory(tmp_path / "file" / "run", "gpt")
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError
-from pliant.core.policy.decide import Policy
+from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import record_suspended, suspended_jobs
-from pliant.run.hosting import JobConfig, _holder, locked
+from pliant.run.run_directory import holder_of, locked
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
+
+
+def records() -> Path:
+    return StateDirectory.of(os.environ).jobs
 
 
 def ends_like(monkeypatch: pytest.MonkeyPatch, run_job: Callable[..., Any]) -> None:
@@ -78,7 +82,7 @@ def test_a_job_that_could_not_be_resumed_still_waits(monkeypatch: pytest.MonkeyP
     out = Path("runs/train").absolute()
     out.mkdir(parents=True)
     (out / "events.jsonl").touch()
-    record_suspended("train", out, 7)
+    record_suspended("train", out, 7, records())
 
     def refuse(config: Any, **_: Any) -> int:
         raise ConfigError("its script is wrong")
@@ -86,7 +90,7 @@ def test_a_job_that_could_not_be_resumed_still_waits(monkeypatch: pytest.MonkeyP
     ends_like(monkeypatch, refuse)
 
     assert code_of(["run", "--resume", "train.py"]) == 2
-    assert [(job.job, job.committed) for job in suspended_jobs()] == [("train", 7)]
+    assert [(job.job, job.committed) for job in suspended_jobs(records())] == [("train", 7)]
 
 
 def test_a_run_whose_directory_was_moved_begins_with_its_own_weights(
@@ -130,13 +134,12 @@ def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
 
 
 def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
-    config = JobConfig(name="train", argv=("train.py",), policy=Policy(), out=tmp_path)
     (tmp_path / "holder").touch()  # the disk was full
 
-    holder = _holder(config)
+    holder = holder_of(tmp_path, "train")
 
     assert holder.startswith("train-")
-    assert _holder(config) == holder
+    assert holder_of(tmp_path, "train") == holder
 
 
 @pytest.mark.parametrize(
@@ -192,4 +195,4 @@ def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
 
     assert code_of(["run", "train.py"]) == 4
     assert capsys.readouterr().err == "pliant: no checkpoint is left\n"
-    assert suspended_jobs() == []
+    assert suspended_jobs(records()) == []

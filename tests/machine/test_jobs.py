@@ -13,9 +13,9 @@ import pytest
 
 from pliant.core.errors import ConfigError
 from pliant.machine import discovery
-from pliant.machine.discovery import RuntimeFiles, Served
+from pliant.machine.discovery import RuntimeFiles, Served, StateDirectory
 from pliant.machine.files import PRIVATE, replace_file
-from pliant.machine.jobs import find_job, find_run, jobs_directory, running_jobs
+from pliant.machine.jobs import find_job, find_run, running_jobs
 
 
 def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
@@ -155,8 +155,8 @@ def test_a_token_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_the_state_directory_is_the_users() -> None:
-    assert jobs_directory({"XDG_STATE_HOME": "/s"}) == Path("/s/pliant/jobs")
-    assert jobs_directory({}) == Path("~/.local/state/pliant/jobs").expanduser()
+    assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).jobs == Path("/s/pliant/jobs")
+    assert StateDirectory.of({}).jobs == Path("~/.local/state/pliant/jobs").expanduser()
 
 
 def test_without_a_running_job_the_newest_run_here_is_meant(

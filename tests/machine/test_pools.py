@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.machine.pools import find_pool, pool_directory
+from pliant.machine.discovery import StateDirectory
+from pliant.machine.pools import find_pool
 
 
 def record(directory: Path, name: str) -> None:
@@ -48,4 +49,4 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
 
 
 def test_a_pools_files_lie_beside_its_record() -> None:
-    assert pool_directory("gpu", {"XDG_STATE_HOME": "/s"}) == Path("/s/pliant/pools/gpu")
+    assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).pools / "gpu" == Path("/s/pliant/pools/gpu")

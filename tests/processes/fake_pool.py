@@ -9,6 +9,7 @@ what was reported.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import uuid
@@ -18,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.wire.offers import Offer, Report
 
 TOKEN = "of the pool"
@@ -118,6 +119,6 @@ def push(claim: str, offer: Offer) -> None:
 
 if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    files = RuntimeFiles.of("pool", sys.argv[1])
+    files = RuntimeFiles.of("pool", sys.argv[1], StateDirectory.of(os.environ).pools)
     files.write(url=f"http://127.0.0.1:{server.server_port}", token=TOKEN, out=Path("unused"))
     server.serve_forever()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pliant.core.errors import ConflictError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
-from pliant.run.hosting import JobConfig
+from pliant.run.job_config import JobConfig
 from pliant.run.separate import run_coordinator
 
 if __name__ == "__main__":
@@ -18,14 +19,17 @@ if __name__ == "__main__":
     config = JobConfig(
         name="job",
         argv=tuple(given["argv"]),
-        policy=Policy(
-            min_replicas=given["least"],
-            max_replicas=given["replicas"],
-            start_replicas=given["start"],
-        ),
+        environ=os.environ,
         out=Path(given["out"]),
         port=given["port"],
-        settings=JobSettings(timeouts=Timeouts(**given["timeouts"])),
+        settings=JobSettings(
+            policy=Policy(
+                min_replicas=given["least"],
+                max_replicas=given["replicas"],
+                start_replicas=given["start"],
+            ),
+            timeouts=Timeouts(**given["timeouts"]),
+        ),
     )
     try:
         sys.exit(run_coordinator(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
-from pliant.run.hosting import JobConfig
+from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
 
 if __name__ == "__main__":
@@ -22,16 +23,19 @@ if __name__ == "__main__":
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),
-        policy=Policy(
-            min_replicas=given["least"],
-            max_replicas=given["replicas"],
-            start_replicas=given["start"],
-        ),
+        environ=os.environ,
         out=Path(given["out"]),
         port=given["port"],
-        max_restarts=given["restarts"],
         pool=None if given["pool"] is None else PoolPlace(**given["pool"]),
-        settings=JobSettings(timeouts=Timeouts(**given["timeouts"])),
+        settings=JobSettings(
+            policy=Policy(
+                min_replicas=given["least"],
+                max_replicas=given["replicas"],
+                start_replicas=given["start"],
+            ),
+            timeouts=Timeouts(**given["timeouts"]),
+            restart_budget=given["restarts"],
+        ),
     )
     try:
         sys.exit(run_job(config))

@@ -1,21 +1,29 @@
-"""An option that may stand alone: ``--pool`` before the script, with or without a name.
+"""What was typed, where the parser of the command line cannot tell.
 
-Owns the one question that the command line's parser cannot answer: whether the word after
-``--pool`` is the pool's name, or what is to run.  Knows nothing of either.
+Owns how durations and fields of a policy are read, and whether the word after ``--pool``, which may
+stand alone, is the pool's name or what is to run.  Knows nothing of what they mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from typer.core import TyperCommand
 
+from pliant.core.durations import seconds_of
+from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.machine.discovery import StateDirectory
 from pliant.spec.model import NAME
 
 POOL = "--pool"
+
+LISTS = ("replicaDiscreteValues",)
+"""Fields of which ``2,4,8`` is a value."""
 
 
 class RunCommand(TyperCommand):
@@ -35,6 +43,11 @@ class ExplainCommand(RunCommand):
     """``pliant explain``, in which ``--pool`` needs no name, and nothing is run."""
 
     has_script = False
+
+
+def state_directory() -> StateDirectory:
+    """Return where the records of this user's jobs and pools lie."""
+    return StateDirectory.of(os.environ)
 
 
 def with_name(
@@ -71,3 +84,62 @@ def _is_name(word: str) -> bool:
 
 def _is_switch(option: Any) -> bool:
     return bool(getattr(option, "is_flag", False))
+
+
+def changes_of(words: Iterable[str]) -> dict[str, Any]:
+    """Read ``maxReplicas=6``, ``replicaDiscreteValues=2,4,8``, ``backoff.factor=3``.
+
+    Raises:
+        ConfigError: a word is no such assignment, or a field is given twice.
+    """
+    changes: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key or not text:
+            raise ConfigError(f"{word!r} is not KEY=VALUE, for instance maxReplicas=6")
+        *outer, name = key.split(".")
+        place = changes
+        for part in outer:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{key} and {part} are both given")
+            place = inner
+        if name in place:
+            raise ConfigError(f"{key} is given twice")
+        place[name] = _value(name, text)
+    return changes
+
+
+def _value(name: str, text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    if name in LISTS and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def seconds(text: str) -> float:
+    """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
+    if found is None:
+        raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
+    return found
+
+
+def some_seconds(flag: str, text: str, otherwise: str = "") -> float:
+    """Read a duration that is more than 0.
+
+    Raises:
+        ConfigError: it is 0, or no duration; ``otherwise`` says what to type instead of 0.
+    """
+    value_s = seconds(text)
+    if value_s == 0:
+        raise ConfigError(f"{flag} {text} must be more than 0{otherwise}")
+    return value_s

@@ -23,10 +23,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pliant.cli.options import Json
+from pliant.cli.printing import print_json
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.observe import log
 
 if TYPE_CHECKING:
     from pliant.checkpoint.dcp.read import StoredCheckpoint
@@ -56,7 +57,6 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Read what may run code of whoever wrote it."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
@@ -96,9 +96,9 @@ def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) 
 
     found = listed(open_storage(place, _options(option)))
     if as_json:
-        return _print_json({"checkpoints": [asdict(one) for one in found]})
+        return print_json({"checkpoints": [asdict(one) for one in found]})
     if not found:
-        _say(f"{place} holds no checkpoint")
+        print(f"{place} holds no checkpoint")
         return EXIT_OK
     table = Table("name", "steps", "lineage", "size", "made", "job", "state", box=None)
     for one in found:
@@ -127,14 +127,14 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
     about = asdict(checkpoint.manifest) if checkpoint.manifest else {}
     about.pop("items", None)
     if as_json:
-        return _print_json({"place": checkpoint.place, "manifest": about or None, "items": items})
-    _say(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
+        return print_json({"place": checkpoint.place, "manifest": about or None, "items": items})
+    print(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
     for key in ("job", "committed", "lineage", "generation", "created"):
         if about:
-            _say(f"  {key}: {about[key]}")
+            print(f"  {key}: {about[key]}")
     for key in ("identity", "versions", "facts"):
         for name, value in about.get(key, {}).items():
-            _say(f"  {key}.{name}: {value}")
+            print(f"  {key}.{name}: {value}")
     table = Table("item", "type", "shape", box=None)
     for item in checkpoint.items.values():
         shape = str(list(item.shape)) if item.kind == "tensor" else ""
@@ -163,18 +163,18 @@ def verify(
     names = [one.name for one in listed(storage)] if every else [name]
     verdicts = [verified(storage, one, trust=trust) for one in names]
     if as_json:
-        _print_json({"checkpoints": [{**asdict(v), "sound": v.is_sound} for v in verdicts]})
+        print_json({"checkpoints": [{**asdict(v), "sound": v.is_sound} for v in verdicts]})
     for verdict in () if as_json else verdicts:
         what = storage.place(verdict.name)
         for sentence in verdict.damage:
-            _say(sentence)
+            print(sentence)
         told = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
         if verdict.damage:
-            _say(f"{what} is damaged")
+            print(f"{what} is damaged")
         elif verdict.has_digests:
-            _say(f"{what} is sound: {told}, every digest matches")
+            print(f"{what} is sound: {told}, every digest matches")
         else:
-            _say(f"{what} loads: {told}; it has no digests, so a changed byte may go unseen")
+            print(f"{what} loads: {told}; it has no digests, so a changed byte may go unseen")
     return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_FAILED
 
 
@@ -218,13 +218,13 @@ def prune(
         finally:
             held.release()
     if as_json:
-        return _print_json({"removed": removed, "leftovers": swept, "dry_run": dry_run})
+        return print_json({"removed": removed, "leftovers": swept, "dry_run": dry_run})
     for name in removed:
-        _say(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
+        print(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
     if swept:
-        _say(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
+        print(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
     if not removed and not swept:
-        _say(f"nothing to remove from {place}")
+        print(f"nothing to remove from {place}")
     return EXIT_OK
 
 
@@ -248,10 +248,10 @@ def export(
 
     done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
     if as_json:
-        return _print_json(asdict(done))
-    _say(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
+        return print_json(asdict(done))
+    print(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
     for name, holder in done.tied.items():
-        _say(f"  {name} is tied to {holder}, and is written once")
+        print(f"  {name} is tied to {holder}, and is written once")
     return EXIT_OK
 
 
@@ -272,16 +272,16 @@ def diff(
 
     found = compared(_open(a, option, trust=trust), _open(b, option, trust=trust), trust=trust)
     if as_json:
-        _print_json({"same": not found.differences, **asdict(found)})
+        print_json({"same": not found.differences, **asdict(found)})
     elif not found.differences:
-        _say(f"the same: {counted(found.num_compared, 'item')}")
+        print(f"the same: {counted(found.num_compared, 'item')}")
     else:
         table = Table("item", "what", "how", "largest difference", box=None)
         for one in found.differences:
             largest = "" if one.largest is None else f"{one.largest:.3g}"
             table.add_row(one.name, one.what, one.detail, largest)
         _console().print(table)
-        _say(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
+        print(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
     return EXIT_FAILED if found.differences else EXIT_OK
 
 
@@ -314,14 +314,14 @@ def bench(
     )
     summary = found.summary()
     if as_json:
-        return _print_json({**asdict(found), "median": summary})
-    _say(
+        return print_json({**asdict(found), "median": summary})
+    print(
         f"{place}: {_size(found.num_bytes)}, {counted(writers, 'writer')}, median of"
         f" {counted(rounds, 'round')}"
     )
     for what in ("save", "restore"):
-        _say(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
-    _say("  what was just written may be restored from this machine's memory")
+        print(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
+    print("  what was just written may be restored from this machine's memory")
     return EXIT_OK
 
 
@@ -389,15 +389,6 @@ def _size(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.1f} {unit}"
     return f"{num_bytes} B"
-
-
-def _print_json(values: Any) -> int:
-    print(json.dumps(log.plain(values), indent=2))
-    return EXIT_OK
-
-
-def _say(text: str) -> None:
-    print(text)
 
 
 def _console() -> Console:

@@ -23,10 +23,10 @@ FORK_SERVER = "forkserver"
 """Its file lies beside the replicas'; shown only by name."""
 
 
-def show(out: Path, replica: str | None, *, follow: bool, as_json: bool) -> int:
+def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json: bool) -> int:
     """Print one replica's output; with ``follow`` until its job has ended."""
     path = _file_of(out, replica)
-    lines = _followed(path, _is_over(out)) if follow else _written(path)
+    lines = _followed(path, _is_over(out, records)) if follow else _written(path)
     for text in lines:
         if as_json:
             text = json.dumps({"replica": path.stem, "line": text})
@@ -88,6 +88,6 @@ def _tail(path: Path, offset: int) -> bytes:
         return b""
 
 
-def _is_over(out: Path) -> Callable[[], bool]:
+def _is_over(out: Path, records: Path) -> Callable[[], bool]:
     out = out.resolve()
-    return lambda: not any(job.out.resolve() == out for job in running_jobs())
+    return lambda: not any(job.out.resolve() == out for job in running_jobs(records))

@@ -1,147 +1,91 @@
-"""What several commands are told about a job, declared once.
+"""The options that several commands have, each declared once.
 
-Owns the options that ``pliant run`` and ``pliant coordinator`` share, and how a command takes them
-as one value.  Knows nothing of what the settings mean (``settings`` does).
+Owns how a command takes the settings of a job (``settings``).  Knows nothing of what they mean.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any
 
 import typer
 
-from pliant.cli import policy_commands, settings
+from pliant.cli.arguments import changes_of
+from pliant.cli.settings import SETTINGS, Setting
 
-Shared = TypeVar("Shared")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobWords:
-    """What was typed about a job."""
-
-    target: str
-    """A script, or a job file."""
-
-    arguments: list[str]
-    """The script's own."""
-
-    given: dict[str, Any]
-    """Settings by their names; None: not given."""
-
-
-def job_options(
-    target: Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Passed to the script untouched."),
-    ] = None,
-    low: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="Fewest replicas.  [default: 1]")
-    ] = None,
-    high: Annotated[
-        int | None,
-        typer.Option(
-            "--max", metavar="N", help="Most replicas.  [default: accelerators, or 4 cores]"
-        ),
-    ] = None,
-    start: Annotated[
-        int | None,
-        typer.Option("--start", metavar="N", help="Replicas to start with.  [default: max]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="[default: the script's name]")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Where its files go.  [default: runs/NAME]"),
-    ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            "--init", metavar="PLACE", help="Start from saved weights, or from a checkpoint."
-        ),
-    ] = None,
-    max_restarts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-restarts",
-            metavar="N",
-            help="Replicas replaced after faults before giving up."
-            f"  [default: {settings.DEFAULT_RESTARTS}]",
-        ),
-    ] = None,
-    elastic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            metavar="KEY=VALUE",
-            help="A field of elasticPolicy, as pliant policy set takes it; may be repeated.",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
-    ] = None,
-) -> JobWords:
-    """Take what describes a job, whoever runs it."""
-    given = {
-        "min_replicas": low,
-        "max_replicas": high,
-        "start_replicas": start,
-        "name": name,
-        "out": out,
-        "init": init,
-        "max_restarts": max_restarts,
-        "policy": policy_commands.changes_of(elastic or []),
-        "port": port,
-    }
-    return JobWords(target=target, arguments=arguments or [], given=given)
+Job = Annotated[
+    str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+LogJson = Annotated[
+    bool, typer.Option("--json", help="Print the event log's records as they come.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
+]
+PoolName = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME",
+        envvar="PLIANT_POOL",
+        show_envvar=False,
+        help="Which pool, if several run.",
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background; follow it with status.")
+]
+Target = Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script untouched.")
+]
 
 
-def takes(
-    shared: Callable[..., Shared], **helps: str
+def with_settings(
+    command: str, settings: Sequence[Setting] = SETTINGS
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command the parameters of ``shared``, before its own, in place of its first.
+    """Give a command the options of its settings, before its own, in place of its first parameter.
 
-    The command gets what ``shared`` returns, as the parser of the command line sees one function
-    with all of them.
-
-    Args:
-        shared: a function whose parameters are options, and which returns one value.
-        helps: other words for some of them in this command, by parameter.
+    The command gets what was given, by setting; the parser sees one function with all options.
     """
+    own = [item for item in settings if command in item.commands]
 
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
-        common = [_reworded(one, helps.get(one.name)) for one in _parameters(shared)]
-        own = _parameters(command)[1:]
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @wraps(function)
+        def run(**values: Any) -> int:
+            return function(
+                {item.name: _given(item, values.pop(item.name)) for item in own}, **values
+            )
 
-        @wraps(command)
-        def told(**values: Any) -> int:
-            first = shared(**{one.name: values.pop(one.name) for one in common})
-            return command(first, **values)
-
-        both = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*common, *own)]
-        told.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-        return told
+        _, *rest = inspect.signature(function, eval_str=True).parameters.values()
+        both = [*(_parameter(item, command) for item in own), *rest]
+        keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in both]
+        run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+        return run
 
     return decorate
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function, eval_str=True).parameters.values())
+def _parameter(item: Setting, command: str) -> inspect.Parameter:
+    kind: Any = {dict: list[str] | None, bool: bool}.get(item.kind, item.kind | None)
+    option = typer.Option(
+        item.flag, metavar=item.metavar, help=item.help_in.get(command, item.help)
+    )
+    return inspect.Parameter(
+        item.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if item.kind is bool else None,
+        annotation=Annotated[kind, option],
+    )
 
 
-def _reworded(parameter: inspect.Parameter, words: str | None) -> inspect.Parameter:
-    """Return an option with another help."""
-    if words is None:
-        return parameter
-    kind, option = get_args(parameter.annotation)
-    option = copy(option)
-    option.help = words
-    return parameter.replace(annotation=Annotated[kind, option])
+def _given(item: Setting, value: Any) -> Any:
+    """Return what was typed; None: the option was not."""
+    if item.kind is dict:
+        return changes_of(value or ())
+    return None if value is False else value

@@ -1,26 +1,22 @@
 """``pliant policy ...``: what keeps the job at its size, and how to change it while it runs.
 
-Owns how fields are typed and shown.  Knows nothing of what they mean; the job checks them.
+Owns how fields are shown.  Knows nothing of what they mean; the job checks them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
-from pliant.core.errors import ConfigError
+from pliant.cli.arguments import changes_of, state_directory
+from pliant.cli.options import Job, Json
 from pliant.core.exits import EXIT_OK
 from pliant.http.client import Client
-from pliant.machine import jobs
-from pliant.spec.policy import told
-
-LISTS = ("replicaDiscreteValues",)
-"""Fields of which ``2,4,8`` is a value."""
+from pliant.machine.jobs import find_job
 
 app = typer.Typer(
     name="policy",
@@ -29,16 +25,11 @@ app = typer.Typer(
     help="Show or change the elastic policy of a running job.",
 )
 
-Job = Annotated[
-    str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
 
 @app.command(name="show")
 def show(job: Job = None, as_json: Json = False) -> int:
     """Show every field, as a job file has it."""
-    policy = Client(jobs.find_job(job)).policy()
+    policy = Client(find_job(job, state_directory().jobs)).policy()
     if as_json:
         print(json.dumps(policy, indent=2))
         return EXIT_OK
@@ -57,40 +48,11 @@ def set_fields(
     as_json: Json = False,
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
-    answer = Client(jobs.find_job(job)).set_policy(changes_of(words))
+    answer = Client(find_job(job, state_directory().jobs)).set_policy(changes_of(words))
     _console().print_json(data=answer) if as_json else _console().print(
         str(answer.get("reason") or "accepted"), soft_wrap=True
     )
     return EXIT_OK
-
-
-def changes_of(words: Iterable[str]) -> dict[str, Any]:
-    """Read ``maxReplicas=6``, ``replicaDiscreteValues=2,4,8``, ``backoff.factor=3``.
-
-    Raises:
-        ConfigError: a word is no such assignment, or a field is given twice.
-    """
-    changes: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key or not text:
-            raise ConfigError(f"{word!r} is not KEY=VALUE, for instance maxReplicas=6")
-        *outer, name = key.split(".")
-        place = changes
-        for part in outer:
-            inner = place.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"{key} and {part} are both given")
-            place = inner
-        if name in place:
-            raise ConfigError(f"{key} is given twice")
-        place[name] = _value(name, text)
-    return changes
-
-
-def words_of(changes: Mapping[str, Any]) -> list[str]:
-    """Return the words that ``changes_of`` reads as these changes."""
-    return told(changes).replace(", ", ",").split()
 
 
 def lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
@@ -103,17 +65,6 @@ def lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
             shown = "none" if value is None else json.dumps(value)
             lines.append(f"{indent}{name}: {shown.removesuffix('.0')}")
     return lines
-
-
-def _value(name: str, text: str) -> Any:
-    if text.lower() in ("none", "null"):
-        return None
-    if name in LISTS and not text.startswith("["):
-        text = f"[{text}]"
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _console() -> Console:

@@ -1,4 +1,4 @@
-"""``pliant pool ...``: a pool of devices that jobs and people share.
+"""``pliant pool ...``, ``claim``, ``top``: a pool of devices that jobs and people share.
 
 Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host``) or is drawn
 (``cli.top``).
@@ -6,22 +6,35 @@ Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host`
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from pliant.cli import printing
+from pliant.cli.arguments import seconds, some_seconds, state_directory
+from pliant.cli.options import Json, LogJson, PoolName
+from pliant.cli.printing import (
+    print_json,
+    print_move,
+    print_record,
+    say,
+    tolerate_closed_output,
+)
+from pliant.cli.settings import read_file
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
-from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.http.client import Caller
+from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
+from pliant.http.client import Caller, Client
 from pliant.machine import run_files
-from pliant.machine.pools import find_pool, pool_directory, running_pools
+from pliant.machine.pools import find_pool, running_pools
 from pliant.run import background
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.pool import MOST_DEVICES, PoolFile, load_pool
+from pliant.spec.pool import MOST_DEVICES, load_pool
+
+if TYPE_CHECKING:
+    from pliant.run.pool_host import PoolConfig
 
 app = typer.Typer(
     name="pool",
@@ -29,17 +42,6 @@ app = typer.Typer(
     help="Share the devices of this machine among jobs and people.",
 )
 
-Which = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        metavar="NAME",
-        envvar="PLIANT_POOL",
-        show_envvar=False,
-        help="Which pool, if several run.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[int, typer.Argument(metavar="DEVICE", help="Its number.")]
 
 
@@ -81,55 +83,78 @@ def start(
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background; end it with pool stop.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the event log's records as they come.")
-    ] = False,
+    as_json: LogJson = False,
 ) -> int:
     """Start a pool, and tell what happens in it until it is stopped.
 
     One that has died is started again with the same command: jobs keep what they have meanwhile,
     and it goes on with them.
     """
-    from pliant.run.local import count_devices
-    from pliant.run.pool_host import PoolConfig, check, parse_capacity, run_pool
+    from pliant.run.pool_host import check
 
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
-    file = _read(config)
-    wanted = PoolConfig(
-        name=_name(name, file),
+    given: dict[str, Any] = {
+        "name": name,
+        "devices": devices,
+        "config": None if config is None else str(config),
+        "capacity": capacity,
+        "time_scale": time_scale,
+        "port": port,
+    }
+    if not detach:
+        return serve(**given, as_json=as_json)
+    resolved = _resolved(**given)
+    check(resolved)
+    return _detached(resolved.name, given | {"name": resolved.name}, as_json=as_json)
+
+
+def serve(*, as_json: bool = False, **given: Any) -> int:
+    """Run a pool in this process until it is stopped; return the exit code.
+
+    Raises:
+        ConfigError: it cannot run like this.
+    """
+    from pliant.run.pool_host import run_pool
+
+    pool = _resolved(**given)
+    try:
+        with tolerate_closed_output():
+            return run_pool(pool, listener=print_record if as_json else print_move)
+    except (OSError, PermanentError) as error:
+        raise ConfigError(f"pool {pool.name} cannot run: {error}") from error
+
+
+def _resolved(
+    *,
+    name: str | None,
+    devices: int | None,
+    config: str | None,
+    capacity: str | None,
+    time_scale: float | None,
+    port: int | None,
+) -> PoolConfig:
+    from pliant.run.local import count_devices
+    from pliant.run.pool_host import PoolConfig, parse_capacity
+
+    file = None if config is None else load_pool(read_file(Path(config)), source=config)
+    return PoolConfig(
+        name=_checked("--name", name or (file.metadata.name if file else DEFAULT_POOL)),
         devices=devices or (file.spec.devices if file else None),
         default_devices=count_devices(),
         file=file,
         capacity=parse_capacity(capacity, time_scale=time_scale),
         port=port or 0,
+        records=state_directory().pools,
     )
-    if detach:
-        check(wanted)
-        return _detached(
-            wanted.name,
-            [
-                *_option("--devices", devices),
-                *_option("--config", config),
-                *_option("--capacity", capacity),
-                *_option("--time-scale", time_scale),
-                *_option("--port", port),
-            ],
-            as_json=as_json,
-        )
-    try:
-        with printing.lasting():
-            return run_pool(wanted, listener=printing.record if as_json else printing.move)
-    except (OSError, PermanentError) as error:
-        raise ConfigError(f"pool {wanted.name} cannot run: {error}") from error
 
 
 @app.command("status")
-def status(which: Which = None, as_json: Json = False) -> int:
+def status(which: PoolName = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    found = Caller(find_pool(which)).ask("GET", "/v1/status")
+    found = Caller(find_pool(which, state_directory().pools)).ask("GET", "/v1/status")
     if as_json:
-        return printing.as_json(found)
+        return print_json(found)
     from pliant.cli.top import pool_panel
 
     Console(highlight=False).print(pool_panel(found))
@@ -139,7 +164,7 @@ def status(which: Which = None, as_json: Json = False) -> int:
 @app.command("set")
 def set_devices(
     devices: Annotated[int, typer.Option("--devices", metavar="N", help="How many there are.")],
-    which: Which = None,
+    which: PoolName = None,
     as_json: Json = False,
 ) -> int:
     """Change how many devices there are; whoever has too many gives some back."""
@@ -171,7 +196,7 @@ def set_team(
         typer.Option("--by", metavar="CLASS", help="Only claims of this class may.  Repeatable."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
-    which: Which = None,
+    which: PoolName = None,
     as_json: Json = False,
 ) -> int:
     """Make a team, or change all that it may use."""
@@ -192,7 +217,7 @@ def set_class(
     value: Annotated[
         int, typer.Option("--value", metavar="N", help="The higher goes first; normal is 0.")
     ],
-    which: Which = None,
+    which: PoolName = None,
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
@@ -201,53 +226,112 @@ def set_class(
 
 
 @app.command("cordon")
-def cordon(device: Device, which: Which = None, as_json: Json = False) -> int:
+def cordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
     return _wish(which, "POST", f"/v1/devices/{device}/cordon", None, as_json=as_json)
 
 
 @app.command("uncordon")
-def uncordon(device: Device, which: Which = None, as_json: Json = False) -> int:
+def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
     return _wish(which, "POST", f"/v1/devices/{device}/uncordon", None, as_json=as_json)
 
 
 @app.command("drain")
-def drain(device: Device, which: Which = None, as_json: Json = False) -> int:
+def drain(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
     return _wish(which, "POST", f"/v1/devices/{device}/drain", None, as_json=as_json)
 
 
 @app.command("stop")
-def stop(which: Which = None, as_json: Json = False) -> int:
+def stop(which: PoolName = None, as_json: Json = False) -> int:
     """Stop a pool; who has devices keeps them."""
     return _wish(which, "POST", "/v1/stop", None, as_json=as_json)
+
+
+def claim(
+    devices: Annotated[int, typer.Argument(metavar="N", help="Devices wanted, all at once.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="Run it with PLIANT_DEVICES set."),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="Give them back then.  [default: Ctrl-C, or its end]"
+        ),
+    ] = None,
+    priority: Annotated[
+        str, typer.Option("--priority", metavar="CLASS", help="How important it is.")
+    ] = DEFAULT_CLASS,
+    team: Annotated[
+        str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
+    ] = DEFAULT_TEAM,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]"),
+    ] = None,
+    notice: Annotated[
+        str,
+        typer.Option(
+            "--notice", metavar="TIME", help="What COMMAND gets to end if they are taken back."
+        ),
+    ] = "30s",
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="[default: claim-PID]")
+    ] = None,
+    of_pool: PoolName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each change as JSON.")] = False,
+) -> int:
+    """Hold devices of the pool for a while, or for a command."""
+    from pliant.cli import claim as claiming
+    from pliant.run.pool_claim import ClaimConfig
+
+    if devices < 1:
+        raise ConfigError(f"a claim is of at least 1 device, not {devices}")
+    if name is not None and not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r} {NAME_RULE}")
+    for_s = None if for_ is None else some_seconds("--for", for_)
+    wait_s = None if wait is None else some_seconds("--wait", wait)
+    notice_s = seconds(notice)
+    records = state_directory().pools
+    config = ClaimConfig(
+        name=name or f"claim-{os.getpid()}",
+        pool=find_pool(of_pool, records).name,
+        records=records,
+        devices=devices,
+        for_s=for_s,
+        wait_s=wait_s,
+        notice_s=notice_s,
+        priority=priority,
+        team=team,
+        command=tuple(command or ()),
+    )
+    return claiming.claim(config, dict(os.environ), is_json=as_json)
+
+
+def top(of_pool: PoolName = None, as_json: Json = False) -> int:
+    """Watch the pool: devices, who has them, who waits and why."""
+    caller = Client(find_pool(of_pool, state_directory().pools))
+    if as_json:
+        return print_json(caller.status())
+    from pliant.cli import top as watching
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.print(watching.pool_panel(caller.status()))
+        return EXIT_OK
+    watching.live(caller.status, console)
+    return EXIT_OK
 
 
 def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None, *, as_json: bool
 ) -> int:
-    values = Caller(find_pool(which)).ask(method, path, body)
+    values = Caller(find_pool(which, state_directory().pools)).ask(method, path, body)
     if as_json:
-        return printing.as_json(values)
-    printing.say(str(values.get("reason") or "done"))
-    return EXIT_OK
-
-
-def _read(config: Path | None) -> PoolFile | None:
-    if config is None:
-        return None
-    try:
-        text = config.read_text()
-    except OSError as error:
-        raise ConfigError(f"{config} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{config} cannot be read: it is no UTF-8 text") from None
-    return load_pool(text, source=str(config))
-
-
-def _name(given: str | None, file: PoolFile | None) -> str:
-    return _checked("--name", given or (file.metadata.name if file else DEFAULT_POOL))
+        return print_json(values)
+    return say(str(values.get("reason") or "done"))
 
 
 def _checked(what: str, name: str) -> str:
@@ -256,23 +340,20 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
-def _detached(name: str, options: list[str], *, as_json: bool) -> int:
-    directory = pool_directory(name)
+def _detached(name: str, given: dict[str, Any], *, as_json: bool) -> int:
+    records = state_directory().pools
+    directory = records / name
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
     found = background.start(
-        ["pool", "start", "--name", name, *options],
+        ("pliant.cli.detached", "pool", name),
+        given,
         log=directory / run_files.OUTPUT,
-        find=lambda: next((pool for pool in running_pools() if pool.name == name), None),
+        find=lambda: next((pool for pool in running_pools(records) if pool.name == name), None),
     )
     if as_json:
         where = {"pool": name, "pid": found.pid, "url": found.url, "out": str(found.out)}
-        return printing.as_json(where)
-    printing.say(f"pool {name} runs in the background; look at it with pliant top")
-    return EXIT_OK
-
-
-def _option(flag: str, value: object) -> list[str]:
-    return [] if value is None else [flag, str(value)]
+        return print_json(where)
+    return say(f"pool {name} runs in the background; look at it with pliant top")

@@ -14,42 +14,44 @@ from rich.console import Console
 from rich.text import Text
 
 from pliant.cli.screens import clock
+from pliant.core.exits import EXIT_OK
 from pliant.observe import log
 from pliant.observe.log import Record
 from pliant.observe.pool_history import move_of, sentence
 
 
-def as_json(values: Any) -> int:
+def print_json(values: Any) -> int:
     """Print one JSON value for machines; return the exit code of success."""
     print(json.dumps(log.plain(values), indent=2))
-    return 0
+    return EXIT_OK
 
 
-def say(text: str) -> None:
-    """Print a sentence, in one line."""
+def say(text: str) -> int:
+    """Print a sentence, in one line; return the exit code of success."""
     Console(highlight=False).print(Text(text), soft_wrap=True)
+    return EXIT_OK
 
 
-def record(one: Record) -> None:
+def print_record(record: Record) -> None:
     """Print one record of an event log as it is."""
-    print(json.dumps(one), flush=True)
+    print(json.dumps(record), flush=True)
 
 
-def move(one: Record) -> None:
+def print_move(record: Record) -> None:
     """Print what a record of a pool's log tells people, if it tells something."""
-    told = move_of(one)
-    if told is not None:
-        print(f"{clock(told.at)}  {sentence(told)}", flush=True)
+    move = move_of(record)
+    if move is not None:
+        print(f"{clock(move.at)}  {sentence(move)}", flush=True)
 
 
 @contextlib.contextmanager
-def lasting() -> Iterator[None]:
+def tolerate_closed_output() -> Iterator[None]:
     """Let what is printed within go nowhere once its reader is gone: that is not the end of a job.
 
     A closed pipe (``pliant run train.py | head``), a terminal that was taken away, a full disk.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
+    sys.stdout, sys.stderr = _tolerant(sys.stdout), _tolerant(sys.stderr)
     try:
         yield
     finally:
@@ -58,8 +60,8 @@ def lasting() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-class _Lasting(io.FileIO):
-    """A file descriptor that takes everything."""
+class _TolerantFile(io.FileIO):
+    """A file descriptor that never refuses what is written."""
 
     def write(self, data: Any, /) -> int:
         """Write, if it can be; else to nowhere from now on."""
@@ -72,14 +74,14 @@ class _Lasting(io.FileIO):
             return super().write(data)
 
 
-def _lasting(stream: TextIO) -> TextIO:
+def _tolerant(stream: TextIO) -> TextIO:
     try:
         fd = stream.fileno()
     except (OSError, ValueError):  # no file: a test reads it
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(fd, "w", closefd=False)),
+        io.BufferedWriter(_TolerantFile(fd, "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.isatty(),

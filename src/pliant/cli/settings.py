@@ -1,43 +1,32 @@
-"""Where a setting of ``pliant run`` comes from: argument > environment > file > default.
+"""Where a setting of a job comes from: argument > environment > file > default.
 
-Owns that list, once, for every setting.  Knows nothing of what the settings do.
+Owns the table of settings, the one place to add one: its option, variable, field, default and help.
+Commands take their options from it (``options.with_settings``).  Knows nothing of what settings do.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pliant.cli.policy_commands import changes_of
-from pliant.core.durations import seconds_of
+from pydantic.alias_generators import to_snake
+
+from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
-from pliant.machine import run_files
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
 from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.policy import core_policy, merged
+from pliant.spec.policy import ElasticPolicy, core_policy, merged
 
-FLAGS = {"minReplicas": "--min", "maxReplicas": "--max"}
-"""Fields of the policy that have flags of their own."""
+RUN, COORDINATOR = "run", "coordinator"
 
-DEFAULT_RESTARTS = JobSettings().restart_budget
-"""Replicas replaced after a fault before a job gives up."""
-
-
-def _whole(text: str) -> int:
-    return int(text)
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in ("1", "true", "yes", "0", "false", "no"):
-        raise ValueError(text)
-    return text.lower() in ("1", "true", "yes")
+SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,147 +35,244 @@ class Setting:
 
     name: str
     flag: str
-    variable: str
-    from_file: Callable[[ElasticJob], Any] = lambda job: None
-    parse: Callable[[str], Any] = str
+    help: str
+    metavar: str | None = None
+    kind: type = str
+    """``bool`` is a switch, ``dict`` holds fields of the elastic policy."""
+
+    file_field: str = ""
+    """Of a job file, if that can give it."""
+
     default: Any = None
+    commands: tuple[str, ...] = (RUN, COORDINATOR)
+    """Which have the option; a variable, or a job file, gives it to all of them."""
+
+    help_in: Mapping[str, str] = field(default_factory=dict)
+    """Other help, by command."""
+
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that gives it."""
+        return f"PLIANT_{self.flag.removeprefix('--').replace('-', '_').upper()}"
 
 
 SETTINGS = (
     Setting(
-        name="name",
-        flag="--name",
-        variable="PLIANT_NAME",
-        from_file=lambda job: job.metadata.name,
-    ),
-    Setting(
         name="min_replicas",
         flag="--min",
-        variable="PLIANT_MIN",
-        from_file=lambda job: job.spec.elastic_policy.min_replicas,
-        parse=_whole,
+        metavar="N",
+        kind=int,
+        file_field="spec.elasticPolicy.minReplicas",
         default=1,
+        help="Fewest replicas.  [default: 1]",
     ),
     Setting(
         name="max_replicas",
         flag="--max",
-        variable="PLIANT_MAX",
-        from_file=lambda job: job.spec.elastic_policy.max_replicas,
-        parse=_whole,
+        metavar="N",
+        kind=int,
+        file_field="spec.elasticPolicy.maxReplicas",
+        help="Most replicas.  [default: accelerators, or 4 cores]",
+        help_in={COORDINATOR: "Most replicas.  [default: devices of all agents]"},
     ),
     Setting(
         name="start_replicas",
         flag="--start",
-        variable="PLIANT_START",
-        from_file=lambda job: job.spec.start_replicas,
-        parse=_whole,
+        metavar="N",
+        kind=int,
+        file_field="spec.startReplicas",
+        help="Replicas to start with.  [default: max]",
     ),
     Setting(
-        name="policy",
-        flag="--policy",
-        variable="PLIANT_POLICY",
-        from_file=lambda job: _fields_of(job),
-        parse=lambda text: changes_of(text.split()),
+        name="name",
+        flag="--name",
+        metavar="NAME",
+        file_field="metadata.name",
+        help="[default: the script's name]",
+    ),
+    Setting(
+        name="out",
+        flag="--out",
+        metavar="DIR",
+        kind=Path,
+        help="Where its files go.  [default: runs/NAME]",
+        help_in={COORDINATOR: "Where its files go; agents see the same.  [default: runs/NAME]"},
+    ),
+    Setting(
+        name="init",
+        flag="--init",
+        metavar="PLACE",
+        help="Start from saved weights, or from a checkpoint.",
     ),
     Setting(
         name="max_restarts",
         flag="--max-restarts",
-        variable="PLIANT_MAX_RESTARTS",
-        from_file=lambda job: job.spec.max_restarts,
-        parse=_whole,
-        default=DEFAULT_RESTARTS,
+        metavar="N",
+        kind=int,
+        file_field="spec.maxRestarts",
+        default=JobSettings().restart_budget,
+        help="Replicas replaced after faults before giving up."
+        f"  [default: {JobSettings().restart_budget}]",
+    ),
+    Setting(
+        name="policy",
+        flag="--policy",
+        metavar="KEY=VALUE",
+        kind=dict,
+        file_field="spec.elasticPolicy",
+        help="A field of elasticPolicy, as pliant policy set takes it; may be repeated.",
+    ),
+    Setting(
+        name="port",
+        flag="--port",
+        metavar="N",
+        kind=int,
+        default=0,
+        help="Port of the REST interface.  [default: any]",
+        help_in={COORDINATOR: "Where its agents find it."},
+    ),
+    Setting(
+        name="show",
+        flag="--show",
+        metavar="all|none|REPLICA",
+        commands=(RUN,),
+        help="Whose output to show.  [default: the oldest replica's]",
     ),
     Setting(
         name="pool",
         flag="--pool",
-        variable="PLIANT_POOL",
-        from_file=lambda job: job.spec.pool and job.spec.pool.name,
+        metavar="[NAME]",
+        file_field="spec.pool.name",
+        commands=(RUN,),
+        help="Run on devices of this pool, with as many as it offers.  [name: default]",
     ),
     Setting(
         name="team",
         flag="--team",
-        variable="PLIANT_TEAM",
-        from_file=lambda job: job.spec.pool and job.spec.pool.team,
+        metavar="NAME",
+        file_field="spec.pool.team",
+        commands=(RUN,),
+        help="Whose quota of the pool the job uses.",
     ),
     Setting(
         name="priority",
         flag="--priority",
-        variable="PLIANT_PRIORITY",
-        from_file=lambda job: job.spec.pool and job.spec.pool.priority,
+        metavar="CLASS",
+        file_field="spec.pool.priority",
+        commands=(RUN,),
+        help="How important it is in the pool, e.g. high.  [default: normal]",
     ),
-    Setting(name="out", flag="--out", variable="PLIANT_OUT", parse=Path),
-    Setting(name="port", flag="--port", variable="PLIANT_PORT", parse=_whole, default=0),
-    Setting(name="show", flag="--show", variable="PLIANT_SHOW"),
-    Setting(name="init", flag="--init", variable="PLIANT_INIT"),
-    Setting(name="resume", flag="--resume", variable="PLIANT_RESUME", parse=_switch, default=False),
+    Setting(
+        name="resume",
+        flag="--resume",
+        kind=bool,
+        default=False,
+        commands=(RUN,),
+        help="Go on with the run in --out from its newest checkpoint.",
+    ),
 )
-"""Every setting of ``pliant run``, in the order of its help."""
+"""Every setting of a job, in the order of the help."""
+
+BY_NAME = {item.name: item for item in SETTINGS}
+
+BOUNDS = {
+    item.file_field.removeprefix("spec.elasticPolicy."): item.flag
+    for item in SETTINGS
+    if item.file_field.startswith("spec.elasticPolicy.")
+}
+"""Fields of the policy that have options of their own, and those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """A value and where it came from."""
 
+    setting: Setting
     value: Any
     source: str
+    """The option, the variable, ``job file`` or ``default``."""
+
+    @property
+    def given(self) -> str:
+        """Return it as it was given: ``--max 2``, ``PLIANT_MAX=2``, ``--max 2 (job file)``."""
+        if self.source == self.setting.variable:
+            return f"{self.source}={self.value}"
+        where = "" if self.source == self.setting.flag else f" ({self.source})"
+        return f"{self.setting.flag} {self.value}{where}"
 
 
+Settings = Mapping[str, Resolved]
+
+
+# Click could resolve argument > environment > default_map > default, and say which it was, but:
+# its sentence for a variable that is no number names the option ("Invalid value for '--min' (env
+# var: 'PLIANT_MIN')") where ours names the variable alone; it takes the fields of the policy all
+# from one place; and a variable or a job file gives the coordinator settings for which it has no
+# option.  What it does would be less than what would have to be done around it.
 def resolve(
     arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
 ) -> dict[str, Resolved]:
-    """Take each setting from the first place that gives it.
+    """Take each setting, and each field of the policy, from the first place that gives it.
 
     Raises:
         ConfigError: an environment variable cannot be read.
     """
-    resolved = {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
-    resolved["policy"] = _every_field(arguments, environ, job)
-    return resolved
-
-
-def _every_field(
-    arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
-) -> Resolved:
-    """Take each field of the policy from the first place that gives it."""
-    fields: dict[str, Any] = {}
-    source = "default"
-    item = next(item for item in SETTINGS if item.name == "policy")
-    nothing: dict[str, Any] = {}
-    for found in (
-        _resolve(item, nothing, nothing, job),
-        _resolve(item, nothing, environ, None),
-        _resolve(item, arguments, nothing, None),
-    ):
-        if found.value:
-            fields, source = merged(fields, found.value), found.source
-    return Resolved(value=fields, source=source)
+    return {item.name: _resolve(item, arguments, environ, job) for item in SETTINGS}
 
 
 def _resolve(
     item: Setting, arguments: Mapping[str, Any], environ: Mapping[str, str], job: ElasticJob | None
 ) -> Resolved:
-    if arguments.get(item.name) is not None:
-        return Resolved(value=arguments[item.name], source=item.flag)
-    if environ.get(item.variable):
-        try:
-            return Resolved(value=item.parse(environ[item.variable]), source=item.variable)
-        except ConfigError as error:
-            raise ConfigError(f"{item.variable}: {error}") from None
-        except ValueError:
-            what = "1 or 0" if item.parse is _switch else "a whole number"
-            raise ConfigError(f"{item.variable}={environ[item.variable]} must be {what}") from None
-    if job is not None and item.from_file(job) is not None:
-        return Resolved(value=item.from_file(job), source="job file")
-    return Resolved(value=item.default, source="default")
+    places: Mapping[str, Callable[[], Any]] = {
+        item.flag: lambda: arguments.get(item.name),
+        item.variable: lambda: _in_environment(item, environ),
+        "job file": lambda: None if job is None else _in_file(item, job),
+    }
+    if item.kind is dict:
+        return _merged(item, places)
+    for source, look in places.items():  # a variable that does not count is not read
+        if (value := look()) is not None:
+            return Resolved(setting=item, value=value, source=source)
+    return Resolved(setting=item, value=item.default, source="default")
 
 
-def _fields_of(job: ElasticJob) -> dict[str, Any]:
-    """Return the fields of the policy that a job file gives, but for those that have flags."""
-    given = job.spec.elastic_policy.model_dump(by_alias=True, exclude_unset=True)
-    return {name: value for name, value in given.items() if name not in FLAGS}
+def _merged(item: Setting, places: Mapping[str, Callable[[], Any]]) -> Resolved:
+    fields: dict[str, Any] = {}
+    origin = "default"
+    for source, look in reversed(list(places.items())):
+        if found := look():
+            fields, origin = merged(fields, found), source
+    return Resolved(setting=item, value=fields, source=origin)
 
 
-def policy_of(settings: Mapping[str, Resolved]) -> Policy:
+def _in_environment(item: Setting, environ: Mapping[str, str]) -> Any:
+    text = environ.get(item.variable)
+    if not text:
+        return None
+    try:
+        if item.kind is bool:
+            return SWITCH[text.lower()]
+        return changes_of(text.split()) if item.kind is dict else item.kind(text)
+    except ConfigError as error:
+        raise ConfigError(f"{item.variable}: {error}") from None
+    except (KeyError, ValueError):
+        what = "1 or 0" if item.kind is bool else "a whole number"
+        raise ConfigError(f"{item.variable}={text} must be {what}") from None
+
+
+def _in_file(item: Setting, job: ElasticJob) -> Any:
+    if not item.file_field:
+        return None
+    value: Any = job
+    for part in item.file_field.split("."):
+        value = getattr(value, to_snake(part), None)
+    if isinstance(value, ElasticPolicy):
+        document = value.model_dump(by_alias=True, exclude_unset=True)
+        return {name: inner for name, inner in document.items() if name not in BOUNDS}
+    return value
+
+
+def policy_of(settings: Settings) -> Policy:
     """Return the core's policy; contradicting bounds are named by the flags that people typed.
 
     Raises:
@@ -194,18 +280,17 @@ def policy_of(settings: Mapping[str, Resolved]) -> Policy:
     """
     low, high = settings["min_replicas"], settings["max_replicas"]
     start = settings["start_replicas"]
-    least, most, first = _typed("--min", low), _typed("--max", high), _typed("--start", start)
-    for typed, given in ((least, low), (most, high), (first, start)):
-        if given.value is not None and given.value < 1:
-            raise ConfigError(f"{typed} must be at least 1")
+    for size in (low, high, start):
+        if size.value is not None and size.value < 1:
+            raise ConfigError(f"{size.given} must be at least 1")
     if high.value is not None and low.value > high.value:
-        raise ConfigError(f"{least} is greater than {most}")
+        raise ConfigError(f"{low.given} is greater than {high.given}")
     if start.value is not None and start.value < low.value:
-        raise ConfigError(f"{first} is less than {least}")
+        raise ConfigError(f"{start.given} is less than {low.given}")
     if None not in (start.value, high.value) and start.value > high.value:
-        raise ConfigError(f"{first} is greater than {most}")
+        raise ConfigError(f"{start.given} is greater than {high.given}")
     fields = dict(settings["policy"].value)
-    for name, flag in FLAGS.items():
+    for name, flag in BOUNDS.items():
         if name in fields:
             raise ConfigError(f"{name} is set with {flag}, not with --policy")
     if low.source != "default":
@@ -215,7 +300,7 @@ def policy_of(settings: Mapping[str, Resolved]) -> Policy:
     return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
 
 
-def pool_of(settings: Mapping[str, Resolved]) -> PoolPlace | None:
+def pool_of(settings: Settings) -> PoolPlace | None:
     """Return the pool that the job runs in, and how it stands there; None: in none.
 
     Raises:
@@ -223,28 +308,19 @@ def pool_of(settings: Mapping[str, Resolved]) -> PoolPlace | None:
     """
     name = settings["pool"]
     if name.value is None:
-        for other in ("priority", "team"):
-            given = settings[other]
-            if given.value is not None:
-                said = _typed(f"--{other}", given)
-                raise ConfigError(f"{said} says how a job stands in a pool; add --pool")
+        for other in (settings["priority"], settings["team"]):
+            if other.value is not None:
+                raise ConfigError(f"{other.given} says how a job stands in a pool; add --pool")
         return None
     if not NAME.fullmatch(name.value):
-        raise ConfigError(f"{_typed('--pool', name)}: a pool's name {NAME_RULE}")
-    chosen = {key: settings[key].value for key in ("team", "priority")}
+        raise ConfigError(f"{name.given}: a pool's name {NAME_RULE}")
+    standing = {key: settings[key].value for key in ("team", "priority")}
     return PoolPlace(
-        name=name.value, **{key: value for key, value in chosen.items() if value is not None}
+        name=name.value, **{key: value for key, value in standing.items() if value is not None}
     )
 
 
-def _typed(flag: str, given: Resolved) -> str:
-    """Say a size as it was given: ``--max 2``, ``PLIANT_MAX=2``, ``--max 2 (job file)``."""
-    if given.source.startswith("PLIANT_"):
-        return f"{given.source}={given.value}"
-    return f"{flag} {given.value}" + ("" if given.source == flag else f" ({given.source})")
-
-
-def shown_replica(settings: Mapping[str, Resolved]) -> str | None:
+def shown_replica(settings: Settings) -> str | None:
     """Return whose output to show: ``all``, ``none``, a replica's name, or None by default.
 
     Raises:
@@ -254,6 +330,21 @@ def shown_replica(settings: Mapping[str, Resolved]) -> str | None:
     if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*", show):
         raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
     return None if show is None else str(show)
+
+
+def job_name(settings: Settings, script: str) -> str:
+    """Return the job's name; without one, the script's in the letters a name may have.
+
+    Raises:
+        ConfigError: the given name has other letters.
+    """
+    name = settings["name"]
+    if name.value is None:
+        made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+        return made[:63].strip("-") or "job"
+    if not NAME.fullmatch(name.value):
+        raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")
+    return str(name.value)
 
 
 def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJob | None]:
@@ -272,94 +363,22 @@ def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJ
             raise ConfigError(
                 f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
             )
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise ConfigError(f"{target} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{target} cannot be read: it is no UTF-8 text") from None
-        job = load(text, source=target)
+        job = load(read_file(path), source=target)
         command = list(job.spec.command)
     if not Path(command[0]).is_file():
         raise ConfigError(f"the script {command[0]} does not exist")
     return command, job
 
 
-def job_name(settings: Mapping[str, Resolved], script: str) -> str:
-    """Return the job's name; without one, the script's in the letters a name may have.
+def read_file(path: Path) -> str:
+    """Return the text of a file that people name.
 
     Raises:
-        ConfigError: the given name has other letters.
+        ConfigError: it cannot be read.
     """
-    given = settings["name"]
-    if given.value is None:
-        made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
-        return made[:63].strip("-") or "job"
-    if not NAME.fullmatch(given.value):
-        raise ConfigError(f"{given.source} {given.value!r} {NAME_RULE}")
-    return str(given.value)
-
-
-def output_directory(settings: Mapping[str, Resolved], name: str) -> Path:
-    """Return where the run's files go; the default is a directory that holds no run yet.
-
-    With ``--resume`` it is one that does: the one that was asked for, or the newest of that name.
-
-    Raises:
-        ConfigError: the directory that was asked for holds a run, or cannot be written; or there
-            is none to resume.
-    """
-    given = settings["out"].value
-    if settings["resume"].value:
-        return _writable(_resumable(given, name))
-    if given is not None:
-        if run_files.holds_run(given):
-            raise ConfigError(f"{given} already holds a run; choose another --out or remove it")
-        return _writable(given)
-    out, number = Path("runs") / name, 1
-    while run_files.holds_run(out):
-        number += 1
-        out = Path("runs") / f"{name}-{number}"
-    return _writable(out)
-
-
-def _resumable(given: Path | None, name: str) -> Path:
-    if given is not None:
-        if not run_files.holds_run(given):
-            raise ConfigError(f"{given} holds no run to resume; leave out --resume to start one")
-        return given
-    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
-    runs = [
-        (int(found[1] or 1), log.parent)
-        for log in Path("runs").glob(f"*/{run_files.EVENTS}")
-        if (found := pattern.fullmatch(log.parent.name))
-    ]
-    if not runs:
-        raise ConfigError(
-            f"runs/{name} holds no run to resume; leave out --resume to start one, or say where "
-            "it is with --out"
-        )
-    return max(runs)[1]
-
-
-def _writable(out: Path) -> Path:
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
+        return path.read_text()
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
-    return out.resolve()
-
-
-def seconds(text: str) -> float:
-    """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
-    if found is None:
-        raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
-    return found
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text") from None

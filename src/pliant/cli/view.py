@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
 from pliant.observe.log import Record
 from pliant.observe.prose import line, resize_line
@@ -196,6 +197,18 @@ class LiveView(JobView):
     def _draw(self) -> RenderableType:
         with self._lock:
             return job_panel(self.board.as_json(), self.values, list(self._news))
+
+
+class JsonView(JobView):
+    """Every record of the event log on standard output, as it is."""
+
+    def record(self, record: Record) -> None:
+        """Print one record."""
+        self.take(record)
+        print_record(record)
+
+    def output(self, replica: str, text: str) -> None:
+        """Leave output out: standard output holds records only."""
 
 
 def _silence_control_echo() -> list[Any] | None:

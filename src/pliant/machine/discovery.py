@@ -17,10 +17,11 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from pliant.core.errors import ConfigError
 from pliant.machine.files import PRIVATE, replace_file
@@ -32,6 +33,29 @@ STARTED_S = 60.0
 
 WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """Where pliant keeps what the commands of a user find."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """Return that of a user, by the environment."""
+        state = environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+        return cls(Path(state) / "pliant")
+
+    @property
+    def jobs(self) -> Path:
+        """Return where the records of jobs lie."""
+        return self.path / "jobs"
+
+    @property
+    def pools(self) -> Path:
+        """Return where the records of pools lie, and each pool's own directory."""
+        return self.path / "pools"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +105,8 @@ class RuntimeFiles:
     token: Path
 
     @classmethod
-    def of(cls, kind: str, name: str) -> RuntimeFiles:
-        """Return those of a job or a pool."""
-        directory = directory_of(kind)
+    def of(cls, kind: str, name: str, directory: Path) -> Self:
+        """Return those of a job or a pool whose record lies there."""
         return cls(kind, directory / f"{name}.json", directory / f"{name}.token")
 
     def write(self, *, url: str, token: str, out: Path) -> None:
@@ -117,16 +140,8 @@ class RuntimeFiles:
                 self.record.unlink()  # last: whoever finds it alone knows what to remove
 
 
-def directory_of(kind: str, environ: Mapping[str, str] | None = None) -> Path:
-    """Return where the records of all jobs, or of all pools, lie."""
-    environ = os.environ if environ is None else environ
-    state = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(state) / "pliant" / f"{kind}s"
-
-
-def served(kind: str, directory: Path | None = None) -> list[Served]:
+def served(kind: str, directory: Path) -> list[Served]:
     """Return what is served, oldest first; remove the records of what is gone."""
-    directory = directory_of(kind) if directory is None else directory
     records = {path: _read(kind, path) for path in directory.glob("*.json")}
     found = [one for one in records.values() if one is not None and one.lives]
     stale = [path for path, one in records.items() if one is not None and not one.lives]
@@ -135,6 +150,40 @@ def served(kind: str, directory: Path | None = None) -> list[Served]:
             if is_alone:  # else whoever looks next removes them
                 _sweep(kind, directory, stale)
     return sorted(found, key=lambda one: (one.started, one.name))
+
+
+def the_one(
+    kind: str,
+    found: list[Served],
+    name: str | None,
+    *,
+    none_at_all: Callable[[], str],
+    not_that_one: str,
+) -> Served:
+    """Return the job, or the pool, that is meant.
+
+    Args:
+        kind: ``job`` or ``pool``.
+        found: those that run.
+        name: its name; None: the only one.
+        none_at_all: say that none runs.
+        not_that_one: what to do if one was named, and none runs.
+
+    Raises:
+        ConfigError: none runs, several do and none was named, or none has that name.
+    """
+    names = ", ".join(one.name for one in found)
+    if name is not None:
+        named = next((one for one in found if one.name == name), None)
+        if named is not None:
+            return named
+        others = f"running: {names}" if found else not_that_one
+        raise ConfigError(f"no {kind} named {name} is running; {others}")
+    if not found:
+        raise ConfigError(none_at_all())
+    if len(found) > 1:
+        raise ConfigError(f"several {kind}s are running, say which with --{kind}: {names}")
+    return found[0]
 
 
 @contextlib.contextmanager

@@ -7,14 +7,13 @@ job is doing; that is asked over its URL.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine import run_files
-from pliant.machine.discovery import Served, directory_of, served
+from pliant.machine.discovery import Served, served, the_one
 
 NONE_RUNNING = "no job is running; start one with pliant run"
 
@@ -22,12 +21,7 @@ SUSPENDED = ".suspended"
 """Ends the names of records of jobs that do not run and can go on."""
 
 
-def jobs_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where the records of jobs lie."""
-    return directory_of("job", environ)
-
-
-def running_jobs(directory: Path | None = None) -> list[Served]:
+def running_jobs(directory: Path) -> list[Served]:
     """Return every running job, oldest first; remove the records of those that are gone."""
     return served("job", directory)
 
@@ -41,24 +35,22 @@ class SuspendedJob:
     committed: int
 
 
-def record_suspended(job: str, out: Path, committed: int, directory: Path | None = None) -> None:
+def record_suspended(job: str, out: Path, committed: int, directory: Path) -> None:
     """Remember a job that can go on; what cannot be remembered is still on its storage."""
-    directory = jobs_directory() if directory is None else directory
     values = {"job": job, "out": str(out.absolute()), "committed": committed}
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / f"{job}{SUSPENDED}").write_text(json.dumps(values))
 
 
-def forget_suspended(job: str, directory: Path | None = None) -> None:
+def forget_suspended(job: str, directory: Path) -> None:
     """Forget a job that runs again."""
     with suppress(OSError):
-        ((jobs_directory() if directory is None else directory) / f"{job}{SUSPENDED}").unlink()
+        (directory / f"{job}{SUSPENDED}").unlink()
 
 
-def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
+def suspended_jobs(directory: Path) -> list[SuspendedJob]:
     """Return the jobs that can go on, by name; forget those whose directory is gone."""
-    directory = jobs_directory() if directory is None else directory
     found = []
     for path in sorted(directory.glob(f"*{SUSPENDED}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -73,27 +65,22 @@ def suspended_jobs(directory: Path | None = None) -> list[SuspendedJob]:
     return found
 
 
-def find_job(name: str | None = None, directory: Path | None = None) -> Served:
+def find_job(name: str | None, directory: Path) -> Served:
     """Return the job that is meant.
 
     Raises:
         ConfigError: none runs, several do and none was named, or none has that name.
     """
-    jobs = running_jobs(directory)
-    if name is not None:
-        named = next((job for job in jobs if job.name == name), None)
-        if named is not None:
-            return named
-        others = f"running: {_names(jobs)}" if jobs else "none is; start one with pliant run"
-        raise ConfigError(f"no job named {name} is running; {others}")
-    if not jobs:
-        raise ConfigError(_none_running(directory))
-    if len(jobs) > 1:
-        raise ConfigError(f"several jobs are running, say which with --job: {_names(jobs)}")
-    return jobs[0]
+    return the_one(
+        "job",
+        running_jobs(directory),
+        name,
+        none_at_all=lambda: _none_running(directory),
+        not_that_one="none is; start one with pliant run",
+    )
 
 
-def find_run(name: str | None, out: Path | None, directory: Path | None = None) -> Path:
+def find_run(name: str | None, out: Path | None, directory: Path) -> Path:
     """Return the output directory that is meant: ``out``, or that of a running job.
 
     Without either, the newest run below ``runs/`` here.
@@ -112,7 +99,7 @@ def find_run(name: str | None, out: Path | None, directory: Path | None = None) 
     return newest
 
 
-def _none_running(directory: Path | None) -> str:
+def _none_running(directory: Path) -> str:
     waiting = suspended_jobs(directory)
     if not waiting:
         return NONE_RUNNING
@@ -120,7 +107,7 @@ def _none_running(directory: Path | None) -> str:
     return f"no job is running; suspended: {names}; go on with pliant resume {waiting[-1].job}"
 
 
-def find_resumable(which: str | None, directory: Path | None = None) -> Path:
+def find_resumable(which: str | None, directory: Path) -> Path:
     """Return the directory of the run to resume: named, or of a suspended job, or the newest here.
 
     Raises:
@@ -143,7 +130,3 @@ def find_resumable(which: str | None, directory: Path | None = None) -> Path:
     if (newest := run_files.newest_run()) is None:
         raise ConfigError("there is no run to resume here; name its directory")
     return newest
-
-
-def _names(jobs: list[Served]) -> str:
-    return ", ".join(job.name for job in jobs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,8 +39,9 @@ class UnheardError(Exception):
 class JobAtPool:
     """A job's way to its pool; the discovery record is read anew for each request."""
 
-    def __init__(self, pool: str, job: str) -> None:
+    def __init__(self, pool: str, job: str, records: Path) -> None:
         self._pool = pool
+        self._records = records
         self._job = job
         self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False)
 
@@ -62,7 +64,8 @@ class JobAtPool:
         await self._http.aclose()
 
     async def _ask(self, method: str, **values: Any) -> httpx.Response:
-        request = _request(self._http, method, self._pool, self._job, **values)
+        path = f"/v1/claims/{self._job}"
+        request = _request(self._http, method, self._pool, self._records, path, **values)
         try:
             return await self._http.send(request)
         except httpx.HTTPError as error:
@@ -73,8 +76,9 @@ class JobAtPool:
 class ClaimAtPool:
     """A fixed claim's way to its pool; the same, for a process without an event loop."""
 
-    def __init__(self, pool: str, claim: str) -> None:
+    def __init__(self, pool: str, claim: str, records: Path) -> None:
         self._pool = pool
+        self._records = records
         self._claim = claim
         self._http = httpx.Client(timeout=ANSWER_S, trust_env=False)
 
@@ -94,7 +98,8 @@ class ClaimAtPool:
         self._http.close()
 
     def _ask(self, method: str, **values: Any) -> httpx.Response:
-        request = _request(self._http, method, self._pool, self._claim, **values)
+        path = f"/v1/claims/{self._claim}"
+        request = _request(self._http, method, self._pool, self._records, path, **values)
         try:
             return self._http.send(request)
         except httpx.HTTPError as error:
@@ -103,14 +108,19 @@ class ClaimAtPool:
 
 
 def _request(
-    http: httpx.Client | httpx.AsyncClient, method: str, pool: str, claim: str, **values: Any
+    http: httpx.Client | httpx.AsyncClient,
+    method: str,
+    pool: str,
+    records: Path,
+    path: str,
+    **values: Any,
 ) -> httpx.Request:
     try:
-        served = find_pool(pool)
+        served = find_pool(pool, records)
         headers = {"Authorization": f"Bearer {served.token()}"}
     except ConfigError as error:
         raise UnheardError(str(error)) from error
-    return http.build_request(method, f"{served.url}/v1/claims/{claim}", headers=headers, **values)
+    return http.build_request(method, f"{served.url}{path}", headers=headers, **values)
 
 
 def offer_in(response: httpx.Response) -> Offer:

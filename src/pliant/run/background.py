@@ -6,11 +6,14 @@ it does.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pliant.core.errors import ConfigError
 from pliant.machine.discovery import Served
@@ -29,17 +32,31 @@ class EndedError(ConfigError):
         self.code = code
 
 
-def start(arguments: Sequence[str], *, log: Path, find: Callable[[], Served | None]) -> Served:
-    """Start ``pliant`` with these arguments in the background; return its record.
+def start(
+    module: Sequence[str],
+    document: Mapping[str, Any],
+    *,
+    log: Path,
+    find: Callable[[], Served | None],
+) -> Served:
+    """Start a process that goes on with this document; return its record.
+
+    Args:
+        module: what to run, and its arguments.
+        document: what it reads from its standard input, as JSON.
+        log: where its output goes.
+        find: look for its record.
 
     Raises:
         EndedError: it has ended.
         ConfigError: it was not found in time.
     """
-    with log.open("ab") as output:
+    with log.open("ab") as output, tempfile.TemporaryFile("w+") as resolved:
+        json.dump(document, resolved)
+        resolved.seek(0)
         process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "pliant", *arguments],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", *module],
+            stdin=resolved,  # a file, not a pipe: nobody waits for a reader, nothing is left
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -57,5 +74,5 @@ def start(arguments: Sequence[str], *, log: Path, find: Callable[[], Served | No
 
 
 def _last_line(log: Path) -> str:
-    said = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
-    return said[-1].removeprefix("pliant: ") if said else f"it ended at once; see {log}"
+    lines = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
+    return lines[-1].removeprefix("pliant: ") if lines else f"it ended at once; see {log}"

@@ -23,9 +23,11 @@ from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.discovery import RuntimeFiles
-from pliant.run.hosting import JobConfig, hosted, locked, refuse_second
+from pliant.run.hosting import hosted, refuse_second
+from pliant.run.job_config import JobConfig
 from pliant.run.observer import Observer
 from pliant.run.pool_job import Tenant
+from pliant.run.run_directory import locked
 
 CPU_DEVICES = 4
 """Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""
@@ -56,12 +58,14 @@ def most_replicas(policy: Policy) -> int:
 
 
 async def _run(config: JobConfig, observer: Observer | None) -> int:
-    refuse_second(config.name)
+    refuse_second(config.name, config.state.jobs)
     with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer)
         agent = Agent(
-            _agent_config(config, devices=max(most_replicas(config.policy), count_devices())),
+            _agent_config(
+                config, devices=max(most_replicas(config.settings.policy), count_devices())
+            ),
             listener=observer.output if observer else nobody_listens,
         )
         try:
@@ -72,11 +76,11 @@ async def _run(config: JobConfig, observer: Observer | None) -> int:
 
 
 def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None) -> AgentConfig:
-    files = RuntimeFiles.of("job", config.name)
+    files = RuntimeFiles.of("job", config.name, config.state.jobs)
     return AgentConfig(
         node=NodeId(socket.gethostname()),
         devices=devices,
-        environment=dict(os.environ),
+        environment=config.environ,
         address=config.address,
         work=config.work(),
         guarded=(files.token, files.record),
@@ -87,9 +91,7 @@ def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None)
 async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
     """Serve the job's coordinator, connect the agent, and wait for the end."""
     token, devices = secrets.token_urlsafe(32), count_devices()
-    async with hosted(
-        config, config.work(), token=token, devices=devices, observer=observer
-    ) as host:
+    async with hosted(config, token=token, devices=devices, observer=observer) as host:
         agent.guard()
         try:
             end = await host.until_the_end(agent.serve(host.agents_url, token))
@@ -100,7 +102,9 @@ async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None)
 
 async def _run_in_pool(config: JobConfig, place: PoolPlace, observer: Observer | None) -> int:
     """Live as often as the pool suspends the job; return how the last life ended."""
-    tenant = Tenant(place, job=config.name, policy=config.policy)
+    tenant = Tenant(
+        place, job=config.name, policy=config.settings.policy, records=config.state.pools
+    )
     async with tenant.present():
         while True:
             end = await _live_in_pool(config, tenant, observer)
@@ -118,7 +122,6 @@ async def _live_in_pool(config: JobConfig, tenant: Tenant, observer: Observer | 
     )
     async with hosted(
         config,
-        config.work(),
         token=token,
         devices=devices,
         observer=observer,

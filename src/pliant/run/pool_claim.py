@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 from pliant.core.errors import ConfigError
@@ -32,7 +33,7 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
 from pliant.core.tenancy import Demand, Swap, kept_unused, swap_for
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
-from pliant.machine.pools import DEVICES, find_pool, pool_directory
+from pliant.machine.pools import DEVICES, find_pool
 from pliant.machine.processes import signal_at_parents_death
 from pliant.pool.claim_client import ClaimAtPool, UnheardError
 from pliant.wire.offers import Offer, Report
@@ -54,6 +55,9 @@ class ClaimConfig:
 
     name: str
     pool: str
+    records: Path
+    """Directory of the records of pools, and of each pool's own directory."""
+
     devices: int
     for_s: float | None = None
     """None: until the command ends, or Ctrl-C."""
@@ -119,7 +123,7 @@ def run_claim(config: ClaimConfig, environ: Mapping[str, str], tell: Tell) -> in
     Raises:
         ConfigError: no pool runs, or it refuses the claim.
     """
-    find_pool(config.pool)
+    find_pool(config.pool, config.records)
     interrupted = _Interrupted()
     claim = _FixedClaim(config, tell, interrupted)
     with interrupted.caught():
@@ -133,7 +137,7 @@ class _FixedClaim:
         self._config = config
         self._tell = tell
         self._interrupted = interrupted
-        self._pool = ClaimAtPool(config.pool, config.name)
+        self._pool = ClaimAtPool(config.pool, config.name, config.records)
         self._offer: Offer | None = None
         self._held: list[DeviceLock] = []
         self._command: subprocess.Popen[bytes] | None = None
@@ -209,7 +213,7 @@ class _FixedClaim:
 
     def _take_locks(self, devices: Sequence[int]) -> list[DeviceLock] | None:
         """Take the locks of all devices, or of none."""
-        directory = pool_directory(self._config.pool) / DEVICES
+        directory = self._config.records / self._config.pool / DEVICES
         held: list[DeviceLock] = []
         for device in devices:
             lock = locks.take_device(directory, device, claim=self._config.name)

@@ -24,7 +24,7 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
-from pliant.machine.pools import DEVICES, pool_directory, running_pools
+from pliant.machine.pools import DEVICES, running_pools
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
 from pliant.pool.admin import PoolAdmin
@@ -35,7 +35,7 @@ from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import Given, SavedPool, StateFile
-from pliant.run.hosting import locked
+from pliant.run.run_directory import locked
 from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 
@@ -63,6 +63,9 @@ class PoolConfig:
     """None: as many as in the life before, or ``default_devices``."""
 
     default_devices: int
+    records: Path
+    """Directory of the records of pools, and of each pool's own directory."""
+
     file: PoolFile | None = None
     """None: teams and classes as in the life before."""
 
@@ -98,7 +101,7 @@ def check(config: PoolConfig) -> None:
     Raises:
         ConfigError: it cannot run like this, or runs already.
     """
-    if any(pool.name == config.name for pool in running_pools()):
+    if any(pool.name == config.name for pool in running_pools(config.records)):
         raise ConfigError(_runs_already(config.name))
     if config.file is not None:
         _check_promises(config.file.spec.teams, config.devices or config.default_devices)
@@ -125,7 +128,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     from pliant.http.server import open_socket
 
     check(config)
-    out = pool_directory(config.name)
+    out = config.records / config.name
     _make(out)
     sock = open_socket(config.address, config.port)
     with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
@@ -165,7 +168,7 @@ async def _serve(
     from pliant.http.server import serving, url_of
     from pliant.pool.app import create_app
 
-    files, token = RuntimeFiles.of("pool", config.name), secrets.token_urlsafe(32)
+    files, token = RuntimeFiles.of("pool", config.name, config.records), secrets.token_urlsafe(32)
     app = create_app(driver, token=token, events_path=log.path)
     log.write(
         "pool_started",

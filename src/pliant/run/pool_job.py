@@ -19,6 +19,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pliant.agent.agent import Agent
@@ -27,7 +28,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
 from pliant.machine.event_loop import within
-from pliant.machine.pools import DEVICES, pool_directory
+from pliant.machine.pools import DEVICES
 from pliant.observe.log import Record
 from pliant.pool.claim_client import JobAtPool, UnheardError
 from pliant.run.pool_life import PoolLife
@@ -43,9 +44,9 @@ NEWS = frozenset({"decision", "spare", "saved"})
 class Tenant:
     """One job as its pool sees it."""
 
-    def __init__(self, place: PoolPlace, *, job: str, policy: Policy) -> None:
-        """Make one that the pool does not know yet."""
-        self.locks = pool_directory(place.name) / DEVICES
+    def __init__(self, place: PoolPlace, *, job: str, policy: Policy, records: Path) -> None:
+        """Make one that the pool does not know yet; the records of pools lie in ``records``."""
+        self.locks = records / place.name / DEVICES
         self._place = place
         self._policy = policy
         self._demand = replace(first_demand(policy), team=place.team, priority=place.priority)
@@ -56,7 +57,7 @@ class Tenant:
         self._sent: Report | None = None
         self._changed = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
-        self._pool = JobAtPool(place.name, job)
+        self._pool = JobAtPool(place.name, job, records)
 
     @property
     def pool_devices(self) -> int:

@@ -24,14 +24,10 @@ from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.observe.log import read
-from pliant.run.hosting import (
-    JobConfig,
-    hosted,
-    lasting_token,
-    locked,
-    refuse_second,
-)
+from pliant.run.hosting import hosted, refuse_second
+from pliant.run.job_config import JobConfig
 from pliant.run.observer import Observer
+from pliant.run.run_directory import lasting_token, locked
 
 GIVE_UP_S = 300.0
 """How long an agent looks for its coordinator unless told otherwise, in seconds."""
@@ -97,13 +93,11 @@ def agents_url(url: str) -> str:
 
 
 async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
-    refuse_second(config.name, besides=config.out)
+    refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = _follows(config)
         token = lasting_token(config.out)
-        async with hosted(
-            config, config.work(), token=token, follows=follows, observer=observer
-        ) as host:
+        async with hosted(config, token=token, follows=follows, observer=observer) as host:
             end = await host.until_the_end()
             await host.driver.nodes.hung_up(HANG_UP_S)
         (config.out / run_files.TOKEN).unlink(missing_ok=True)

@@ -1,0 +1,187 @@
+"""``pliant status``, ``scale``, ``drain``, ``logs`` ...: look at one job, and change it.
+
+Owns argv of these commands.  Knows nothing of how the answers are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pliant.cli import screens
+from pliant.cli.arguments import some_seconds, state_directory
+from pliant.cli.options import Job, Json, Out
+from pliant.cli.printing import print_json, say
+from pliant.core.counts import counted
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.http.client import Client
+from pliant.machine import run_files
+from pliant.machine.jobs import find_job, find_run
+from pliant.machine.pools import find_pool
+from pliant.observe import log
+from pliant.observe.audit import audit_run
+from pliant.observe.explain import decisions_of, interval_of, pool_of
+from pliant.observe.goodput import goodput_of
+from pliant.observe.log import Record
+from pliant.observe.pool_history import moves_of
+from pliant.observe.status import board_of
+
+
+def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+    """Show what a job is doing: step, speed, replicas, events."""
+    if out is None:
+        found = _client(job).status()
+    else:
+        found = board_of(_records(_run_of(job, out))).as_json()
+    if as_json:
+        return print_json(found)
+    _console().print(screens.job_panel(found))
+    return EXIT_OK
+
+
+def scale(
+    target: Annotated[int, typer.Argument(metavar="N", help="Replicas wanted.")],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Ask for a number of replicas; the job resizes while it trains."""
+    if target < 1:
+        raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
+    return _answer(_client(job).scale(target), as_json=as_json)
+
+
+def drain(
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who leaves, e.g. r3.")],
+    notice: Annotated[
+        str, typer.Option("--notice", metavar="TIME", help="Time it has, e.g. 30s.")
+    ] = "30s",
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Let a replica leave at a step boundary; the target falls by one."""
+    notice_s = some_seconds("--notice", notice, "; pliant kill gives no notice")
+    return _answer(_client(job).drain(replica, notice_s), as_json=as_json)
+
+
+def kill(
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who dies, e.g. r2.")],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Kill a replica as a fault would; it is replaced under a new name."""
+    return _answer(_client(job).kill(replica), as_json=as_json)
+
+
+def stop(job: Job = None, as_json: Json = False) -> int:
+    """Stop a job at its next step boundary."""
+    return _ending(_client(job).stop(), as_json=as_json)
+
+
+def suspend(job: Job = None, as_json: Json = False) -> int:
+    """Stop a job with a checkpoint, to resume it later."""
+    return _ending(_client(job).suspend(), as_json=as_json)
+
+
+def explain(
+    job: Job = None,
+    of_pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool",
+            metavar="[NAME]",
+            help="Who took what from whom in this pool instead.  [name: default]",
+        ),
+    ] = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> int:
+    """Show why the job has its size, and what would change it."""
+    if of_pool is not None:
+        return _explain_pool(of_pool, out, as_json=as_json)
+    records = _records(_run_of(job, out))
+    decisions = decisions_of(records)
+    interval, place = interval_of(records), pool_of(records)
+    if as_json:
+        reasons = [asdict(decision) for decision in decisions]
+        return print_json({"decisions": reasons, "checkpoints": interval, "pool": place})
+    _console().print(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
+    for sentence in (place, interval):
+        if sentence is not None:
+            say(f"\n{sentence}")
+    return EXIT_OK
+
+
+def logs(
+    replica: Annotated[
+        str | None, typer.Argument(metavar="REPLICA", help="Whose output, e.g. r1.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
+    job: Job = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> int:
+    """Show what a replica printed."""
+    from pliant.cli.logs import show
+
+    records = state_directory().jobs
+    return show(_run_of(job, out), replica, records, follow=follow, as_json=as_json)
+
+
+def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
+    """Prove from the ledger that every sample counted exactly once."""
+    directory = _run_of(job, out)
+    found, spent = audit_run(directory), goodput_of(_records(directory))
+    if as_json:
+        values = {**asdict(found), "samples_exactly_once": found.exactly_once}
+        print_json({**values, "goodput": asdict(spent)})
+    else:
+        _console().print(screens.audit_text(found, spent, directory), soft_wrap=True)
+    return EXIT_OK if found.exactly_once else EXIT_FAILED
+
+
+def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
+    """Tell who took what from whom; of a pool that does not run, by its directory."""
+    if out is None:
+        out = find_pool(name, state_directory().pools).out
+    elif not run_files.holds_run(out):
+        raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
+    moves = moves_of(_records(out))
+    if as_json:
+        return print_json({"moves": [asdict(move) for move in moves]})
+    _console().print(screens.moves_table(moves) if moves else "nothing has happened yet")
+    return EXIT_OK
+
+
+def _answer(values: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        return print_json(values)
+    sentence = str(values.get("reason") or "accepted")
+    if values.get("target_replicas") is not None:
+        sentence = f"target {counted(values['target_replicas'], 'replica')}: {sentence}"
+    return say(sentence)
+
+
+def _ending(values: dict[str, Any], *, as_json: bool) -> int:
+    """Answer without the target: the job ends whatever that is."""
+    return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
+
+
+def _client(job: str | None) -> Client:
+    return Client(find_job(job, state_directory().jobs))
+
+
+def _run_of(job: str | None, out: Path | None) -> Path:
+    return find_run(job, out, state_directory().jobs)
+
+
+def _records(out: Path) -> list[Record]:
+    return log.read(run_files.event_log(out)).records
+
+
+def _console() -> Console:
+    return Console(highlight=False)

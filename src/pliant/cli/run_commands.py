@@ -1,0 +1,151 @@
+"""``pliant run``, ``coordinator``, ``agent``, ``resume``, ``demo``: what starts something.
+
+Owns argv of these commands.  Knows nothing of what happens around a job (``cli.start``), which is
+slow to import.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from pliant.cli import screens
+from pliant.cli.arguments import seconds, state_directory
+from pliant.cli.options import (
+    Arguments,
+    Detach,
+    Json,
+    LogJson,
+    Target,
+    with_settings,
+)
+from pliant.cli.printing import print_json
+from pliant.cli.settings import COORDINATOR, RUN, read_command, resolve
+from pliant.core.errors import ConfigError, PermanentError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.machine.jobs import find_resumable
+
+
+@with_settings(RUN)
+def run(
+    given: dict[str, Any],
+    target: Target,
+    arguments: Arguments = None,
+    detach: Detach = False,
+    as_json: LogJson = False,
+) -> int:
+    """Run a script on replicas that may join, leave and die.
+
+    Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
+    job file, default.
+    """
+    from pliant.cli import start
+
+    command, job = read_command(target, arguments or [])
+    planned = start.planned(command, resolve(given, os.environ, job), os.environ)
+    return (start.detached if detach else start.attached)(planned, as_json=as_json)
+
+
+@with_settings(COORDINATOR)
+def coordinator(
+    given: dict[str, Any], target: Target, arguments: Arguments = None, as_json: LogJson = False
+) -> int:
+    """Run a job's coordinator alone; agents on its nodes run the replicas.
+
+    One that has died is started again with the same command: what runs goes on meanwhile, and the
+    new one takes over.
+    """
+    from pliant.cli import start
+
+    command, job = read_command(target, arguments or [])
+    planned = start.planned_coordinator(command, resolve(given, os.environ, job), os.environ)
+    return start.attached(planned, as_json=as_json)
+
+
+def agent(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the coordinator is.")],
+    token_file: Annotated[
+        Path,
+        typer.Option("--token-file", metavar="FILE", help="DIR/token of the coordinator's --out."),
+    ],
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices",
+            metavar="N",
+            help="Replicas at a time.  [default: accelerators, or 4 cores]",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="[default: the host's name]")
+    ] = None,
+    give_up: Annotated[
+        str,
+        typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
+    ] = "5m",
+) -> int:
+    """Run replicas on this node for a coordinator, until the job ends."""
+    from pliant.run import separate
+    from pliant.run.local import count_devices
+
+    if devices is not None and devices < 1:
+        raise ConfigError(f"--devices {devices} must be at least 1")
+    config = separate.NodeConfig(
+        url=url,
+        token_file=token_file,
+        node=node or socket.gethostname(),
+        devices=devices or count_devices(),
+        give_up_s=seconds(give_up),
+    )
+    try:
+        return separate.run_agent(config, dict(os.environ))
+    except PermanentError as error:
+        print(f"pliant: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def resume(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN|JOB", help="Its directory, or the name of a suspended job."),
+    ] = None,
+    detach: Detach = False,
+    as_json: Json = False,
+) -> int:
+    """Go on with a run from its newest checkpoint."""
+    from pliant.cli import start
+
+    planned = start.resumed(find_resumable(which, state_directory().jobs), os.environ)
+    return (start.detached if detach else start.attached)(planned, as_json=as_json)
+
+
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, for CI.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where report and pictures go.")
+    ] = Path("runs/demo"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Disturb a run in every way, and show that nothing was lost."""
+    from pliant.recipes.demo import demo as run_demo
+
+    console = Console(highlight=False, stderr=as_json)
+    report = run_demo(
+        out,
+        quick=quick,
+        quiet=as_json,
+        say=lambda sentence: console.print(Text(sentence), soft_wrap=True),
+    )
+    if as_json:
+        print_json(report)
+    else:
+        for part in screens.demo_report(report, out):
+            console.print(part, soft_wrap=isinstance(part, Text))
+    return EXIT_OK if report["passed"] else EXIT_FAILED

@@ -1,0 +1,109 @@
+"""One job, resolved: the value between the settings that people give and what hosts it.
+
+Owns what there is to say about a job before it runs, and how that is written down: the log tells it
+when the job starts, and who resumes it or starts it in the background makes it of that again.
+Knows nothing of where a setting came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pliant.core.job.state import JobSettings
+from pliant.core.tenancy import PoolPlace
+from pliant.machine.discovery import StateDirectory
+from pliant.run.run_directory import holder_of
+from pliant.spec.load import parse_policy
+from pliant.spec.policy import core_policy, fields_beside_bounds
+from pliant.wire.messages import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """What to run, how large, and where."""
+
+    name: str
+    argv: tuple[str, ...]
+    """The script and its arguments."""
+
+    settings: JobSettings
+    out: Path
+    """An existing directory; a run that it holds goes on."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    """What workers inherit, and by which commands find the job."""
+
+    port: int = 0
+    """Port of the coordinator; 0: any that is free."""
+
+    address: str = "127.0.0.1"
+    init: Path | None = None
+    pool: PoolPlace | None = None
+    """None: every device of the machine is the job's."""
+
+    @property
+    def state(self) -> StateDirectory:
+        """Return where commands look for jobs and pools."""
+        return StateDirectory.of(self.environ)
+
+    def work(self) -> Work:
+        """Return what agents are to run; a holder is chosen in the first life of the directory."""
+        return Work(
+            job=self.name,
+            command=self.argv,
+            cwd=str(Path.cwd()),
+            out=str(self.out.absolute()),
+            init=self._init(),
+            holder=holder_of(self.out, self.name),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``of`` makes the same job of, in the same working directory."""
+        policy = self.settings.policy
+        return {
+            "command": list(self.argv),
+            "cwd": str(Path.cwd()),
+            "init": self._init(),
+            "policy": {name: getattr(policy, f"{name}_replicas") for name in _SIZES},
+            "elastic_policy": fields_beside_bounds(policy),
+            "pool": None if self.pool is None else asdict(self.pool),
+            "max_restarts": self.settings.restart_budget,
+        }
+
+    @classmethod
+    def of(
+        cls, document: Mapping[str, Any], *, name: str, out: Path, environ: Mapping[str, str]
+    ) -> Self:
+        """Return the job that a document, or the record of its start, tells of; without weights.
+
+        Raises:
+            ConfigError: its policy is none.
+        """
+        sizes, place = document["policy"], document.get("pool")
+        fields = dict(document.get("elastic_policy") or {})
+        fields |= {
+            f"{bound}Replicas": sizes[bound]
+            for bound in ("min", "max")
+            if sizes.get(bound) is not None
+        }
+        policy = core_policy(parse_policy(fields), sizes.get("start"))
+        budget = document.get("max_restarts")
+        return cls(
+            name=name,
+            argv=tuple(document["command"]),
+            settings=JobSettings(policy=policy)
+            if budget is None
+            else JobSettings(policy=policy, restart_budget=budget),
+            out=out,
+            environ=environ,
+            pool=PoolPlace(**place) if isinstance(place, dict) else None,
+        )
+
+    def _init(self) -> str | None:
+        return None if self.init is None else str(self.init.absolute())
+
+
+_SIZES = ("min", "max", "start")

@@ -1,0 +1,173 @@
+"""The directory of a run: which one it is, who may serve it, and what is left of a refused run.
+
+Owns the choice of the directory, the lock on it, and the files that outlive a process: who may
+talk to its coordinators, and who the job is to its checkpoints.  Knows nothing of what runs there.
+
+    runs/gpt/  events.jsonl  running.lock  token  holder  init.pt
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+from pliant.machine import locks, run_files
+from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.run_files import holds_run
+
+RUNS = Path("runs")
+"""Where runs lie that were given no directory."""
+
+INITIAL_S = 3600.0
+"""Longest that a checkpoint to begin with may take to read, in seconds."""
+
+
+def new_directory(asked: Path | None, name: str) -> Path:
+    """Make the directory of a new run: the one asked for, or the first of its name without a run.
+
+    Raises:
+        ConfigError: the directory that was asked for holds a run, or cannot be written.
+    """
+    if asked is not None and holds_run(asked):
+        raise ConfigError(f"{asked} already holds a run; choose another --out or remove it")
+    out, number = asked or RUNS / name, 1
+    while holds_run(out):
+        number += 1
+        out = RUNS / f"{name}-{number}"
+    return writable(out)
+
+
+def resumed_directory(asked: Path | None, name: str) -> Path:
+    """Return the directory of a run to go on with: the one asked for, or the newest of its name.
+
+    Raises:
+        ConfigError: there is none, or it cannot be written.
+    """
+    if asked is not None:
+        if not holds_run(asked):
+            raise ConfigError(f"{asked} holds no run to resume; leave out --resume to start one")
+        return writable(asked)
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    runs = [
+        (int(found[1] or 1), log.parent)
+        for log in RUNS.glob(f"*/{run_files.EVENTS}")
+        if (found := pattern.fullmatch(log.parent.name))
+    ]
+    if not runs:
+        raise ConfigError(
+            f"runs/{name} holds no run to resume; leave out --resume to start one, or say where "
+            "it is with --out"
+        )
+    return writable(max(runs)[1])
+
+
+def writable(out: Path) -> Path:
+    """Make a directory if it is not there; return its whole path.
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    return out.resolve()
+
+
+def remove(out: Path, *, parent: bool) -> None:
+    """Leave nothing of a run that was refused before its first step.
+
+    Args:
+        out: the directory.
+        parent: that of all runs goes too, if it was made for this one.
+    """
+    try:
+        with locked(out, alone=True):  # of two that were started at the same moment one lives
+            shutil.rmtree(out, ignore_errors=True)
+    except (ConfigError, OSError):
+        return
+    if parent:
+        with contextlib.suppress(OSError):
+            out.parent.rmdir()
+
+
+@contextlib.contextmanager
+def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None]:
+    """Keep others away from a directory; ends with this process.
+
+    One that is ``alone`` runs the workers, too, and tolerates nobody.  Of several coordinators
+    with agents elsewhere the register decides which counts, so they tolerate each other.
+
+    Args:
+        out: the directory.
+        alone: nobody else may serve it.
+        taken: what to say if somebody does.
+
+    Raises:
+        ConfigError: another runs the job that does not go with this one.
+    """
+    with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=0) as is_ours:
+        if not is_ours:
+            raise ConfigError(taken or f"the job of {out} is running already; see pliant status")
+        yield
+
+
+def lasting_token(out: Path) -> str:
+    """Return the token of all coordinators of a directory; the first of them makes it.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    path = out / run_files.TOKEN
+    try:
+        if not path.exists():
+            replace_file(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
+
+
+def holder_of(out: Path, job: str) -> str:
+    """Return who a job is to its checkpoints: the same in every life of its directory."""
+    path = out / run_files.HOLDER
+    with contextlib.suppress(FileNotFoundError):
+        if found := path.read_text().strip():
+            return found
+    holder = f"{job}-{secrets.token_hex(4)}"
+    replace_file(path, f"{holder}\n".encode())
+    return holder
+
+
+def initial_weights(source: str, out: Path) -> Path:
+    """Return the file to start from; a checkpoint is made into one, by a process with torch.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if "://" not in source and Path(source).is_file():
+        return Path(source)
+    target = out / "init.pt"
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-m", "pliant.checkpoint.starting_weights", source, str(target)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=INITIAL_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"--init {source} was not read within {INITIAL_S:g} s") from None
+    if done.returncode != 0:
+        sentence = done.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(f"--init {source}: {sentence}")
+    return target
