@@ -103,7 +103,7 @@ def test_a_failure_is_left_to_the_last_sentence_on_stderr() -> None:
 def test_output_is_that_of_one_replica_all_or_none(show: str | None, shown: str) -> None:
     view, text = plain(show)
     for record in Story().start("r1", "r2").records:
-        view.take(record)
+        view.take_record(record)
 
     view.output("r1", "hello of r1")
     view.output("r2", "hello of r2")

@@ -51,31 +51,31 @@ def state_directory() -> StateDirectory:
 
 
 def with_name(
-    words: Sequence[str], *, alone: Collection[str], has_script: bool = True
+    typed: Sequence[str], *, alone: Collection[str], has_script: bool = True
 ) -> list[str]:
     """Give ``--pool`` the default name if no name follows it.
 
     A name is what a pool can be called and is neither a file nor the last word: that is the script.
 
     Args:
-        words: what was typed after ``pliant run``.
+        typed: what stands after ``pliant run``.
         alone: options that take no value.
         has_script: the last word is what to run.
     """
-    said, at = [], 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        word = words[at]
+    spelt, at = [], 0
+    while at < len(typed) and typed[at].startswith("-") and typed[at] != "--":
+        word = typed[at]
         at += 1
         if word == POOL:
-            is_named = at < len(words) - has_script and _is_name(words[at])
-            said.append(f"{POOL}={words[at] if is_named else DEFAULT_POOL}")
+            is_named = at < len(typed) - has_script and _is_name(typed[at])
+            spelt.append(f"{POOL}={typed[at] if is_named else DEFAULT_POOL}")
             at += is_named
             continue
-        said.append(word)
+        spelt.append(word)
         if "=" not in word and word not in alone:
-            said += words[at : at + 1]
+            spelt += typed[at : at + 1]
             at += 1
-    return [*said, *words[at:]]
+    return [*spelt, *typed[at:]]
 
 
 def _is_name(word: str) -> bool:
@@ -86,14 +86,14 @@ def _is_switch(option: Any) -> bool:
     return bool(getattr(option, "is_flag", False))
 
 
-def changes_of(words: Iterable[str]) -> dict[str, Any]:
+def changes_of(assignments: Iterable[str]) -> dict[str, Any]:
     """Read ``maxReplicas=6``, ``replicaDiscreteValues=2,4,8``, ``backoff.factor=3``.
 
     Raises:
         ConfigError: a word is no such assignment, or a field is given twice.
     """
     changes: dict[str, Any] = {}
-    for word in words:
+    for word in assignments:
         key, equals, text = word.partition("=")
         if not equals or not key or not text:
             raise ConfigError(f"{word!r} is not KEY=VALUE, for instance maxReplicas=6")

@@ -168,13 +168,13 @@ def verify(
         what = storage.place(verdict.name)
         for sentence in verdict.damage:
             print(sentence)
-        told = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
+        amount = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
         if verdict.damage:
             print(f"{what} is damaged")
         elif verdict.has_digests:
-            print(f"{what} is sound: {told}, every digest matches")
+            print(f"{what} is sound: {amount}, every digest matches")
         else:
-            print(f"{what} loads: {told}; it has no digests, so a changed byte may go unseen")
+            print(f"{what} loads: {amount}; it has no digests, so a changed byte may go unseen")
     return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_FAILED
 
 

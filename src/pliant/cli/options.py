@@ -74,7 +74,9 @@ def with_settings(
 def _parameter(item: Setting, command: str) -> inspect.Parameter:
     kind: Any = {dict: list[str] | None, bool: bool}.get(item.kind, item.kind | None)
     option = typer.Option(
-        item.flag, metavar=item.metavar, help=item.help_in.get(command, item.help)
+        item.flag,
+        metavar="N" if item.kind is int else item.metavar,
+        help=item.help_in.get(command, item.help),
     )
     return inspect.Parameter(
         item.name,

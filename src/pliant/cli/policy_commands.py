@@ -40,7 +40,7 @@ def show(job: Job = None, as_json: Json = False) -> int:
 
 @app.command(name="set")
 def set_fields(
-    words: Annotated[
+    fields: Annotated[
         list[str],
         typer.Argument(metavar="KEY=VALUE", help="E.g. maxReplicas=6; none sets the default."),
     ],
@@ -48,7 +48,7 @@ def set_fields(
     as_json: Json = False,
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
-    answer = Client(find_job(job, state_directory().jobs)).set_policy(changes_of(words))
+    answer = Client(find_job(job, state_directory().jobs)).set_policy(changes_of(fields))
     _console().print_json(data=answer) if as_json else _console().print(
         str(answer.get("reason") or "accepted"), soft_wrap=True
     )

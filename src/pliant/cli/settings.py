@@ -60,7 +60,6 @@ SETTINGS = (
     Setting(
         name="min_replicas",
         flag="--min",
-        metavar="N",
         kind=int,
         file_field="spec.elasticPolicy.minReplicas",
         default=1,
@@ -69,7 +68,6 @@ SETTINGS = (
     Setting(
         name="max_replicas",
         flag="--max",
-        metavar="N",
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
         help="Most replicas.  [default: accelerators, or 4 cores]",
@@ -78,7 +76,6 @@ SETTINGS = (
     Setting(
         name="start_replicas",
         flag="--start",
-        metavar="N",
         kind=int,
         file_field="spec.startReplicas",
         help="Replicas to start with.  [default: max]",
@@ -107,7 +104,6 @@ SETTINGS = (
     Setting(
         name="max_restarts",
         flag="--max-restarts",
-        metavar="N",
         kind=int,
         file_field="spec.maxRestarts",
         default=JobSettings().restart_budget,
@@ -125,7 +121,6 @@ SETTINGS = (
     Setting(
         name="port",
         flag="--port",
-        metavar="N",
         kind=int,
         default=0,
         help="Port of the REST interface.  [default: any]",

@@ -44,7 +44,7 @@ class JobView:
         self.console = console
         self.values: dict[str, Any] = {}
         self._show = show
-        self._told = 0
+        self._num_shown = 0
         self._said: set[str] = set()
         self._pool = ""
 
@@ -93,10 +93,10 @@ class JobView:
         self._said.add(text)
         return None if self.shows(replica) else f"{replica} raised:\n{text}"
 
-    def take(self, record: Record) -> list[Resize]:
+    def take_record(self, record: Record) -> list[Resize]:
         """Bring the board up to date; return the resizes to tell now: those newly priced.
 
-        One that a later generation has replaced is told without its price: a normal step at its
+        One that a later generation has replaced is shown without its price: a normal step at its
         size may not come again, and what follows would wait for it.
         """
         self.board.add(record)
@@ -104,16 +104,16 @@ class JobView:
             self.values = record["values"]
         if record.get("kind") not in ("commit", *ENDINGS):
             return []
-        untold = self.board.timeline.num_resizes - self._told
+        unshown = self.board.timeline.num_resizes - self._num_shown
         ended = record["kind"] in ENDINGS
-        told = []
-        for resize in self.board.timeline.resizes(untold):
+        shown = []
+        for resize in self.board.timeline.resizes(unshown):
             replaced = resize.generation < self.board.timeline.generation
             if resize.pause_s is None and not replaced and not ended:
                 break
-            told.append(resize)
-        self._told += len(told)
-        return told
+            shown.append(resize)
+        self._num_shown += len(shown)
+        return shown
 
 
 class PlainView(JobView):
@@ -121,7 +121,7 @@ class PlainView(JobView):
 
     def record(self, record: Record) -> None:
         """Print what a record says, if it says something to people."""
-        resizes = self.take(record)
+        resizes = self.take_record(record)
         sentence, trace = self.sentence(record), self.traceback(record)
         at = float(record.get("at") or 0.0)
         if sentence is not None:
@@ -177,7 +177,7 @@ class LiveView(JobView):
     def record(self, record: Record) -> None:
         """Take a record into the next picture."""
         with self._lock:
-            resizes = self.take(record)
+            resizes = self.take_record(record)
             sentence, trace = self.sentence(record), self.traceback(record)
             stays = record.get("kind") in STAYING
             if sentence is not None and not stays:
@@ -204,7 +204,7 @@ class JsonView(JobView):
 
     def record(self, record: Record) -> None:
         """Print one record."""
-        self.take(record)
+        self.take_record(record)
         print_record(record)
 
     def output(self, replica: str, text: str) -> None:

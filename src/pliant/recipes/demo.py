@@ -84,7 +84,7 @@ class BoardWatch:
     board: Board = field(default_factory=Board)
     _offset: int = 0
 
-    def look(self) -> Board:
+    def read_on(self) -> Board:
         """Read what is new and return the board."""
         for offset, record in log.follow(self.path, self._offset):
             self._offset = offset
@@ -206,11 +206,11 @@ def _run(
         _end(process)
     if code != 0:
         raise PermanentError(f"the run ended with exit code {code}; see {out}")
-    return watch.look().committed
+    return watch.read_on().committed
 
 
 def _is_time(watch: BoardWatch, act: Act, spacing: int) -> bool:
-    return is_at_peace(watch.look(), act, spacing)
+    return is_at_peace(watch.read_on(), act, spacing)
 
 
 def _wait_for(is_time: Callable[[], bool], process: subprocess.Popen[bytes], act: Act) -> None:
