@@ -42,7 +42,6 @@ PARALLEL_PARTS = {"app", "driver", "state", "values", "decide", "transitions"}
 KNOWN_DOUBLES = {"local", "PoolPlace"}
 KNOWN_WAYS_BACK = {
     "checkpoint.store.base": {"checkpoint.store.local", "checkpoint.store.objects"},
-    "engine.groups.group": {"engine.groups.build"},
 }
 """Modules that import what imports them."""
 
@@ -50,11 +49,8 @@ KNOWN_BARE_VERBS = {"take": 18, "look": 11, "hear": 6}
 """How many there are; one of each may stay."""
 
 KNOWN_LONG_MODULES = {
-    *("agent.agent", "checkpoint.writer"),
+    "checkpoint.writer",
     *("cli.checkpoint_commands", "cli.main"),
-    *("core.membership.member", "engine.groups.group", "engine.session"),
-    *("engine.protocol.elastic", "engine.reduce.accumulate", "engine.state.tagged_codec"),
-    *("engine.state.training_state", "engine.state.transfer"),
 }
 
 MOST_LINES = 400

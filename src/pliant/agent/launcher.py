@@ -32,7 +32,7 @@ DEFAULT_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """Set unless the user did: replicas must agree on the order of sets of strings."""
 
 END_S = 8.0
-"""Longest wait for a fork server to bury its workers and exit, in seconds; then SIGKILL."""
+"""Longest wait for a fork server to reap its workers and exit, in seconds; then SIGKILL."""
 
 ReportHandler = Callable[[Report], None]
 
@@ -82,7 +82,7 @@ class Launcher:
         self._flush()
 
     async def close(self) -> None:
-        """Let the fork server bury its workers and exit; kill it if it does not."""
+        """Let the fork server reap its workers and exit; kill it if it does not."""
         self._closing = True
         self._hang_up()
         process = self._process

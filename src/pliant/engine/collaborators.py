@@ -69,14 +69,7 @@ class Collaborators:
         self._settings = settings
         self._context = context
         self._is_durable = checkpoint is not None
-        self.schedule = Schedule(
-            size=loading.check_dataset(dataset),
-            global_batch_size=settings.global_batch_size,
-            micro_batch_size=settings.micro_batch_size,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            drop_last=settings.drop_last,
-        )
+        self.schedule = _schedule(dataset, settings)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads)
         parameters = dict(objects.model.named_parameters())
@@ -89,14 +82,7 @@ class Collaborators:
         self._shape = Shape(
             num_slots=settings.num_slots, layout=layout, is_exact=settings.reduction == "exact"
         )
-        self.state = State(
-            model=objects.model,
-            local_buffers=self.buffers.local,
-            optimizers=objects.optimizers,
-            schedulers=[*objects.schedulers, *objects.plateau.values()],
-            scaler=objects.scaler,
-            extra=objects.extra,
-        )
+        self.state = _state(objects, self.buffers)
         self.state.check()
         if not settings.num_workers:  # else the first loader process does it
             loading.warn_if_random(dataset, settings.seed)
@@ -256,6 +242,28 @@ class Collaborators:
             raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
         except Exception as error:  # a file of something else makes torch trip over anything
             raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
+
+
+def _schedule(dataset: Samples, settings: SessionSettings) -> Schedule:
+    return Schedule(
+        size=loading.check_dataset(dataset),
+        global_batch_size=settings.global_batch_size,
+        micro_batch_size=settings.micro_batch_size,
+        seed=settings.seed,
+        shuffle=settings.shuffle,
+        drop_last=settings.drop_last,
+    )
+
+
+def _state(objects: UserObjects, buffers: BufferRules) -> State:
+    return State(
+        model=objects.model,
+        local_buffers=buffers.local,
+        optimizers=objects.optimizers,
+        schedulers=[*objects.schedulers, *objects.plateau.values()],
+        scaler=objects.scaler,
+        extra=objects.extra,
+    )
 
 
 def _ledger_path(context: WorkerContext | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""Office: what a writer of checkpoints asks and tells (``durable.Office``), alone and in a job.
+"""Checkpoint channel: what a writer of checkpoints asks and tells, alone and in a job.
 
 Owns the way of its questions and news.  Must not know what a checkpoint is made of.
 """

@@ -57,14 +57,14 @@ class TailTeam:
         if formed is None:
             return None
 
-        def look() -> None:
+        def check_and_wait() -> None:
             self._runtime.check(self._generation)
             self._runtime.await_news(EXCHANGE_LOOK_S)
 
         step = self._runtime.member.committed
         try:
             with self._runtime.waits(self._generation):
-                return formed.group.exchange(name, payload, step=step, look=look)
+                return formed.group.exchange(name, payload, step=step, look=check_and_wait)
         except GroupBroken as broken:
             self._recover(broken.reason)
             return None
