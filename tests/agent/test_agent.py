@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from pliant.agent import launcher, placement
+from pliant.agent import placement
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.launcher import start_server
 from pliant.core.commands import EndJob, EndReplica, Release, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed
@@ -104,9 +106,7 @@ Play = Callable[..., World]
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", [str(COLD_SERVER)])
-
+def play(tmp_path: Path) -> Play:
     def run(
         scene: Scene,
         script: str = WAITS,
@@ -114,6 +114,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         give_up_s: float = DEADLINE_S,
         knows: bool = True,
         pooled: bool = False,
+        server: tuple[str, ...] = (str(COLD_SERVER),),
     ) -> World:
         path = tmp_path / "script.py"
         path.write_text(script)
@@ -125,6 +126,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             work=work if knows else None,
             give_up_s=give_up_s,
             locks=tmp_path if pooled else None,
+            start_server=partial(start_server, arguments=server),
         )
         return asyncio.run(_main(config, scene))
 
@@ -398,20 +400,17 @@ def test_a_fork_server_is_started_again_once(play: Play) -> None:
     play(scene)
 
 
-def test_an_engine_that_cannot_be_imported_is_reported(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_cannot_be_imported_is_reported(play: Play) -> None:
     program = (
         "from pliant.engine.worker import fork_server;"
         "fork_server.WARM_MODULES = ('nothing.of.this.name',); fork_server.main()"
     )
-    monkeypatch.setattr(launcher, "SERVER_ARGUMENTS", ["-c", program])
 
     async def scene(world: World) -> None:
         (failed,) = await world.hear(AgentFailed)
         assert failed.reason == "the engine cannot be imported: No module named 'nothing'"
 
-    play(scene)
+    play(scene, server=("-c", program))
 
 
 def test_a_command_for_a_worker_reaches_only_that_worker(play: Play) -> None:

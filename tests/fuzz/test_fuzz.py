@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz import alone, generator
+from tests.fuzz.cases import Result, open_cases
 from tests.fuzz.generator import Recipe
-from tests.fuzz.nursery import Result, open_nursery
 
 pytestmark = pytest.mark.fuzz
 
@@ -79,8 +79,8 @@ def test_runs_under_events_end_as_runs_alone(tmp_path: Path) -> None:
 def play(seed: int, cases: int, directory: Path) -> Iterator[Result]:
     """Play the recipes of these seeds; keep the files of those that failed."""
     recipes = map(generator.recipe, range(seed, seed + cases))
-    with open_nursery(directory / "nursery.txt") as nursery:
-        yield from nursery.play(recipes, directory, abreast=ABREAST)
+    with open_cases(directory / "zygote.txt") as stages:
+        yield from stages.play(recipes, directory, abreast=ABREAST)
 
 
 def _failure(recipe: Recipe, why: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, Nursery, box, until
+from tests.pool.box import Box, box, until
 
 from pliant.machine.device_locks import take_device
 from pliant.machine.processes import process_started
@@ -17,15 +16,9 @@ from pliant.machine.processes import process_started
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with contextlib.closing(Nursery()) as lent:
-        yield lent
-
-
 @pytest.fixture
-def here(tmp_path: Path, nursery: Nursery) -> Iterator[Box]:
-    with box(tmp_path, nursery) as lent:
+def here(tmp_path: Path) -> Iterator[Box]:
+    with box(tmp_path) as lent:
         yield lent
 
 

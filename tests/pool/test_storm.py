@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, Nursery, box, until
-from tests.pool.storm import Storm, Weather
+from tests.pool.box import Box, box, until
+from tests.pool.pool_storm import PoolStorm, PoolWeather
 from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
@@ -18,13 +17,15 @@ pytestmark = [pytest.mark.processes]
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Box]:
-    with contextlib.closing(Nursery()) as nursery, box(tmp_path, nursery) as lent:
+    with box(tmp_path) as lent:
         yield lent
 
 
 @pytest.mark.timeout(60)
 def test_a_small_storm_of_claims_uses_no_device_twice(here: Box) -> None:
-    storm = Storm(here, Weather(seed=7, events=25, jobs=0, devices=4, notice_s=1.0, pause_s=0.05))
+    storm = PoolStorm(
+        here, PoolWeather(seed=7, events=25, jobs=0, devices=4, notice_s=1.0, pause_s=0.05)
+    )
     storm.claim()
     until(lambda: here.used() != set(), "a claim has devices, however slow the machine is")
 
@@ -40,8 +41,8 @@ def test_a_small_storm_of_claims_uses_no_device_twice(here: Box) -> None:
 def test_a_storm_of_200_events_uses_no_device_twice_and_ends_with_the_same_bits(
     here: Box, seed: int
 ) -> None:
-    weather = Weather(seed=seed, events=200, jobs=8)
-    storm = Storm(here, weather)
+    weather = PoolWeather(seed=seed, events=200, jobs=8)
+    storm = PoolStorm(here, weather)
 
     storm.rage()
     storm.clear()
@@ -54,7 +55,7 @@ def test_a_storm_of_200_events_uses_no_device_twice_and_ends_with_the_same_bits(
         assert audit.exactly_once, audit.problems
 
 
-def check(storm: Storm) -> None:
+def check(storm: PoolStorm) -> None:
     until(lambda: storm.box.used() == set(), f"nobody uses a device: {storm.said()}")
     until(lambda: storm.box.claims() == {}, f"nobody is left: {storm.said()}")
     assert storm.box.status()["free"] == storm.weather.devices

@@ -6,13 +6,12 @@ come back.  Then somebody needs four for a while.  Then everything happens at on
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, Nursery, Process, box, until
+from tests.pool.box import Box, Process, box, until
 from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
@@ -27,7 +26,7 @@ WAIT_S = 120.0
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Box]:
-    with contextlib.closing(Nursery()) as nursery, box(tmp_path, nursery) as lent:
+    with box(tmp_path) as lent:
         yield lent
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.live.stage import DEADLINE_S, FORKED_PLIANT, Program, stage
 from tests.processes.launching import HERE, RunningJob, environment
-from tests.processes.stages import DEADLINE_S, Program, stage
 
 CHUNK_BYTES = 1 << 16
 
@@ -102,6 +102,7 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 class ApartJob(RunningJob):
     """A job in several processes; ``process`` is its newest coordinator."""
 
+    is_forked: bool = True
     command: list[str] = field(default_factory=list)
     replicas: int = 2
     least: int = 1
@@ -130,7 +131,8 @@ class ApartJob(RunningJob):
         road.port = _port_of(self)
         words = ["agent", road.url, "--token-file", self.out / "token", "--node", node]
         words += ["--devices", devices, *options]
-        self.agents[node] = self._start("-m", "pliant", *words)
+        pliant = [FORKED_PLIANT] if self.is_forked else ["-m", "pliant"]
+        self.agents[node] = self._start(*pliant, *words)
 
     def kill_coordinator(self) -> None:
         """SIGKILL the newest coordinator."""
@@ -207,6 +209,7 @@ def apart(
             "job",
             directory,
             here,
+            is_forked=forked,
             command=[str(word) for word in command],
             replicas=replicas,
             least=least,

@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import psutil
-from tests.processes.stages import DEADLINE_S, Program, Stage, stage
+from tests.live.stage import DEADLINE_S, Program, Stage, stage
 
 from pliant.observe.log import Record, read
 
 HERE = Path(__file__).parent
 FAKE_WORKER = HERE / "fake_worker.py"
 RUN_JOB = HERE / "run_job.py"
+
+Server = Literal["cold", "warm", "forked"]
+"""A fork server that imports nothing slow, one that imports torch, one forked with torch in it."""
 
 
 @dataclass
@@ -138,8 +141,10 @@ def running(
         (directory / part).mkdir(exist_ok=True, parents=True)
     said = directory / "said.txt"
     said.write_text("")
-    job = arguments(directory, *command, name=name, warm=warm, **options)
-    with stage(forked=warm if forked is None else forked) as here:
+    forked = warm if forked is None else forked
+    server: Server = "forked" if forked else "warm" if warm else "cold"
+    job = arguments(directory, *command, name=name, server=server, **options)
+    with stage(forked=forked) as here:
         process = here.start(RUN_JOB, job, out=said, environment=environment(directory))
         yield RunningJob(process, name, directory, here)
 
@@ -150,7 +155,7 @@ def arguments(
     replicas: int = 2,
     start: int | None = None,
     name: str = "job",
-    warm: bool = False,
+    server: Server = "cold",
     settings: dict[str, float] | None = None,
     restarts: int = 2,
     port: int = 0,
@@ -169,7 +174,7 @@ def arguments(
             "port": port,
             "least": least,
             "pool": pool,
-            "warm": warm,
+            "server": server,
             "timeouts": settings or {},
         }
     )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
-from pliant.agent import launcher
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.live.forking import ForkedServer
+
+from pliant.agent.launcher import StartServer, start_server
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
@@ -16,10 +21,16 @@ from pliant.core.tenancy import PoolPlace
 from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
 
+COLD_SERVER = Path(__file__).with_name("cold_server.py")
+
+STARTS: dict[str, StartServer] = {
+    "warm": start_server,
+    "cold": partial(start_server, arguments=[str(COLD_SERVER)]),
+    "forked": ForkedServer,
+}
+
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    if not given["warm"]:
-        launcher.SERVER_ARGUMENTS[:] = [str(Path(__file__).with_name("cold_server.py"))]
     config = JobConfig(
         name=given["name"],
         argv=tuple(given["argv"]),
@@ -38,7 +49,7 @@ if __name__ == "__main__":
         ),
     )
     try:
-        sys.exit(run_job(config))
+        sys.exit(run_job(config, start_server=STARTS[given["server"]]))
     except ConfigError as error:
         sys.stdout.write(f"{error}\n")
         sys.exit(2)

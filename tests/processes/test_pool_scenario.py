@@ -8,7 +8,6 @@ the job is suspended.  Every job must end with the bits of its run alone.  The l
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, Claim, Nursery, Process, box, until
+from tests.pool.box import Box, Claim, Process, box, until
 from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
@@ -134,7 +133,7 @@ class Day:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Box]:
-    with contextlib.closing(Nursery()) as nursery, box(tmp_path, nursery) as lent:
+    with box(tmp_path) as lent:
         yield lent
 
 

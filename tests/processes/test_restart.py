@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.live.stage import DEADLINE_S
 from tests.processes import elastic
 from tests.processes.apart import ApartJob, apart
 from tests.processes.elastic import Outcome, kill, members, scale, wait_for_members, wait_for_switch
-from tests.processes.stages import DEADLINE_S
 
 from pliant.core.job.registration import UNWANTED
 from pliant.observe.audit import audit_run

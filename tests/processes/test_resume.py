@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.checkpoint import plain_torch
-from tests.processes.stages import stage
+from tests.live.stage import FORKED_PLIANT, stage
 from tests.processes.test_cli import ROOT, WAIT_S, environment, pliant, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -209,7 +209,7 @@ def test_a_sharded_checkpoint_of_plain_torch_starts_one_two_and_three_replicas(
         words = ["--init", sharded, "--max", replicas, "start.py", f"got-{replicas}"]
         with stage(forked=True) as here:
             run = here.start(
-                "-m", "pliant", "run", *words, out=said, environment=around, cwd=tmp_path
+                FORKED_PLIANT, "run", *words, out=said, environment=around, cwd=tmp_path
             )
             assert run.wait(WAIT_S) == 0, said.read_text()
         assert (tmp_path / f"got-{replicas}").read_text() == (tmp_path / "expected").read_text()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.live import Box, Nursery, box, until
+from tests.pool.box import Box, box, until
 from tests.processes.elastic import DEADLINE_S
 from tests.processes.test_in_pool import check, counting, training
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 def here(tmp_path: Path) -> Iterator[Box]:
     state = tmp_path / "state"
     state.mkdir()
-    with contextlib.closing(Nursery()) as nursery, box(state, nursery) as lent:
+    with box(state) as lent:
         yield lent
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes.storm import POINTS, Damage, Weather, storm
+from tests.processes.job_storm import POINTS, Damage, JobWeather, storm
 
 pytestmark = pytest.mark.processes
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_short_storm_leaves_no_trace_in_the_result(tmp_path: Path, seed: int) -> None:
-    damage = storm(tmp_path, Weather.of(seed, num_steps=40))
+    damage = storm(tmp_path, JobWeather.of(seed, num_steps=40))
 
     assert damage.generations > 1
 
@@ -32,7 +32,7 @@ def test_storms_of_every_kind_leave_no_trace_in_the_results(tmp_path: Path) -> N
     total, seed = Damage(), first
     say(f"first seed: {first}")
     while sum(total.events.values()) < 300 or min(total.deaths_at[p] for p in POINTS) < 10:
-        weather = Weather.of(seed, num_steps=200)
+        weather = JobWeather.of(seed, num_steps=200)
         say(f"storm {weather}")
         total.add(storm(tmp_path / str(seed), weather))
         say(f"  so far {sum(total.events.values())} events {dict(total.events)}")

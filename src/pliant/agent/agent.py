@@ -110,7 +110,11 @@ class Agent:
         if self._work is None:
             return
         self._lives += 1
-        self._launcher = Launcher(on_report=self._on_report, on_gone=self._on_server_gone)
+        self._launcher = Launcher(
+            on_report=self._on_report,
+            on_gone=self._on_server_gone,
+            start_server=self._config.start_server,
+        )
         self._launcher.start(
             environment=self._config.environment,
             cwd=Path(self._work.cwd),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
 from pliant.core.values import NodeId
 from pliant.wire.messages import Work
@@ -37,3 +38,6 @@ class AgentConfig:
 
     locks: Path | None = None
     """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
+
+    start_server: StartServer = start_server
+    """How the fork server is started; where torch is loaded already it may be forked, too."""

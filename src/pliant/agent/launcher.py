@@ -15,11 +15,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 from pliant.wire.launch import MAX_RECORD_BYTES, Report, Request, read_report, write_request
 
-SERVER_ARGUMENTS = ["-m", "pliant.engine.worker.fork_server"]
-"""What the interpreter is started with; tests put a fork server without torch here."""
+SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
+"""What the interpreter is started with."""
 
 FIXED_ENVIRONMENT = {
     # glibc gives memory back and faults it in again: up to 57,000 page faults a step.
@@ -37,13 +38,67 @@ END_S = 8.0
 ReportHandler = Callable[[Report], None]
 
 
+class ServerProcess(Protocol):
+    """What is used of the process that a fork server is."""
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+
+    def poll(self) -> int | None:
+        """Return how it ended; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait until it has ended, and return how."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+
+
+class StartServer(Protocol):
+    """How the process of a fork server is started; returns at once."""
+
+    def __call__(
+        self, control: int, *, cwd: Path, environment: Mapping[str, str], output: IO[bytes]
+    ) -> ServerProcess:
+        """Start it with its end of the socket, and with files for what it prints."""
+
+
+def start_server(
+    control: int,
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    output: IO[bytes],
+    arguments: Sequence[str] = SERVER_ARGUMENTS,
+) -> ServerProcess:
+    """Start an interpreter, in a session of its own: Ctrl-C in the terminal ends the agent only."""
+    return subprocess.Popen(  # noqa: S603  # our own module
+        [sys.executable, *arguments, str(control)],
+        cwd=cwd,
+        env={**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[control],
+        start_new_session=True,
+    )
+
+
 class Launcher:
     """One fork server.  A second life is a second object."""
 
-    def __init__(self, *, on_report: ReportHandler, on_gone: Callable[[Launcher], None]) -> None:
+    def __init__(
+        self,
+        *,
+        on_report: ReportHandler,
+        on_gone: Callable[[Launcher], None],
+        start_server: StartServer = start_server,
+    ) -> None:
         self._on_report = on_report
         self._on_gone = on_gone
-        self._process: subprocess.Popen[bytes] | None = None
+        self._start_server = start_server
+        self._process: ServerProcess | None = None
         self._socket: socket.socket | None = None
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
         self._closing = False
@@ -55,23 +110,13 @@ class Launcher:
         return self._process.pid if self._process else None
 
     def start(self, *, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Start the process; returns at once.  Its own output goes to the file ``log``.
-
-        A session of its own: Ctrl-C in the terminal reaches the agent only.
-        """
+        """Start the process; returns at once.  Its own output goes to the file ``log``."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, *SERVER_ARGUMENTS, str(theirs.fileno())],
-                cwd=cwd,
-                env={**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
+            self._process = self._start_server(
+                theirs.fileno(), cwd=cwd, environment=environment, output=output
             )
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._readable)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pliant.agent.agent import Agent, nobody_listens
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.launcher import StartServer, start_server
 from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy
@@ -33,7 +34,12 @@ CPU_DEVICES = 4
 """Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""
 
 
-def run_job(config: JobConfig, *, observer: Observer | None = None) -> int:
+def run_job(
+    config: JobConfig,
+    *,
+    observer: Observer | None = None,
+    start_server: StartServer = start_server,
+) -> int:
     """Run a job to its end; return its exit code.  Leaves no process and no runtime file.
 
     Raises:
@@ -41,7 +47,7 @@ def run_job(config: JobConfig, *, observer: Observer | None = None) -> int:
         ConflictError: a coordinator on another machine has taken over the directory.
     """
     try:
-        return asyncio.run(_run(config, observer))
+        return asyncio.run(_run(config, observer, start_server))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
@@ -57,15 +63,14 @@ def most_replicas(policy: Policy) -> int:
     return policy.max_replicas + policy.spares if policy.max_replicas else 0
 
 
-async def _run(config: JobConfig, observer: Observer | None) -> int:
+async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
     refuse_second(config.name, config.state.jobs)
     with locked(config.out, alone=True):
         if config.pool is not None:
-            return await _run_in_pool(config, config.pool, observer)
+            return await _run_in_pool(config, config.pool, observer, start_server)
+        devices = max(most_replicas(config.settings.policy), count_devices())
         agent = Agent(
-            _agent_config(
-                config, devices=max(most_replicas(config.settings.policy), count_devices())
-            ),
+            _agent_config(config, start_server, devices=devices),
             listener=observer.output if observer else nobody_listens,
         )
         try:
@@ -75,7 +80,9 @@ async def _run(config: JobConfig, observer: Observer | None) -> int:
             await agent.close()
 
 
-def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None) -> AgentConfig:
+def _agent_config(
+    config: JobConfig, start_server: StartServer, *, devices: int, locks: Path | None = None
+) -> AgentConfig:
     files = RuntimeFiles.of("job", config.name, config.state.jobs)
     return AgentConfig(
         node=NodeId(socket.gethostname()),
@@ -85,6 +92,7 @@ def _agent_config(config: JobConfig, *, devices: int, locks: Path | None = None)
         work=config.work(),
         guarded=(files.token, files.record),
         locks=locks,
+        start_server=start_server,
     )
 
 
@@ -100,23 +108,27 @@ async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None)
     return end.exit_code
 
 
-async def _run_in_pool(config: JobConfig, place: PoolPlace, observer: Observer | None) -> int:
+async def _run_in_pool(
+    config: JobConfig, place: PoolPlace, observer: Observer | None, start_server: StartServer
+) -> int:
     """Live as often as the pool suspends the job; return how the last life ended."""
     tenant = Tenant(
         place, job=config.name, policy=config.settings.policy, records=config.state.pools
     )
     async with tenant.present():
         while True:
-            end = await _live_in_pool(config, tenant, observer)
+            end = await _live_in_pool(config, tenant, observer, start_server)
             if tenant.is_over(end.exit_code):
                 return end.exit_code
 
 
-async def _live_in_pool(config: JobConfig, tenant: Tenant, observer: Observer | None) -> EndJob:
+async def _live_in_pool(
+    config: JobConfig, tenant: Tenant, observer: Observer | None, start_server: StartServer
+) -> EndJob:
     """Serve the job's coordinator and connect the agent; the pool says when it starts workers."""
     token, devices = secrets.token_urlsafe(32), tenant.pool_devices
     agent = Agent(
-        _agent_config(config, devices=devices, locks=tenant.locks),
+        _agent_config(config, start_server, devices=devices, locks=tenant.locks),
         listener=observer.output if observer else nobody_listens,
         on_devices=tenant.on_devices,
     )

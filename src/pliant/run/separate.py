@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.launcher import StartServer, start_server
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.values import NodeId
@@ -63,7 +64,9 @@ def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> i
         return EXIT_STOPPED
 
 
-def run_agent(config: NodeConfig, environ: Mapping[str, str]) -> int:
+def run_agent(
+    config: NodeConfig, environ: Mapping[str, str], *, start_server: StartServer = start_server
+) -> int:
     """Run workers for a coordinator until the job ends; return the exit code.
 
     Raises:
@@ -76,7 +79,16 @@ def run_agent(config: NodeConfig, environ: Mapping[str, str]) -> int:
     except OSError as error:
         sentence = f"--token-file {config.token_file} cannot be read: {error.strerror}"
         raise ConfigError(sentence) from None
-    return asyncio.run(_serve(config, url, token, environ))
+    agent = Agent(
+        AgentConfig(
+            node=NodeId(config.node),
+            devices=config.devices,
+            environment=environ,
+            give_up_s=config.give_up_s,
+            start_server=start_server,
+        )
+    )
+    return asyncio.run(_serve(agent, url, token))
 
 
 def agents_url(url: str) -> str:
@@ -126,15 +138,7 @@ def _follows(config: JobConfig) -> bool:
     return False
 
 
-async def _serve(config: NodeConfig, url: str, token: str, environ: Mapping[str, str]) -> int:
-    agent = Agent(
-        AgentConfig(
-            node=NodeId(config.node),
-            devices=config.devices,
-            environment=environ,
-            give_up_s=config.give_up_s,
-        )
-    )
+async def _serve(agent: Agent, url: str, token: str) -> int:
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.live.stage import Program, Stage, stage
+
 from pliant.http.client import Caller
 from pliant.machine.device_locks import holders, is_free
 from pliant.machine.discovery import Served, served
 from pliant.observe.log import Record, read
+
+HERE = Path(__file__).parent
 
 DEADLINE_S = 15.0
 """No wait of a test is longer, in seconds."""
@@ -36,41 +38,21 @@ def until(is_so: Callable[[], object], what: str, within_s: float = DEADLINE_S) 
         pause.wait(0.02)
 
 
-class Nursery:
-    """Forks ``pliant`` processes from one that has imported it (``tests/pool/nursery.py``)."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def start(self, asked: dict[str, Any]) -> int:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps(asked).encode() + b"\n")
-        stdin.flush()
-        return int(json.loads(stdout.readline())["pid"])
-
-    def close(self) -> None:
-        self._process.communicate(timeout=DEADLINE_S)
-
-
 @dataclass(frozen=True)
 class Process:
     """One that was started, with what it prints."""
 
-    pid: int
+    program: Program
     out: Path
+
+    @property
+    def pid(self) -> int:
+        return self.program.pid
 
     @property
     def code(self) -> int | None:
         """Its exit code; None while it runs."""
-        with contextlib.suppress(FileNotFoundError):
-            return int(self.out.with_suffix(".code").read_text())
-        return None
+        return self.program.poll()
 
     def ended(self, within_s: float = DEADLINE_S) -> int:
         what = f"process {self.pid} has ended: {self.said()}"
@@ -83,9 +65,7 @@ class Process:
         self.ended()
 
     def send(self, number: signal.Signals) -> None:
-        if self.code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        self.program.send_signal(number)
 
     def said(self) -> str:
         return self.out.read_text() if self.out.exists() else ""
@@ -122,7 +102,7 @@ class Claim(Process):
 class Box:
     """One machine: its state directory, its pools and everybody who was started on it."""
 
-    def __init__(self, directory: Path, nursery: Nursery) -> None:
+    def __init__(self, directory: Path, stage: Stage) -> None:
         self.directory = directory
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")},
@@ -130,12 +110,13 @@ class Box:
         }
         self.pools = directory / "pliant" / "pools"
         self.locks = self.pools / "default" / "devices"
-        self._nursery = nursery
+        self._stage = stage
         self._started: list[Process] = []
 
     def start_pool(self, *options: str, silent_s: float = 15.0, grace_s: float = 0.5) -> Process:
-        pid, out = self._fork(["pool", "start", *options], waits=[silent_s, grace_s])
-        process = self._keep(Process(pid, out))
+        process = self._keep(
+            self._run(HERE / "start_pool.py", silent_s, grace_s, "pool", "start", *options)
+        )
         until(lambda: self._serves(process), "the pool serves")
         return process
 
@@ -145,14 +126,14 @@ class Box:
 
     def claim(self, devices: int, *options: str, name: str) -> Claim:
         """Start a claim of so many devices."""
-        pid, out = self._fork(["claim", str(devices), "--name", name, "--json", *options])
-        claim = Claim(pid, out, name)
+        one = self._run("-m", "pliant", "claim", devices, "--name", name, "--json", *options)
+        claim = Claim(one.program, one.out, name)
         self._started.append(claim)
         return claim
 
     def start(self, *arguments: str) -> Process:
         """Start a command."""
-        return self._keep(Process(*self._fork(list(arguments))))
+        return self._keep(self._run("-m", "pliant", *arguments))
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command to its end; return its exit code and what it said."""
@@ -190,16 +171,12 @@ class Box:
         for process in self._started:
             process.ended()
 
-    def _fork(self, argv: list[str], waits: list[float] | None = None) -> tuple[int, Path]:
+    def _run(self, *words: object) -> Process:
         out = self.directory / f"{len(self._started)}.out"
-        asked = {
-            "argv": argv,
-            "out": str(out),
-            "cwd": str(self.directory),
-            "environ": self.environment,
-            "waits": waits,
-        }
-        return self._nursery.start(asked), out
+        program = self._stage.start(
+            *words, out=out, environment=self.environment, cwd=self.directory
+        )
+        return Process(program, out)
 
     def _keep(self, process: Process) -> Process:
         self._started.append(process)
@@ -207,11 +184,12 @@ class Box:
 
 
 @contextlib.contextmanager
-def box(directory: Path, nursery: Nursery) -> Iterator[Box]:
+def box(directory: Path) -> Iterator[Box]:
     """Lend a box; at its end nobody is left on it."""
-    lent = Box(directory, nursery)
-    try:
-        yield lent
-    finally:
-        lent.end()
-        until(lambda: lent.used(64) == set(), "nobody uses a device")
+    with stage(forked=True, has_torch=False) as here:
+        lent = Box(directory, here)
+        try:
+            yield lent
+        finally:
+            lent.end()
+            until(lambda: lent.used(64) == set(), "nobody uses a device")

@@ -14,12 +14,14 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.live.storm import Storm
 from tests.processes import elastic
 from tests.processes.launching import RunningJob
 
@@ -53,7 +55,7 @@ HEARTBEAT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class JobWeather:
     """What a seed stands for."""
 
     seed: int
@@ -68,7 +70,7 @@ class Weather:
     """Planned fault of each replica that has one: ``point:step=action``."""
 
     @classmethod
-    def of(cls, seed: int, *, num_steps: int) -> Weather:
+    def of(cls, seed: int, *, num_steps: int) -> JobWeather:
         """Draw everything that is fixed before the job starts."""
         draw = random.Random(seed)
         num_slots = draw.choice(NUM_SLOTS)
@@ -121,7 +123,7 @@ class Damage:
         self.largest = max(self.largest, other.largest)
 
 
-def storm(directory: Path, weather: Weather) -> Damage:
+def storm(directory: Path, weather: JobWeather) -> Damage:
     """Let one job live through it and check what came out; return what it lived through."""
     micro = 2 if weather.num_slots <= 12 else 1  # the smallest dataset has 40 samples
     sizes: dict[str, Any] = {
@@ -154,35 +156,48 @@ def storm(directory: Path, weather: Weather) -> Damage:
 class Live:
     """Asks for sizes and drains, and kills, while the job trains."""
 
-    def __init__(self, weather: Weather) -> None:
+    def __init__(self, weather: JobWeather) -> None:
         self._weather = weather
         self._draw = random.Random(weather.seed + 1)
         self.killed: set[str] = set()
         self.done: Counter[str] = Counter()
+        """How often each, single deaths and pauses counted."""
 
     def play(self, job: RunningJob) -> None:
         """Do one thing after another until the last steps are near."""
         job.wait_for_steps(1)
+        storm = Storm(self._draw, self._events(job))
         while self._is_on(job):
             self._wait(job)
-            members = self._members(job)
-            roll = self._draw.random()
             with suppress(httpx.HTTPStatusError, httpx.TransportError):  # refused, or just ended
-                if roll < 0.15:
-                    elastic.scale(job, self._draw.randint(1, self._weather.max_replicas))
-                    self.done["scale"] += 1
-                elif roll < 0.4:  # room for the placed faults
-                    elastic.scale(job, self._weather.max_replicas)
-                elif roll < 0.55 and members:
-                    notice_s = self._draw.choice((0.05, 20.0))
-                    elastic.drain(job, self._draw.choice(members), notice_s)
-                    self.done["drain"] += 1
-                elif roll < 0.7 and members:
-                    self._pause(job, self._draw.choice(members))
-                elif roll < 0.85 and len(members) > 1:
-                    most = min(2, len(members) - 1)
-                    for name in self._draw.sample(members, self._draw.randint(1, most)):
-                        self._kill(job, name)
+                storm.happen()
+
+    def _events(self, job: RunningJob) -> dict[str, tuple[float, Callable[[], bool]]]:
+        return {
+            "scale": (0.15, lambda: self._scale(job)),
+            "room for the placed faults": (0.25, lambda: self._make_room(job)),
+            "drain": (0.15, lambda: self._drain(job)),
+            "pause": (0.15, lambda: self._pause(job)),
+            "kill": (0.15, lambda: self._kill(job)),
+            "nothing": (0.15, lambda: True),
+        }
+
+    def _scale(self, job: RunningJob) -> bool:
+        elastic.scale(job, self._draw.randint(1, self._weather.max_replicas))
+        self.done["scale"] += 1
+        return True
+
+    def _make_room(self, job: RunningJob) -> bool:
+        elastic.scale(job, self._weather.max_replicas)
+        return True
+
+    def _drain(self, job: RunningJob) -> bool:
+        if not (members := self._members(job)):
+            return False
+        notice_s = self._draw.choice((0.05, 20.0))
+        elastic.drain(job, self._draw.choice(members), notice_s)
+        self.done["drain"] += 1
+        return True
 
     def _is_on(self, job: RunningJob) -> bool:
         last = len(job.records("commit"))
@@ -201,23 +216,32 @@ class Live:
             replicas = client.get("/v1/status").json()["replicas"]
         return [r["name"] for r in replicas if r["state"] == "training" and r["name"] != "r1"]
 
-    def _kill(self, job: RunningJob, name: str) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(job.pid_of(name), signal.SIGKILL)
-            self.killed.add(name)
-            self.done["kill"] += 1
+    def _kill(self, job: RunningJob) -> bool:
+        members = self._members(job)
+        if len(members) < 2:
+            return False
+        most = min(2, len(members) - 1)
+        for name in self._draw.sample(members, self._draw.randint(1, most)):
+            with suppress(ProcessLookupError):
+                os.kill(job.pid_of(name), signal.SIGKILL)
+                self.killed.add(name)
+                self.done["kill"] += 1
+        return True
 
-    def _pause(self, job: RunningJob, name: str) -> None:
+    def _pause(self, job: RunningJob) -> bool:
         """Stop a process for less than the deadline."""
+        if not (members := self._members(job)):
+            return False
         with suppress(ProcessLookupError):
-            pid = job.pid_of(name)
+            pid = job.pid_of(self._draw.choice(members))
             os.kill(pid, signal.SIGSTOP)
             time.sleep(self._draw.uniform(0.1, HEARTBEAT_S / 3))
             os.kill(pid, signal.SIGCONT)
             self.done["pause"] += 1
+        return True
 
 
-def _damage(job: RunningJob, weather: Weather, live: Live) -> Damage:
+def _damage(job: RunningJob, weather: JobWeather, live: Live) -> Damage:
     damage = Damage(events=Counter(live.done))
     ended = {r["replica"]: r["reason"] for r in job.records("end_replica")}
     for record in job.records("exited"):

@@ -1,4 +1,4 @@
-"""The stage of one test: forks programs, says how they ended, and takes them along when it ends.
+"""The other end of a forked stage: forks programs, and takes them along when it ends.
 
 Records of JSON over the socket that the test holds the other end of:
 
@@ -19,11 +19,11 @@ import signal
 import socket
 from typing import Any
 
-from tests.processes import forking
-from tests.processes.stages import MAX_RECORD_BYTES
+from tests.live import forking
+from tests.live.stage import MAX_RECORD_BYTES
 
 
-class Stage:
+class StageServer:
     """The programs of one test."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -70,4 +70,4 @@ class Stage:
 
 def play(control: socket.socket) -> None:
     """Serve the test at the other end."""
-    Stage(control).play()
+    StageServer(control).play()

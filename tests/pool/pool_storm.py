@@ -9,18 +9,20 @@ of its own (``checker.py``), which believes neither the pool nor its log.
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.pool.live import Box, Claim, Process, until
+from tests.live.storm import Storm
+from tests.pool.box import Box, Claim, Process, until
 
 from pliant.core.errors import ConfigError
 from pliant.machine.device_locks import claim_on
@@ -33,7 +35,7 @@ FINISH_S = 900.0
 
 
 @dataclass(frozen=True)
-class Weather:
+class PoolWeather:
     """What a storm is made of."""
 
     seed: int
@@ -68,17 +70,15 @@ class Job:
 
 
 @dataclass
-class Storm:
+class PoolStorm:
     """One storm; ``rage`` and then ``clear``."""
 
     box: Box
-    weather: Weather
-    happened: Counter[str] = field(default_factory=Counter)
-    trail: list[str] = field(default_factory=list)
-    """What happened, in order; for the report of a failure."""
+    weather: PoolWeather
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.weather.seed)
+        self.storm = Storm(self.random, self._events())
         self.beats = self.box.directory / "beats"
         self.beats.mkdir()
         self.jobs: dict[str, Job] = {}
@@ -95,7 +95,14 @@ class Storm:
     # --- the storm ----------------------------------------------------------------
 
     def rage(self) -> None:
-        events = {
+        pause = threading.Event()
+        while self.storm.happened.total() < self.weather.events:
+            if self.storm.happen():
+                pause.wait(self.random.expovariate(1 / self.weather.pause_s))
+            self.look_after_jobs()
+
+    def _events(self) -> dict[str, tuple[float, Callable[[], bool]]]:
+        return {
             "arrive": (8, self.arrive),
             "claim": (14, self.claim),
             "depart": (6, self.depart),
@@ -110,15 +117,6 @@ class Storm:
             "uncordon": (2, self.put_in),
             "change a team": (1, self.change_team),
         }
-        names, weights = list(events), [weight for weight, _ in events.values()]
-        pause = threading.Event()
-        while self.happened.total() < self.weather.events:
-            (name,) = self.random.choices(names, weights)
-            if events[name][1]():
-                self.happened[name] += 1
-                self.trail.append(name)
-                pause.wait(self.random.expovariate(1 / self.weather.pause_s))
-            self.look_after_jobs()
 
     def arrive(self) -> bool:
         running = [job for job in self.jobs.values() if job.process.code is None]
@@ -183,7 +181,7 @@ class Storm:
         if not users:
             return False
         with suppress(ProcessLookupError):
-            Process(self.random.choice(users), self.box.directory / "none").send(signal.SIGKILL)
+            os.kill(self.random.choice(users), signal.SIGKILL)
         return True
 
     def kill_job(self) -> bool:
@@ -285,4 +283,4 @@ class Storm:
 
     def said(self) -> str:
         jobs = {job.name: (job.process.code, job.lives) for job in self.jobs.values()}
-        return f"seed {self.weather.seed}, {dict(self.happened)}, jobs {jobs}"
+        return f"seed {self.weather.seed}, {dict(self.storm.happened)}, jobs {jobs}"

@@ -18,8 +18,9 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, NoReturn
 
+from pliant.agent.launcher import DEFAULT_ENVIRONMENT, FIXED_ENVIRONMENT
 from pliant.engine.worker import bootstrap, fork_server
 from pliant.machine.processes import die_with_parent, signal_at_parents_death
 
@@ -93,21 +94,14 @@ def run(words: Sequence[str], *, cwd: str, environment: Mapping[str, str], out: 
 
 
 class ForkedServer:
-    """What ``subprocess.Popen`` would be of a fork server, but that it is forked."""
+    """A fork server as ``launcher.start_server`` starts it, but that it is forked."""
 
     def __init__(
-        self,
-        arguments: Sequence[str],
-        *,
-        cwd: Path,
-        env: Mapping[str, str],
-        stdout: IO[bytes],
-        pass_fds: Collection[int],
-        **others: Any,
+        self, control: int, *, cwd: Path, environment: Mapping[str, str], output: IO[bytes]
     ) -> None:
-        del others
         self._code: int | None = None
-        self.pid = fork(lambda: _be_server(arguments[-1], cwd, env, stdout.fileno(), pass_fds))
+        settled = {**DEFAULT_ENVIRONMENT, **environment, **FIXED_ENVIRONMENT}
+        self.pid = fork(lambda: _be_server(control, cwd, settled, output.fileno()))
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -126,14 +120,12 @@ class ForkedServer:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _be_server(
-    number: str, cwd: Path, env: Mapping[str, str], output: int, pass_fds: Collection[int]
-) -> NoReturn:
+def _be_server(control: int, cwd: Path, environment: Mapping[str, str], output: int) -> NoReturn:
     signal_at_parents_death(0)  # it buries its workers when the agent is gone
     say_to(output)
-    _close_all_but({0, 1, 2, *pass_fds})
-    _settle(cwd, env)
-    sys.argv[:], sys.path[:] = ["forkserver", number], ["", *_PATH]
+    _close_all_but({0, 1, 2, control})
+    _settle(cwd, environment)
+    sys.argv[:], sys.path[:] = ["forkserver", str(control)], ["", *_PATH]
     fork_server.main()
 
 

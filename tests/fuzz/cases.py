@@ -1,4 +1,4 @@
-"""The test's side of the nursery: hands cases out, takes results in, some of them side by side."""
+"""Hands cases to stages, some of them side by side, and takes their results in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz.generator import Recipe
-from tests.processes.stages import Nursery
+from tests.live.stage import Zygote
 
 DEADLINE_S = 600.0
 """Longest wait for the next of the stages to end; each of their own waits takes 60 s at most."""
@@ -32,10 +32,10 @@ class Result:
 
 
 class Cases:
-    """The cases that a nursery plays."""
+    """The cases that a zygote forks a stage for, each."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
 
     def play(self, recipes: Iterable[Recipe], directory: Path, *, abreast: int) -> Iterator[Result]:
         """Yield the result of each recipe as it comes, with ``abreast`` of them going on."""
@@ -46,7 +46,7 @@ class Cases:
             place = directory / f"{number:04}-{recipe.seed}"
             place.mkdir()
             (place / "recipe.txt").write_text(str(recipe))
-            stage = self._nursery.request()
+            stage = self._zygote.request()
             stage.send(os.fsencode(place))
             going[stage] = recipe, place
         while going:
@@ -73,7 +73,7 @@ def _next(going: dict[socket.socket, tuple[Recipe, Path]]) -> Result:
 
 
 @contextmanager
-def open_nursery(log: Path) -> Iterator[Cases]:
-    """Start a nursery; at the end nothing of it lives."""
-    with log.open("w") as said, closing(Nursery("tests.fuzz.stage", said)) as nursery:
-        yield Cases(nursery)  # stages, jobs and workers die with it, each of their parent
+def open_cases(log: Path) -> Iterator[Cases]:
+    """Start a zygote of their own; at the end nothing of it lives."""
+    with log.open("w") as said, closing(Zygote("tests.fuzz.case", said)) as zygote:
+        yield Cases(zygote)  # stages, jobs and workers die with it, each of their parent

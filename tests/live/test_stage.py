@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.processes.stages import MARK, ForkedStage, Stage, nursery, stage
+from tests.live.stage import MARK, ForkedStage, Stage, stage, zygote
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -113,7 +113,7 @@ def test_who_outlives_its_parent_is_found_and_ends_with_the_stage(tmp_path: Path
 
 
 def test_a_test_that_is_killed_leaves_nothing_on_its_stage(tmp_path: Path) -> None:
-    control = nursery().request()
+    control = zygote().request()
     here = ForkedStage(control)
     script = tmp_path / "script.py"
     script.write_text("import time; time.sleep(600)")

@@ -1,7 +1,7 @@
 """Where a test starts programs, each ``python WORDS``, and finds every process that came of them.
 
     fresh     a new interpreter for each program, as a user starts it
-    forked    forked from a process that has imported everything: seconds faster (``nursery.py``)
+    forked    forked from a process that has imported everything: seconds faster (``zygote.py``)
 
 At its end nothing on a stage lives, whatever the test did.
 """
@@ -9,7 +9,6 @@ At its end nothing on a stage lives, whatever the test did.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import select
@@ -28,6 +27,9 @@ import psutil
 from pliant.agent.launcher import DEFAULT_ENVIRONMENT, FIXED_ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
+FORKED_PLIANT = Path(__file__).with_name("forked_pliant.py")
+"""``pliant`` on a forked stage, with forked fork servers."""
+
 DEADLINE_S = 60.0
 MAX_RECORD_BYTES = 1 << 17
 MARK = "PLIANT_TEST_MARK"
@@ -75,9 +77,9 @@ class Stage(Protocol):
 
 
 @contextlib.contextmanager
-def stage(*, forked: bool) -> Iterator[Stage]:
-    """Lend a stage."""
-    lent = ForkedStage(nursery().request()) if forked else FreshStage()
+def stage(*, forked: bool, has_torch: bool = True) -> Iterator[Stage]:
+    """Lend a stage; what is forked there has torch loaded unless it needs none."""
+    lent = ForkedStage(zygote(has_torch=has_torch).request()) if forked else FreshStage()
     try:
         yield lent
     finally:
@@ -164,7 +166,7 @@ class Forked:
 
 
 class ForkedStage:
-    """The test's end of a stage (``stage.py``), which adopts whatever its programs leave behind."""
+    """The test's end of a stage (``stage_server.py``), which adopts what its programs leave."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -224,20 +226,20 @@ class ForkedStage:
         until_s = time.monotonic() + DEADLINE_S
         while not program.pid:
             if not self.hear(max(0.0, until_s - time.monotonic())):
-                raise TimeoutError("the nursery forks nothing")
+                raise TimeoutError("the zygote forks nothing")
 
     def _descendants(self) -> set[psutil.Process]:
         return set(psutil.Process(self._programs[0].pid).children(recursive=True))
 
 
-class Nursery:
-    """The test's end of a nursery (``nursery.py``)."""
+class Zygote:
+    """The test's end of a zygote (``zygote.py``)."""
 
-    def __init__(self, plays: str, log: IO[str] | None = None) -> None:
+    def __init__(self, plays: str, log: IO[str] | None = None, *, has_torch: bool = True) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.nursery", plays],
+                [sys.executable, "-m", "tests.live.zygote", plays, *["torch"] * has_torch],
                 cwd=ROOT,
                 stdin=theirs.fileno(),
                 stdout=log,
@@ -254,22 +256,25 @@ class Nursery:
         return ours
 
     def close(self) -> None:
-        """End the nursery, and with it every stage."""
+        """End the zygote, and with it every stage."""
         self._requests.close()
         self._process.wait(DEADLINE_S)
 
 
-@functools.cache
-def nursery() -> Nursery:
-    """Return the nursery of this test process; it starts when it is first needed."""
-    return Nursery("tests.processes.stage")
+_ZYGOTES: dict[bool, Zygote] = {}
 
 
-def end_nursery() -> None:
-    """End the nursery of this test process, if it was needed."""
-    if nursery.cache_info().currsize:
-        nursery().close()
-        nursery.cache_clear()
+def zygote(*, has_torch: bool = True) -> Zygote:
+    """Return a zygote of this test process; it starts when it is first needed."""
+    if has_torch not in _ZYGOTES:
+        _ZYGOTES[has_torch] = Zygote("tests.live.stage_server", has_torch=has_torch)
+    return _ZYGOTES[has_torch]
+
+
+def end_zygotes() -> None:
+    """End the zygotes of this test process."""
+    while _ZYGOTES:
+        _ZYGOTES.popitem()[1].close()
 
 
 def _is_alive(process: psutil.Process) -> bool:

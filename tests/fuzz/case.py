@@ -1,7 +1,7 @@
 """Lets recipes happen to real jobs, many of them one after another and several side by side.
 
-Owns the processes of a case and the events that are done to them: a nursery forks a stage per
-case (``tests/processes/nursery.py``), which forks the script alone and then the job.  Kills are
+Owns the processes of a case and the events that are done to them: a zygote forks a stage per
+case (``tests/live/zygote.py``), which forks the script alone and then the job.  Kills are
 SIGKILL.
 """
 
@@ -24,7 +24,8 @@ import httpx
 from tests.fuzz import generator, script
 from tests.fuzz.generator import Event
 from tests.fuzz.script import Permits
-from tests.processes import forking, launching
+from tests.live import forking
+from tests.processes import launching
 from tests.processes.elastic import Outcome
 
 from pliant.observe.log import Record
@@ -43,10 +44,10 @@ LEAK_S = 0.02
 
 LOOK_S = 0.005
 
-# --- the stage ------------------------------------------------------------------------------
+# --- the case ------------------------------------------------------------------------------
 
 
-class Stage:
+class Case:
     """One case: the script alone, the job with its events, and what came out of both."""
 
     def __init__(self, directory: Path) -> None:
@@ -109,7 +110,7 @@ class Stage:
             replicas=self._recipe.max_replicas,
             start=self._recipe.start_replicas,
             restarts=10_000,
-            warm=True,
+            server="forked",
         )
         return self._fork([launching.RUN_JOB, job], said=self._directory / "said.txt")
 
@@ -331,4 +332,4 @@ def _ended(pid: int) -> tuple[int] | None:
 
 def play(control: socket.socket) -> None:
     """Play the case of the directory that the test names."""
-    Stage(Path(os.fsdecode(control.recv(1 << 12)))).play()
+    Case(Path(os.fsdecode(control.recv(1 << 12)))).play()

@@ -1,11 +1,13 @@
-"""A process that has imported what a job imports by and by, and forks stages.
+"""A zygote: a process that has imported what a job imports by and by, and forks stages.
 
-    test ==socket== nursery --> stage --> program --> fork server --> workers
+    test ==socket== zygote --> stage --> program --> fork server --> workers
 
 A *stage* belongs to one test.  It adopts whatever its programs leave behind, so that it can tell.
 Knows nothing of what a stage does: that is the ``play`` of the module it is started with.
 
-    python -m tests.processes.nursery MODULE        a socket comes over stdin for every stage
+    python -m tests.live.zygote MODULE [torch]     a socket comes over stdin for every stage
+
+One that has torch is larger, and what is forked from it begins later.
 """
 
 from __future__ import annotations
@@ -15,41 +17,39 @@ import importlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
-from tests.processes import forking
+from tests.live import forking
 
-from pliant.agent import launcher
 from pliant.engine.worker import fork_server
 from pliant.machine.processes import adopt_orphans
 
 _LAZY = (
-    *fork_server.WARM_MODULES,
     "pliant.run.separate",
     "pliant.cli.main",
     "pliant.run.local",
     "pliant.cli.start",
+    "pliant.cli.claim",
+    "pliant.cli.top",
+    "pliant.pool.app",
     "pliant.coordinator.app",
     "pliant.coordinator.driver",
     "pliant.http.server",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.auto",
     "websockets.asyncio.client",
 )
-"""What a job or a worker would import by and by."""
+"""What a job, a pool or a claim would import by and by."""
 
 
-def serve(play: Callable[[socket.socket], object]) -> None:
+def serve(play: Callable[[socket.socket], object], *, has_torch: bool) -> None:
     """Fork ``play`` for every socket that comes over stdin, until that is closed."""
-    for name in _LAZY:
+    for name in (*_LAZY, *(fork_server.WARM_MODULES if has_torch else ())):
         importlib.import_module(name)
-    stand_in = SimpleNamespace(Popen=forking.ForkedServer, DEVNULL=subprocess.DEVNULL)
-    setattr(launcher, "subprocess", stand_in)  # noqa: B010  # mypy knows it as a module
     gc.collect()
     gc.freeze()  # pages stay shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a stage has ended
@@ -71,4 +71,4 @@ def _be_stage(play: Callable[[socket.socket], object], control: socket.socket) -
 
 
 if __name__ == "__main__":
-    serve(importlib.import_module(sys.argv[1]).play)
+    serve(importlib.import_module(sys.argv[1]).play, has_torch="torch" in sys.argv[2:])
