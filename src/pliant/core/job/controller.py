@@ -97,7 +97,7 @@ def step(job: Job, event: Event, *, now_s: float, settings: JobSettings) -> tupl
             if tx.must_advance:
                 _advance(tx)
         except TransitionError as error:
-            story = tuple(map(_told, tx.job.story))
+            story = (*error.story, *map(_told, tx.job.story))
             raise TransitionError(phase=error.phase, event=error.event, story=story) from error
     elif isinstance(event, PeopleEvent) and not isinstance(event, Offered | Reclaimed):
         tx.decline(f"the job has ended: {job.reason}")
