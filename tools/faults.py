@@ -92,7 +92,7 @@ FAULTS = [
         rule="R5",
         what="a joiner that was left out of a Reform still waits for its generation",
         path="membership/member.py",
-        old='        return _became(member, "Reform", spare, order.generation), older',
+        old='        return became(member, "Reform", spare, order.generation), older',
         new="        return member, ()",
     ),
     Fault(
@@ -206,7 +206,7 @@ FAULTS = [
         rule="R7",
         what="still ready when the next group is broken",
         path="membership/member.py",
-        old='    return _became(member, "broken", replace(member, built=False), generation), news',
+        old='    return became(member, "broken", replace(member, built=False), generation), news',
         new="    return member, news",
     ),
     Fault(
@@ -350,9 +350,9 @@ FAULTS = [
         path="membership/member.py",
         old=(
             "    if member.leaving or order.generation <= newest(member):\n"
-            '        return _became(member, "Reform"'
+            '        return became(member, "Reform"'
         ),
-        new='    if member.leaving:\n        return _became(member, "Reform"',
+        new='    if member.leaving:\n        return became(member, "Reform"',
     ),
     Fault(
         rule="R14",

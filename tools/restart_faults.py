@@ -38,7 +38,7 @@ RESTART_FAULTS = [
         what="a worker that has answered a roll call obeys the coordinator before",
         path="membership/member.py",
         old="    return member, (registration(",
-        new="    return replace(member, incarnation=NO_INCARNATION), (registration(",
+        new="    return replace(member, incarnation=Incarnation(0)), (registration(",
     ),
     Fault(
         rule="R4",

@@ -10,7 +10,7 @@ from tests.core.explorer.world import Violation, World, find
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
 

@@ -39,7 +39,7 @@ from pliant.core.commands import (
     Switch,
 )
 from pliant.core.events import Event, NodeJoined, Ticked
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.core.values import Incarnation, Register, ReplicaId
 
 

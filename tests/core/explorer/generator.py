@@ -55,7 +55,7 @@ from tests.core.explorer.world import (
 from pliant.core.commands import EndJob, EndReplica, StartReplica
 from pliant.core.events import DrainRequested, Event, Exited, ExitKind
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.core.values import Order
 
 Action = tuple[tuple[object, ...], Callable[[], World]]

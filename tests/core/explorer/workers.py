@@ -54,7 +54,8 @@ from pliant.core.events import (
     Switched,
 )
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build, Member
+from pliant.core.membership.member import Abandon, Build
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution, resolve
 from pliant.core.values import (
     NO_GENERATION,

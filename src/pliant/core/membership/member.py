@@ -5,30 +5,24 @@ what the member says about itself in metadata and headers.  Knows nothing of soc
 tensors or time: the engine keeps one ``Member`` under a lock, and the explorer keeps several.
 
 Every function takes the value and returns the next one; those that cause something return it
-beside the value.  News of an older generation or incarnation is stale and changes nothing.  What a
-member is in the middle of follows from its fields (``state_of``); ``docs/states.md`` shows what may
-follow what.
+beside the value.  News of an older generation or incarnation is stale and changes nothing.
+``docs/states.md`` shows what may follow what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from pliant.core.errors import TransitionError
 from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
+from pliant.core.membership.member_value import Member, became, refusal, registration
 from pliant.core.membership.resolve import NO_STEP, Header, Resolution
-from pliant.core.membership.transitions import MEMBERS, MemberState
-from pliant.core.transitions import Story, told
 from pliant.core.values import (
-    FIRST_LINEAGE,
     NO_GENERATION,
-    NO_INCARNATION,
     Generation,
     Incarnation,
     Lineage,
     Order,
-    ReplicaId,
 )
 
 
@@ -52,88 +46,6 @@ Task = Build | Abandon | Prepared | Refused | Broken | Registered
 Outcome = tuple["Member", tuple[Task, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """Everything one worker knows about its membership; a plain value, safe to log."""
-
-    replica: ReplicaId
-
-    incarnation: Incarnation = NO_INCARNATION
-    """Newest coordinator heard of; commands of an older one are refused (R3)."""
-
-    lineage: Lineage = FIRST_LINEAGE
-
-    committed: int = 0
-    """Number of committed steps.  Counts the moment of decision: the optimizer runs after it."""
-
-    made_by: Generation = NO_GENERATION
-    """Generation that made the last commit."""
-
-    calls: int = 0
-    """Finished ``steps()`` calls."""
-
-    has_state: bool = False
-    """False for a joiner, and again from being told to receive until the last digest matched."""
-
-    leaving: bool = False
-    """Crossed a boundary that left it behind; waits for Release."""
-
-    stopping: bool = False
-    """Was told to stop; says so in the next metadata."""
-
-    current: Generation = NO_GENERATION
-    """Generation it is in; 0: none entered yet."""
-
-    sealed: Generation = NO_GENERATION
-    """Highest Reform accepted: nothing of an older generation is looked at any more (R13)."""
-
-    prepared: Order | None = None
-    """Newest Prepare that is neither entered nor given up."""
-
-    ordered: Order | None = None
-    """``prepared``, once its Switch has arrived: it ends only by completion or Reform (R7)."""
-
-    reform: Order | None = None
-    """Reform accepted and not yet entered."""
-
-    built: bool = False
-    """The groups of ``reform``, else of ``prepared``, are built and not known to be broken."""
-
-    vote: tuple[int, Generation] | None = None
-    """(step, generation) of which it holds the complete reduced result, uncommitted."""
-
-    broken: bool = False
-    """A collective of ``current`` failed here; only a Reform helps."""
-
-    story: Story = field(default=(), compare=False, repr=False)
-    """What happened to it last."""
-
-
-def state_of(member: Member) -> MemberState:
-    """Return what a member is in the middle of; what weighs most comes first."""
-    if member.leaving:
-        return MemberState.LEAVING
-    if member.reform is not None:
-        return MemberState.MEETING if member.built else MemberState.REFORMING
-    if member.broken:
-        return MemberState.BROKEN
-    if member.ordered is not None:
-        return MemberState.ORDERED if member.built else MemberState.UNREADY
-    if member.prepared is not None:
-        return MemberState.PREPARED if member.built else MemberState.PREPARING
-    return MemberState.TRAINING if member.current else MemberState.SPARE
-
-
-def _became(before: Member, cause: str, after: Member, detail: object = "") -> Member:
-    """Return ``after``, which a cause has made of ``before``.  Nothing else replaces a member.
-
-    Raises:
-        TransitionError: that cause does not lead there.
-    """
-    state = MEMBERS.follow(state_of(before), cause, state_of(after), story=before.story)
-    return replace(after, story=told(before.story, f"{cause} {detail}: {state}"))
-
-
 # --- commands of the coordinator ---------------------------------------------------
 
 
@@ -147,7 +59,7 @@ def on_prepare(member: Member, order: Order, incarnation: Incarnation) -> Outcom
         return member, ()
     known = replace(member, incarnation=incarnation)
     if member.prepared is not None and order.generation == member.prepared.generation:
-        member = _became(member, "Prepare", known, order.generation)
+        member = became(member, "Prepare", known, order.generation)
         return member, _prepared(member, order.generation) if member.built else ()
     if (
         member.leaving
@@ -155,11 +67,11 @@ def on_prepare(member: Member, order: Order, incarnation: Incarnation) -> Outcom
         or member.reform is not None
         or order.generation <= newest(member)
     ):
-        return _became(member, "Prepare", known, order.generation), ()
+        return became(member, "Prepare", known, order.generation), ()
     older = _abandon(member.prepared)
     leaver = member.replica not in order.replicas
     prepared = replace(known, prepared=order, built=leaver)
-    member = _became(member, "Prepare", prepared, order.generation)
+    member = became(member, "Prepare", prepared, order.generation)
     return member, older + (
         _prepared(member, order.generation) if leaver else (Build(order=order),)
     )
@@ -172,7 +84,7 @@ def on_switch(member: Member, order: Order, incarnation: Incarnation) -> Outcome
     after = replace(member, incarnation=incarnation)
     if member.prepared is not None and member.prepared.generation == order.generation:
         after = replace(after, ordered=order)
-    return _became(member, "Switch", after, order.generation), ()
+    return became(member, "Switch", after, order.generation), ()
 
 
 def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome:
@@ -187,15 +99,15 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
         return member, ()
     known = replace(member, incarnation=incarnation)
     if member.leaving or order.generation <= newest(member):
-        return _became(member, "Reform", known, order.generation), ()
+        return became(member, "Reform", known, order.generation), ()
     older = _abandon(member.prepared) + _abandon(member.reform)
     if member.replica not in order.replicas:
         if member.has_state:
-            return _became(member, "Reform", known, order.generation), ()
+            return became(member, "Reform", known, order.generation), ()
         spare = replace(
             known, sealed=order.generation, prepared=None, ordered=None, reform=None, built=False
         )
-        return _became(member, "Reform", spare, order.generation), older
+        return became(member, "Reform", spare, order.generation), older
     if member.current:
         older += (Abandon(generation=member.current),)
     sealed = replace(
@@ -207,7 +119,7 @@ def on_reform(member: Member, order: Order, incarnation: Incarnation) -> Outcome
         built=False,
         broken=member.current != NO_GENERATION,
     )
-    return _became(member, "Reform", sealed, order.generation), (*older, Build(order=order))
+    return became(member, "Reform", sealed, order.generation), (*older, Build(order=order))
 
 
 def on_roll_call(
@@ -223,40 +135,18 @@ def on_roll_call(
     """
     if _is_old(member, incarnation):
         return member, ()
-    member = _became(member, "RollCall", replace(member, incarnation=incarnation), incarnation)
+    member = became(member, "RollCall", replace(member, incarnation=incarnation), incarnation)
     return member, (registration(member, spare=spare, finished=finished),)
-
-
-def registration(member: Member, *, spare: Spare | None, finished: bool) -> Registered:
-    """Return where this member stands.
-
-    An accepted Reform has sealed ``current``: that group is as good as broken.
-    """
-    return Registered(
-        replica=member.replica,
-        asked_by=member.incarnation,
-        lineage=member.lineage,
-        committed=member.committed if member.has_state else 0,
-        calls=member.calls,
-        has_state=member.has_state,
-        current=member.current,
-        prepared=_number(member.prepared),
-        ordered=_number(member.ordered),
-        broken=member.broken or is_sealed(member, member.current),
-        leaving=member.leaving,
-        finished=finished,
-        spare=spare,
-    )
 
 
 def told_to_stop(member: Member) -> Member:
     """Want to stop; says so in the next metadata."""
-    return _became(member, "Stop", replace(member, stopping=True))
+    return became(member, "Stop", replace(member, stopping=True))
 
 
 def dismissed(member: Member) -> Member:
     """Be told that the job goes on without this replica, wherever it is."""
-    return _became(member, "Dismiss", replace(member, leaving=True))
+    return became(member, "Dismiss", replace(member, leaving=True))
 
 
 # --- what the engine reports --------------------------------------------------------
@@ -267,7 +157,7 @@ def on_built(member: Member, generation: Generation) -> Outcome:
     order = entering(member)
     if order is None or order.generation != generation or member.built:
         return member, ()
-    member = _became(member, "built", replace(member, built=True), generation)
+    member = became(member, "built", replace(member, built=True), generation)
     return member, () if member.reform is not None else _prepared(member, generation)
 
 
@@ -287,7 +177,7 @@ def on_build_failed(member: Member, generation: Generation, reason: str) -> Outc
         reason=reason,
         joiner=False,
     )
-    member = _became(member, "not built", replace(member, prepared=None), generation)
+    member = became(member, "not built", replace(member, prepared=None), generation)
     return member, (Abandon(generation=generation), refused)
 
 
@@ -303,11 +193,11 @@ def on_broken(member: Member, generation: Generation, reason: str) -> Outcome:
     if generation == member.current:
         if member.broken:
             return member, ()
-        return _became(member, "broken", replace(member, broken=True), generation), news
+        return became(member, "broken", replace(member, broken=True), generation), news
     order = entering(member)
     if order is None or order.generation != generation or not member.built:
         return member, ()
-    return _became(member, "broken", replace(member, built=False), generation), news
+    return became(member, "broken", replace(member, built=False), generation), news
 
 
 # --- steps ----------------------------------------------------------------------------
@@ -330,8 +220,8 @@ def voted(member: Member, step: int) -> Member:
         or step != member.committed
         or not (member.has_state and member.current)
     ):
-        raise _refused(member, f"vote for step {step}")
-    return _became(member, "vote", replace(member, vote=(step, member.current)), step)
+        raise refusal(member, f"vote for step {step}")
+    return became(member, "vote", replace(member, vote=(step, member.current)), step)
 
 
 def committed(member: Member, generation: Generation) -> Member:
@@ -343,13 +233,13 @@ def committed(member: Member, generation: Generation) -> Member:
         TransitionError: the generation is sealed or was not voted in; ask ``is_sealed`` first.
     """
     if is_sealed(member, generation) or member.vote != (member.committed, generation):
-        raise _refused(member, f"commit in {generation}")
-    return _became(member, "commit", _with_vote(member), generation)
+        raise refusal(member, f"commit in {generation}")
+    return became(member, "commit", _with_vote(member), generation)
 
 
 def call_finished(member: Member) -> Member:
     """Count a finished ``steps()`` call."""
-    return _became(member, "call finished", replace(member, calls=member.calls + 1))
+    return became(member, "call finished", replace(member, calls=member.calls + 1))
 
 
 def ready_number(member: Member) -> Generation:
@@ -409,10 +299,10 @@ def resolved(member: Member, resolution: Resolution, replica_rank: int) -> Membe
     from storage.
     """
     if replica_rank in resolution.commits:
-        return _became(member, "resolved", _with_vote(member), "to commit")
+        return became(member, "resolved", _with_vote(member), "to commit")
     if replica_rank in resolution.survivors and resolution.restore is None:
-        return _became(member, "resolved", replace(member, vote=None, has_state=True), "to go on")
-    return _became(member, "resolved", replace(member, vote=None, has_state=False), "to receive")
+        return became(member, "resolved", replace(member, vote=None, has_state=True), "to go on")
+    return became(member, "resolved", replace(member, vote=None, has_state=False), "to receive")
 
 
 def received(member: Member, resolution: Resolution) -> Member:
@@ -426,12 +316,12 @@ def received(member: Member, resolution: Resolution) -> Member:
         has_state=True,
         vote=None,
     )
-    return _became(member, "received", after, resolution.committed)
+    return became(member, "received", after, resolution.committed)
 
 
 def restored(member: Member, committed: int, lineage: Lineage) -> Member:
     """Go on from a checkpoint, in a lineage of its own; for a script that runs alone."""
-    return _became(member, "restored", replace(member, committed=committed, lineage=lineage))
+    return became(member, "restored", replace(member, committed=committed, lineage=lineage))
 
 
 def entered(member: Member, order: Order) -> Member:
@@ -441,7 +331,7 @@ def entered(member: Member, order: Order) -> Member:
         TransitionError: a newer Reform was accepted meanwhile, or no state is held.
     """
     if is_sealed(member, order.generation) or not member.has_state:
-        raise _refused(member, f"enter {order.generation}")
+        raise refusal(member, f"enter {order.generation}")
     after = replace(
         member,
         current=order.generation,
@@ -451,13 +341,13 @@ def entered(member: Member, order: Order) -> Member:
         built=False,
         broken=False,
     )
-    return _became(member, "entered", after, order.generation)
+    return became(member, "entered", after, order.generation)
 
 
 def left(member: Member) -> Member:
     """Be a leaver that has crossed: it takes part in nothing more and waits for Release."""
     after = replace(member, leaving=True, prepared=None, ordered=None, built=False)
-    return _became(member, "left", after)
+    return became(member, "left", after)
 
 
 def newest(member: Member) -> Generation:
@@ -477,10 +367,6 @@ def _prepared(member: Member, generation: Generation) -> tuple[Task, ...]:
     return (Prepared(replica=member.replica, generation=generation),)
 
 
-def _number(order: Order | None) -> Generation:
-    return NO_GENERATION if order is None else order.generation
-
-
 def _abandon(order: Order | None) -> tuple[Task, ...]:
     return () if order is None else (Abandon(generation=order.generation),)
 
@@ -488,11 +374,6 @@ def _abandon(order: Order | None) -> tuple[Task, ...]:
 def _with_vote(member: Member) -> Member:
     """Return the member with the step committed that it voted for."""
     if member.vote is None or member.vote[0] != member.committed:
-        raise _refused(member, f"commit {member.vote}")
+        raise refusal(member, f"commit {member.vote}")
     step, generation = member.vote
     return replace(member, committed=step + 1, made_by=generation, vote=None, has_state=True)
-
-
-def _refused(member: Member, event: str) -> TransitionError:
-    phase = f"{state_of(member)}, committed={member.committed}, sealed={member.sealed}"
-    return TransitionError(phase=phase, event=event, story=member.story)

@@ -13,7 +13,7 @@ import torch
 
 from pliant.core.errors import ConfigError
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.core.values import NO_LINEAGE, Found, Generation, Lineage, Order, ReplicaId, Seat
 from pliant.engine.evaluation import EvaluationTeam, SingleMemberTeam
 from pliant.engine.groups.group import Group

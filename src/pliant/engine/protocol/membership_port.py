@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.protocol.formed import Formed

@@ -13,7 +13,7 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Member
+from pliant.core.membership.member_value import Member
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.membership_port import Condition, VoteRequests
 

@@ -43,7 +43,8 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
-from pliant.core.membership.member import Abandon, Build, Member, Outcome
+from pliant.core.membership.member import Abandon, Build, Outcome
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, ReplicaId
 from pliant.engine.groups.ending import GroupBroken
