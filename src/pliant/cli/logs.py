@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 
@@ -32,7 +33,7 @@ def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json
             text = json.dumps({"replica": path.stem, "line": text})
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
-    return 0
+    return EXIT_OK
 
 
 def _file_of(out: Path, replica: str | None) -> Path:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
@@ -121,7 +122,7 @@ def run_pool(config: PoolConfig, *, listener: Listener) -> int:
     try:
         return asyncio.run(_run(config, listener))
     except KeyboardInterrupt:  # before it had begun
-        return 0
+        return EXIT_OK
 
 
 async def _run(config: PoolConfig, listener: Listener) -> int:
@@ -153,7 +154,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
             if not keeping:
                 state.remove()
             log.write("pool_stopped", name=config.name, keeping=keeping)
-    return 0
+    return EXIT_OK
 
 
 async def _serve(
