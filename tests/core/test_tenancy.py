@@ -18,11 +18,11 @@ from pliant.core.tenancy import (
     end_asked,
     end_life,
     first_demand,
+    follow_offer,
     is_over,
     next_demand,
     occupy,
     swap_for,
-    take,
     vacate,
 )
 
@@ -38,7 +38,7 @@ def offered(
     pool: str = "p",
     suspend: bool = False,
 ) -> Tenancy:
-    return take(
+    return follow_offer(
         tenancy,
         pool=pool,
         revision=revision or tenancy.revision + 1,

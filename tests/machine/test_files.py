@@ -41,3 +41,13 @@ def test_what_a_killed_writer_leaves_is_known_by_its_name(tmp_path: Path) -> Non
         assert not is_leftover("a.json")
         assert fresh.parent == tmp_path
     assert not fresh.exists()
+
+
+def test_what_a_killed_writer_left_is_replaced_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "register.json"
+    for _ in range(3):
+        (tmp_path / ".register.json.new").write_text("half")
+        replace_file(path, b"whole")
+
+    assert [one.name for one in tmp_path.iterdir()] == ["register.json"]
+    assert path.read_bytes() == b"whole"

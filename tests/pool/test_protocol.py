@@ -77,7 +77,7 @@ class Job:
         self.ask = max(self.low, ask)
 
     def take(self, offer: Offer) -> None:
-        self.tenancy = tenancy.take(
+        self.tenancy = tenancy.follow_offer(
             self.tenancy,
             pool=offer.pool,
             revision=offer.revision,

@@ -190,7 +190,7 @@ def is_newer(tenancy: Tenancy, *, pool: str, revision: int) -> bool:
     return pool != tenancy.pool or revision > tenancy.revision
 
 
-def take(
+def follow_offer(
     tenancy: Tenancy,
     *,
     pool: str,

@@ -18,7 +18,14 @@ LEFTOVER = ".new"
 """Ends the names of files that were not whole when their writer died."""
 
 
-def replace_file(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = False) -> None:
+def replace_file(
+    path: Path,
+    data: bytes,
+    *,
+    mode: int = 0o666,
+    is_durable: bool = False,
+    is_contended: bool = False,
+) -> None:
     """Replace a file, whole or not at all.
 
     Args:
@@ -26,15 +33,29 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool
         data: what it is to hold.
         mode: who may read it, less what the umask takes away.
         is_durable: it survives a power cut on return, and before that the old one does.
+        is_contended: others may replace it at this moment.  Else the new file always has the same
+            name, so that writers that are killed leave one at most, and the next replaces that.
 
     Raises:
         OSError: the storage does not take it; the file is as it was.
     """
-    with fresh_beside(path) as fresh:
+    fresh_name = fresh_beside(path) if is_contended else _only_fresh(path)
+    with fresh_name as fresh:
         write_new(fresh, data, mode=mode, is_durable=is_durable)
         fresh.replace(path)
         if is_durable:
             sync_directory(path.parent)
+
+
+@contextmanager
+def _only_fresh(path: Path) -> Iterator[Path]:
+    fresh = path.with_name(f".{path.name}{LEFTOVER}")
+    fresh.unlink(missing_ok=True)
+    try:
+        yield fresh
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
 
 
 @contextmanager

@@ -216,13 +216,13 @@ def _gather(
     for replica, lines in ledgers.items():
         for line in lines:
             try:
-                _take(ledger, line, audit)
+                _count_line(ledger, line, audit)
             except (KeyError, TypeError, ValueError) as error:
                 audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
     return ledger
 
 
-def _take(ledger: _Ledger, line: Record, audit: Audit) -> None:
+def _count_line(ledger: _Ledger, line: Record, audit: Audit) -> None:
     lineage, step = int(line["lineage"]), int(line["step"])
     generation = int(line["generation"])
     if line.get("commit"):

@@ -194,7 +194,7 @@ class Tenant:
 
     def _take_offer(self, offer: Offer) -> None:
         before, known = self._tenancy, self._offer
-        self._tenancy = tenancy.take(
+        self._tenancy = tenancy.follow_offer(
             before,
             pool=offer.pool,
             revision=offer.revision,

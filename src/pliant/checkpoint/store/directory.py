@@ -57,7 +57,7 @@ class LocalStorage:
         """Write beside, fsync, rename."""
         with self._named(path, "written"):
             _make_directory((self._root / path).parent)
-            replace_file(self._root / path, data, is_durable=True)
+            replace_file(self._root / path, data, is_durable=True, is_contended=True)
 
     def create(self, path: str, data: bytes) -> bool:
         """Link a whole file under its name: the file system lets only one do it."""
@@ -84,7 +84,7 @@ class LocalStorage:
                     return False
                 if found != expected:
                     return False
-                replace_file(target, data, is_durable=True)
+                replace_file(target, data, is_durable=True, is_contended=True)
                 return True
 
     def sink(self, path: str) -> Sink:
