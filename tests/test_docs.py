@@ -45,3 +45,19 @@ def test_every_fault_point_is_in_the_how_to_page() -> None:
     text = (ROOT / "docs/howto/test-against-faults.md").read_text()
 
     assert [point for point in sorted(POINTS) if f"`{point}`" not in text] == []
+
+
+def test_the_ways_through_the_rooms_and_the_places_to_open_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    source = ROOT / "src" / "pliant"
+
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, re.MULTILINE)
+    lost = [step for step in steps if f"def {step[1]}(" not in (source / step[0]).read_text()]
+    places = re.findall(
+        r"`((?:core|wire|cli|spec|engine|checkpoint|run|pool|observe|machine|http|coordinator|agent)/[\w/]+\.py)`",
+        text,
+    )
+
+    assert len(steps) > 20
+    assert lost == []
+    assert [place for place in places if not (source / place).is_file()] == []
