@@ -26,8 +26,7 @@ DEVICES_VARIABLE = "PLIANT_DEVICES"
 """Environment variable that tells a process the numbers of its devices, commas between them."""
 
 TAKE_S = 2.0
-"""How long ``take_device`` tries unless told otherwise, in seconds: a look of the pool is
-shorter."""
+"""How long ``take_device`` tries, in seconds: a look of the pool is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class DeviceLock:
 
 
 def path_of(directory: Path, device: int) -> Path:
-    """Return the file whose lock stands for a device."""
+    """Return a device's file."""
     return directory / f"{device}.lock"
 
 
@@ -137,10 +136,8 @@ def holder_text(directory: Path, device: int) -> str:
     found, written = holders(directory, device), written_on(directory, device)
     if not found:
         return "another process"
-    of_claim = (
-        f" of claim {written.claim}" if written.claim and found[0].taker == written.pid else ""
-    )
-    return f"process {found[0].pid}{of_claim}"
+    is_known = written.claim and found[0].taker == written.pid
+    return f"process {found[0].pid}" + (f" of claim {written.claim}" if is_known else "")
 
 
 def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
@@ -161,22 +158,16 @@ def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
 
 
 def _end(pid: int, path: Path, written: LockNote) -> bool:
-    try:
+    with suppress(OSError):
         pinned = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        taker = _taker(pid, path)
-        is_writers = taker == written.pid or (taker == 0 and process_started(written.pid) is None)
-        if taker is None or not is_writers:
-            return False
-        signal.pidfd_send_signal(pinned, signal.SIGKILL)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(pinned)
+        try:
+            taker = _taker(pid, path)
+            if taker == written.pid or (taker == 0 and process_started(written.pid) is None):
+                signal.pidfd_send_signal(pinned, signal.SIGKILL)
+                return True
+        finally:
+            os.close(pinned)
+    return False
 
 
 def _taker(pid: int, path: Path) -> int | None:

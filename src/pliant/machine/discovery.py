@@ -13,12 +13,11 @@ writing, the lock of the directory sees to; it is held for the moment of either.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -91,9 +90,8 @@ class Served:
         try:
             return self.token_file.read_text().strip()
         except OSError as error:
-            raise ConfigError(
-                f"the token of {self.kind} {self.name} cannot be read: {error.strerror}"
-            ) from None
+            whose = f"the token of {self.kind} {self.name}"
+            raise ConfigError(f"{whose} cannot be read: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +158,9 @@ def the_one(
     none_at_all: Callable[[], str],
     not_that_one: str,
 ) -> Served:
-    """Return the job, or the pool, that is meant.
+    """Return the job, or the pool, of ``found`` that is meant; without a name the only one.
 
-    Args:
-        kind: ``job`` or ``pool``.
-        found: those that run.
-        name: its name; None: the only one.
-        none_at_all: say that none runs.
-        not_that_one: what to do if one was named, and none runs.
+    ``none_at_all`` says that none runs, ``not_that_one`` what to do if one was named then.
 
     Raises:
         ConfigError: none runs, several do and none was named, or none has that name.
@@ -186,7 +179,7 @@ def the_one(
     return found[0]
 
 
-@contextlib.contextmanager
+@contextmanager
 def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
     """Keep others from writing or removing records meanwhile; yield whether that is so."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -39,8 +39,7 @@ def replace_file(
     Raises:
         OSError: the storage does not take it; the file is as it was.
     """
-    fresh_name = fresh_beside(path) if is_contended else _only_fresh(path)
-    with fresh_name as fresh:
+    with fresh_beside(path, is_contended=is_contended) as fresh:
         write_new(fresh, data, mode=mode, is_durable=is_durable)
         fresh.replace(path)
         if is_durable:
@@ -48,20 +47,12 @@ def replace_file(
 
 
 @contextmanager
-def _only_fresh(path: Path) -> Iterator[Path]:
-    fresh = path.with_name(f".{path.name}{LEFTOVER}")
-    fresh.unlink(missing_ok=True)
-    try:
-        yield fresh
-    finally:
-        with suppress(OSError):
-            fresh.unlink()
-
-
-@contextmanager
-def fresh_beside(path: Path) -> Iterator[Path]:
+def fresh_beside(path: Path, *, is_contended: bool = True) -> Iterator[Path]:
     """Yield a name beside a file that nobody else uses; remove what is still there at the end."""
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}{LEFTOVER}")
+    own = f".{uuid.uuid4().hex}" if is_contended else ""
+    fresh = path.with_name(f".{path.name}{own}{LEFTOVER}")
+    if not is_contended:
+        fresh.unlink(missing_ok=True)
     try:
         yield fresh
     finally:

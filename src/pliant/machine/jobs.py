@@ -115,18 +115,17 @@ def find_resumable(which: str | None, directory: Path) -> Path:
     """
     if which is not None and run_files.holds_run(Path(which)):
         return Path(which)
-    waiting = suspended_jobs(directory)
+    waiting = {job.job: job.out for job in suspended_jobs(directory)}
+    names = ", ".join(waiting)
     if which is not None:
-        named = next((job for job in waiting if job.job == which), None)
-        if named is None:
-            known = ", ".join(job.job for job in waiting) or "none is"
+        if which not in waiting:
+            known = names or "none is"
             raise ConfigError(f"{which} is neither a run's directory nor suspended ({known})")
-        return named.out
+        return waiting[which]
     if len(waiting) > 1:
-        names = ", ".join(job.job for job in waiting)
         raise ConfigError(f"several jobs are suspended, say which: {names}")
     if waiting:
-        return waiting[0].out
+        return waiting.popitem()[1]
     if (newest := run_files.newest_run()) is None:
         raise ConfigError("there is no run to resume here; name its directory")
     return newest

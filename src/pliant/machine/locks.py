@@ -33,11 +33,15 @@ def lock(fd: int, *, shared: bool = False, within_s: float | None = None) -> boo
         fcntl.flock(fd, how)
         return True
     pause, until_s = threading.Event(), time.monotonic() + within_s
-    while not _locks_now(fd, how):
-        if time.monotonic() >= until_s:
-            return False
-        pause.wait(AGAIN_S)
-    return True
+    while True:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            pause.wait(AGAIN_S)
+        else:
+            return True
 
 
 @contextmanager
@@ -49,11 +53,3 @@ def locked(path: Path, *, shared: bool = False, within_s: float | None = None) -
         yield lock(fd, shared=shared, within_s=within_s)
     finally:
         os.close(fd)
-
-
-def _locks_now(fd: int, how: int) -> bool:
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,13 @@ from typing import Any
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.machine import run_files
 from pliant.observe import log
-from pliant.observe.audit import Audit, audit_run
+from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
 from pliant.observe.status import Board, ReplicaActivity, board_of, event_json
 from pliant.observe.timeline import ResizeKind
+
+RUNS = ELASTIC, UNDISTURBED = "elastic", "undisturbed"
+"""Directories of the two runs."""
 
 POLL_S = 0.05
 """Between two looks at the event log, in seconds."""
@@ -64,15 +66,13 @@ class Size:
 FULL = Size(steps=160, spacing=16)
 QUICK = Size(steps=400, spacing=3, ends_after_acts=True)
 
-Deed = Callable[[str, Board], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     """Something done to the job once ``num_replicas`` train in peace."""
 
     num_replicas: int
-    deed: Deed
+    deed: Callable[[str, Board], None]
     needs: Callable[[Board], bool] = lambda board: True
 
 
@@ -95,11 +95,8 @@ class BoardWatch:
 def demo(out: Path, *, quick: bool, quiet: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Run the whole demo; return the report, which says whether it proved what it claims.
 
-    Args:
-        out: where both runs, the report and the pictures go.
-        quick: as briefly as the machine allows.
-        quiet: do not show what the runs print.
-        say: told what is about to happen.
+    Both runs, the report and the pictures go to ``out``; ``quiet`` hides what the runs print, and
+    ``say`` is told what is about to happen.
 
     Raises:
         ConfigError: something it needs is not here.
@@ -108,17 +105,17 @@ def demo(out: Path, *, quick: bool, quiet: bool, say: Callable[[str], None]) -> 
     script = _script()
     size = QUICK if quick else FULL
     began = time.monotonic()
-    for part in ("elastic", "undisturbed"):
+    for part in RUNS:
         shutil.rmtree(out / part, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     length = "as briefly as it can" if quick else f"{size.steps} steps"
     say(_INTRODUCTION.format(length=length))
     say("1. An elastic run: 2 replicas grow to 4, one is drained, one is killed.")
     bounds = ("--min", "1", "--max", "4", "--start", "2")
-    steps = _run(out / "elastic", script, size, bounds, _ACTS, quiet=quiet)
+    steps = _run(out / ELASTIC, script, size, bounds, _ACTS, quiet=quiet)
     say("\n2. The same job at one replica, undisturbed.")
     size = Size(steps=steps, spacing=0)
-    _run(out / "undisturbed", script, size, ("--min", "1", "--max", "1"), (), quiet=quiet)
+    _run(out / UNDISTURBED, script, size, ("--min", "1", "--max", "1"), (), quiet=quiet)
     report = make_report(out)
     report["wall_s"] = round(time.monotonic() - began, 1)
     (out / "report.json").write_text(json.dumps(log.plain(report), indent=2) + "\n")
@@ -148,10 +145,6 @@ def _kill_second(job: str, board: Board) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _nothing(job: str, board: Board) -> None:
-    pass
-
-
 def _lost_one(board: Board) -> bool:
     return any(resize.kind is ResizeKind.LOSS for resize in board.resizes())
 
@@ -161,7 +154,7 @@ _ACTS = (
     Act(num_replicas=4, deed=_drain_newest),
     Act(num_replicas=3, deed=_kill_second),
     Act(num_replicas=3, deed=_scale_to_four, needs=_lost_one),
-    Act(num_replicas=4, deed=_nothing),
+    Act(num_replicas=4, deed=lambda job, board: None),
 )
 
 
@@ -195,7 +188,7 @@ def _run(
     watch = BoardWatch(run_files.event_log(out))
     try:
         for act in acts:
-            _wait_for(partial(_is_time, watch, act, size.spacing), process, act)
+            _wait_for(watch, act, size.spacing, process)
             act.deed(job, watch.board)
         if size.ends_after_acts:
             is_over.touch()
@@ -209,22 +202,16 @@ def _run(
     return watch.read_on().committed
 
 
-def _is_time(watch: BoardWatch, act: Act, spacing: int) -> bool:
-    return is_at_peace(watch.read_on(), act, spacing)
-
-
-def _wait_for(is_time: Callable[[], bool], process: subprocess.Popen[bytes], act: Act) -> None:
+def _wait_for(watch: BoardWatch, act: Act, spacing: int, process: subprocess.Popen[bytes]) -> None:
     deadline_s, pause = time.monotonic() + ACT_S, threading.Event()
-    while not is_time():
-        if process.poll() is not None:
+    who = f"{act.num_replicas} replicas"
+    while not is_at_peace(watch.read_on(), act, spacing):
+        if (code := process.poll()) is not None:
             raise PermanentError(
-                f"the run ended with exit code {process.returncode} before {act.num_replicas}"
-                " replicas trained in peace"
+                f"the run ended with exit code {code} before {who} trained in peace"
             )
         if time.monotonic() > deadline_s:
-            raise PermanentError(
-                f"{act.num_replicas} replicas did not train in peace within {ACT_S:g} s"
-            )
+            raise PermanentError(f"{who} did not train in peace within {ACT_S:g} s")
         pause.wait(POLL_S)
 
 
@@ -267,15 +254,15 @@ def _script() -> Path:
 
 def make_report(out: Path) -> dict[str, Any]:
     """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
-    elastic = board_of(log.read(run_files.event_log(out / "elastic")).records)
-    static = board_of(log.read(run_files.event_log(out / "undisturbed")).records)
-    digests = [(out / run / "digest.txt").read_text().strip() for run in ("elastic", "undisturbed")]
-    audits = [audit_run(out / run) for run in ("elastic", "undisturbed")]
+    runs = [out / run for run in RUNS]
+    records = [log.read(run_files.event_log(run)).records for run in runs]
+    elastic, static = map(board_of, records)
+    digests = [(run / "digest.txt").read_text().strip() for run in runs]
+    audits = [audit_run(run) for run in runs]
     resizes = elastic.resizes()
     identical = digests[0] == digests[1] and elastic.committed == static.committed
     lost = sum(resize.steps_lost for resize in resizes)
     once = all(audit.exactly_once for audit in audits)
-    spent = goodput_of(log.read(run_files.event_log(out / "elastic")).records)
     return {
         "passed": identical and once and lost == 0,
         "bit_identical": identical,
@@ -284,25 +271,24 @@ def make_report(out: Path) -> dict[str, Any]:
         "steps": elastic.committed,
         "steps_lost": lost,
         "samples_exactly_once": once,
-        "audit": [_audit_json(audit) for audit in audits],
+        "audit": [
+            {
+                "committed_steps": audit.committed_steps,
+                "committed_samples": audit.committed_samples,
+                "uncommitted_slots": audit.uncommitted,
+                "problems": audit.problems,
+            }
+            for audit in audits
+        ],
         "median_step_s": elastic.timeline.median_step_s(),
         "median_step_s_by_replicas": {
             size: elastic.timeline.median_step_s(size)
             for size in sorted({resize.num_replicas for resize in resizes} | {2})
         },
-        "downtime_s": spent.downtime_s,
+        "downtime_s": goodput_of(records[0]).downtime_s,
         "final_loss": elastic.loss,
         "events": [event_json(resize) for resize in resizes],
         "pictures": _draw(out, elastic, static, identical=identical),
-    }
-
-
-def _audit_json(audit: Audit) -> dict[str, Any]:
-    return {
-        "committed_steps": audit.committed_steps,
-        "committed_samples": audit.committed_samples,
-        "uncommitted_slots": audit.uncommitted,
-        "problems": audit.problems,
     }
 
 

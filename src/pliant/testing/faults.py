@@ -25,22 +25,9 @@ from dataclasses import dataclass
 
 POINTS = frozenset(
     {
-        "build",
-        "prepared",
-        "boundary",
-        "transfer",
-        "micro_batch",
-        "bucket",
-        "reduced",
-        "vote",
-        "commit",
-        "tail",
-        "evaluate",
-        "reform",
-        "save",
-        "share",
-        "publish",
-        "restore",
+        *("build", "prepared", "boundary", "transfer", "reform"),  # a resize
+        *("micro_batch", "bucket", "reduced", "vote", "commit", "tail", "evaluate"),  # a step
+        *("save", "share", "publish", "restore"),  # a checkpoint
     }
 )
 """Every phase in which a fault can be placed; the engine passes each of them."""
