@@ -67,13 +67,13 @@ def writer(path: Path, channel: Told, kind: type[JobLease] = JobLease) -> Iterat
     )
     lease = kind(storage, "gpt", pid=os.getpid())
     publisher = CheckpointPublisher(
-        storage,
+        storage=storage,
         options=options,
         identity=RunIdentity(job="gpt", values={}),
         channel=channel,
         lease=lease,
     )
-    made = Writer(publisher, options=options, channel=channel, lease=lease)
+    made = Writer(publisher)
     try:
         yield made
     finally:

@@ -8,4 +8,7 @@ dcp/                           PyTorch's format: layout, manifest, archives, pic
 catalogue                      listed, verify, prune, sweep, copy_to
 lease/                         one job per root: rules, lease_file, holder, job_lease
 compare, export, starting_weights, storage_speed   for people
+
+Whatever is given a storage raises ``StorageError`` if that refuses, and whatever reads a checkpoint
+``DamagedError`` if it is not what was written; the docstrings name what else may be raised.
 """

@@ -9,19 +9,13 @@ Only the holder of the root's lease may prune or sweep.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp import layout, read
 from pliant.checkpoint.dcp.layout import CheckpointName
 from pliant.checkpoint.dcp.manifest import FileRecord, Hasher, Manifest, digest_of, load_manifest
-from pliant.checkpoint.dcp.read import (
-    StoredCheckpoint,
-    check,
-    decode,
-    open_checkpoint,
-    read_manifest,
-    stream,
-)
+from pliant.checkpoint.dcp.read import StoredCheckpoint
 from pliant.checkpoint.dcp.shares import discard
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.store.base import Data, Storage, sizes_in
@@ -77,19 +71,16 @@ def listed(storage: Storage) -> list[CheckpointSummary]:
 def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verification:
     """Read every byte of a checkpoint and say what is damaged, item by item.
 
-    A foreign checkpoint has no digests: every entry must load and fit the index.
-
-    Raises:
-        MissingError: there is no checkpoint.
-        StorageError: the storage refused.
+    A foreign checkpoint has no digests: every entry must load and fit the index.  MissingError
+    means that there is no checkpoint.
     """
     try:
-        checkpoint = open_checkpoint(storage, name, trust=trust)
+        checkpoint = read.open_checkpoint(storage, name, trust=trust)
     except DamagedError as error:
         return Verification(
             name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),)
         )
-    damage = [*_file_damage(checkpoint)]
+    damage = list(_file_damage(checkpoint))
     gone = {line.file for line in damage if line.is_gone}
     sentences = [line.sentence for line in damage]
     pairs = [
@@ -98,19 +89,19 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verifica
         for chunk in item.chunks
         if chunk.file not in gone
     ]
-    read: dict[tuple[str, int], int] = {}  # tied weights lie in one place
-    for item, chunk, data in stream(checkpoint, pairs):
-        read[chunk.file, chunk.offset] = len(data)
+    taken: dict[tuple[str, int], int] = {}  # tied weights lie in one place
+    for item, chunk, data in read.stream(checkpoint, pairs):
+        taken[chunk.file, chunk.offset] = len(data)
         try:
             if checkpoint.manifest is None:
-                decode(checkpoint, item, chunk, data, trust=trust)
+                read.decode(checkpoint, item, chunk, data, trust=trust)
             else:
-                check(checkpoint, item, chunk, data)
+                read.check(checkpoint, item, chunk, data)
         except DamagedError as error:
             sentences.append(str(error))
     return Verification(
         name=name,
-        num_bytes=sum(read.values()),
+        num_bytes=sum(taken.values()),
         num_items=len(checkpoint.items),
         has_digests=checkpoint.manifest is not None,
         damage=tuple(sentences),
@@ -127,14 +118,8 @@ def prune(
 ) -> list[str]:
     """Remove all but the newest ``keep`` checkpoints and the milestones; return the names removed.
 
-    Never removes the newest that verifies, whatever else is asked for.
-
-    Args:
-        storage: the checkpoint root.
-        keep: how many; at least 1.
-        milestones: those that stay for ever.
-        known_sound: names that need not be read again, such as the one just written.
-        dry_run: remove nothing.
+    Never removes the newest that verifies, whatever else is asked for.  What is ``known_sound``
+    need not be read again for that, such as the one just written.
 
     Raises:
         ConfigError: ``keep`` is less than 1, or ``milestones`` a number less than 1.
@@ -146,20 +131,16 @@ def prune(
     there = listed(storage)
     whole = [one for one in there if one.damage is None]
     kept = {one.name for one in whole[:keep]}
-    leaving = [
-        one
-        for one in there
-        if one.name not in kept and not (one.damage is None and _is_milestone(one, milestones))
-    ]
+    kept |= {one.name for one in whole if _is_milestone(one, milestones)}
+    leaving = [one.name for one in there if one.name not in kept]
     if not leaving:
         return []
-    anchor = next(
-        (one for one in whole if one.name in known_sound or verify(storage, one.name).is_sound),
-        None,
-    )
+    names = (one.name for one in whole)
+    sound = (name for name in names if name in known_sound or verify(storage, name).is_sound)
+    anchor = next(sound, None)
     if anchor is None:
         return []  # nothing here verifies: what is damaged may be all there is to save from
-    removed = [one.name for one in reversed(leaving) if one.name != anchor.name]
+    removed = [name for name in reversed(leaving) if name != anchor]
     if not dry_run:
         for name in removed:
             discard(storage, name)
@@ -169,9 +150,7 @@ def prune(
 def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
     """Remove what no checkpoint needs: unpublished directories and leftovers; return their paths.
 
-    Args:
-        storage: the checkpoint root.
-        sparing: names of checkpoints that are being written.
+    ``sparing`` names the checkpoints that are being written.
     """
     removed = []
     for entry in storage.entries():
@@ -187,20 +166,15 @@ def sweep(storage: Storage, *, sparing: Collection[str] = ()) -> list[str]:
 def copy_to(source: Storage, name: str, target: Storage) -> Manifest:
     """Copy a published checkpoint to another root, byte by byte, checked on the way.
 
-    One that is there already is left alone.  Its manifest is written last.
-
-    Raises:
-        DamagedError: the source is; the copy does not exist then.
-        StorageError: either storage refused.
+    One that is there already is left alone.  Its manifest is written last: if the source is
+    damaged the copy does not exist.
     """
     path = f"{name}/{layout.MANIFEST}"
     document = source.read(path)
     manifest = load_manifest(document, source.place(path))
-    try:
+    with suppress(MissingError):
         if target.read(path) == document:
             return manifest
-    except MissingError:
-        pass
     checkpoint = StoredCheckpoint.of(source, name, manifest.items, manifest)
     for record in manifest.files:
         _copy_file(checkpoint, record, target)
@@ -255,36 +229,39 @@ def _names(storage: Storage) -> list[CheckpointName]:
 def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None:
     bare = CheckpointSummary(name=str(name), committed=name.committed, lineage=name.lineage)
     try:
-        manifest = read_manifest(storage, str(name))
+        manifest = read.read_manifest(storage, str(name))
     except MissingError:
         return None
     except DamagedError as error:
         return replace(bare, damage=str(error))
     there = sizes_in(storage, str(name))
-    damage = None
     if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
         place = storage.place(f"{name}/{layout.MANIFEST}")
-        damage = f"{place} is damaged: it is the manifest of {manifest.name}"
-    for record in manifest.files:
-        if damage is None:
-            place = storage.place(f"{name}/{record.name}")
-            damage = _wrong_size(place, there.get(record.name), record.num_bytes)
+        damage = [f"{place} is damaged: it is the manifest of {manifest.name}"]
+    else:
+        damage = [
+            wrong
+            for file in manifest.files
+            if (
+                wrong := _wrong_size(
+                    storage.place(f"{name}/{file.name}"), there.get(file.name), file.num_bytes
+                )
+            )
+        ]
     return replace(
         bare,
         num_bytes=manifest.num_bytes,
         created=manifest.created,
         job=manifest.job,
         generation=manifest.generation,
-        damage=damage,
+        damage=next(iter(damage), None),
     )
 
 
 def _is_milestone(one: CheckpointSummary, milestones: Milestones) -> bool:
-    if milestones is None:
-        return False
     if isinstance(milestones, int):
         return one.committed % milestones == 0
-    return one.committed in milestones
+    return one.committed in (milestones or ())
 
 
 def _rubbish_in(storage: Storage, name: str) -> list[str]:
@@ -293,7 +270,7 @@ def _rubbish_in(storage: Storage, name: str) -> list[str]:
     if layout.MANIFEST not in files:
         return [name]
     try:
-        manifest = read_manifest(storage, name)
+        manifest = read.read_manifest(storage, name)
     except (MissingError, DamagedError):
         return []  # damaged: for a person to look at, or for prune
     needed = {layout.MANIFEST, *(record.name for record in manifest.files)}

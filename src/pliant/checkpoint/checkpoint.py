@@ -113,21 +113,20 @@ class Checkpoint:
 
         Raises:
             ConfigError: another job holds it, or what is there is of another run.
-            StorageError: it cannot be reached or written.
         """
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._lease.ensure()
         found = self._usable(facts, channel)
         publisher = CheckpointPublisher(
-            self._storage,
+            storage=self._storage,
             options=self._options,
             identity=RunIdentity(job=facts.job, values=dict(facts.identity), run=holder),
             channel=channel,
             lease=self._lease,
             second=self._second,
         )
-        self._writer = Writer(publisher, options=self._options, channel=channel, lease=self._lease)
+        self._writer = Writer(publisher)
         return found
 
     def reader(self, name: str) -> StoredReader:

@@ -44,15 +44,10 @@ def diff(a: StoredCheckpoint, b: StoredCheckpoint, *, trust: bool = False) -> Co
     """Compare all tensors and objects of two checkpoints.
 
     One item is read at a time.  ``pliant.document`` is left out: it lists the others.
-
-    Raises:
-        DamagedError: either is.
-        StorageError: either storage refused.
     """
     names = sorted({*a.items, *b.items} - {DOCUMENT})
-    return Comparison(
-        num_compared=len(names), differences=tuple(_differences(a, b, names, trust=trust))
-    )
+    found = tuple(_differences(a, b, names, trust=trust))
+    return Comparison(num_compared=len(names), differences=found)
 
 
 def _differences(
@@ -60,16 +55,13 @@ def _differences(
 ) -> Iterator[Difference]:
     for name in names:
         one, other = a.items.get(name), b.items.get(name)
-        if one is None or other is None:
-            found = one or other
-            assert found is not None  # noqa: S101 - it came from one of them
-            yield Difference(
-                name=name, what="only in A" if other is None else "only in B", detail=_told(found)
-            )
+        if other is None:
+            yield Difference(name=name, what="only in A", detail=_told(a.items[name]))
+        elif one is None:
+            yield Difference(name=name, what="only in B", detail=_told(other))
         elif (one.kind, one.shape) != (other.kind, other.shape):
-            yield Difference(
-                name=name, what="shape", detail=f"{_told(one)} in A, {_told(other)} in B"
-            )
+            shapes = f"{_told(one)} in A, {_told(other)} in B"
+            yield Difference(name=name, what="shape", detail=shapes)
         elif one.dtype != other.dtype:
             yield Difference(name=name, what="type", detail=f"{one.dtype} in A, {other.dtype} in B")
         elif not _same_digests(one, other):
@@ -94,7 +86,11 @@ def _compared(name: str, left: Any, right: Any) -> Difference | None:
         if repr(left) == repr(right):  # in which a NaN equals itself
             return None
         return Difference(name=name, what="values", detail=f"{left!r} in A, {right!r} in B"[:200])
-    unequal = _unequal_bytes(left, right)
+    sides = [
+        side.contiguous().reshape(-1).view(torch.uint8).reshape(left.numel(), -1)
+        for side in (left, right)
+    ]
+    unequal = (sides[0] != sides[1]).any(dim=1)
     num_differing = int(unequal.sum())
     if not num_differing:
         return None
@@ -110,15 +106,6 @@ def _compared(name: str, left: Any, right: Any) -> Difference | None:
         num_elements=left.numel(),
         largest=largest,
     )
-
-
-def _unequal_bytes(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return which elements, in order, have other bytes."""
-    sides = [
-        side.contiguous().reshape(-1).view(torch.uint8).reshape(left.numel(), -1)
-        for side in (left, right)
-    ]
-    return (sides[0] != sides[1]).any(dim=1)
 
 
 def _told(item: Item) -> str:

@@ -20,6 +20,7 @@ from pliant.checkpoint.dcp.manifest import Item
 from pliant.checkpoint.dcp.read import StoredCheckpoint, load
 from pliant.checkpoint.failures import storage_error
 from pliant.core.errors import ConfigError
+from pliant.engine.state.tagged_codec import DTYPES
 from pliant.machine.files import fresh_beside
 
 _DTYPES = {
@@ -58,18 +59,12 @@ def export(
 ) -> Exported:
     """Write the tensors below ``under`` to a file that appears when it is whole.
 
-    Args:
-        checkpoint: any, foreign ones too.
-        path: of the file; one that is there is replaced.
-        under: first part of the names; it is cut off.
-        repeat_tied: write a tensor that has several names under each.  Without, it is written once,
-            as safetensors and transformers expect, who tie it again on loading; plain
-            ``load_state_dict(strict=True)`` wants all names.
+    Any checkpoint, foreign ones too.  ``under`` is cut off the names.  A tensor that has several
+    is written once, as safetensors and transformers expect, who tie it again on loading; plain
+    ``load_state_dict(strict=True)`` wants all names: ``repeat_tied``.
 
     Raises:
         ConfigError: there is nothing below ``under``, or a type that the format lacks.
-        DamagedError: the checkpoint is.
-        StorageError: reading or writing failed.
     """
     weights = _weights(checkpoint, under)
     tied: dict[str, str] = {}
@@ -82,9 +77,8 @@ def export(
             fresh.replace(path)
     except OSError as error:
         raise storage_error(error, str(path), "written") from error
-    return Exported(
-        path=str(path), num_tensors=len(weights), num_bytes=path.stat().st_size, tied=tied
-    )
+    size = path.stat().st_size
+    return Exported(path=str(path), num_tensors=len(weights), num_bytes=size, tied=tied)
 
 
 def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
@@ -102,23 +96,19 @@ def _weights(checkpoint: StoredCheckpoint, under: str) -> dict[str, Item]:
     for name, item in found.items():
         if item.dtype not in _DTYPES:
             raise ConfigError(f"{name} is {item.dtype}, which safetensors does not have")
-    return dict(sorted(found.items(), key=lambda pair: (-_item_bytes(pair[1]), pair[0])))
+    return dict(sorted(found.items(), key=lambda pair: (-DTYPES[pair[1].dtype].itemsize, pair[0])))
 
 
 def _untied(weights: dict[str, Item]) -> tuple[dict[str, Item], dict[str, str]]:
     """Leave out names whose bytes in the checkpoint are those of another."""
-    kept: dict[str, Item] = {}
     tied: dict[str, str] = {}
     holders: dict[object, str] = {}
     originals_first = sorted(weights.items(), key=lambda pair: pair[1].alias_of is not None)
     for name, item in originals_first:
-        bytes_of = tuple((chunk.file, chunk.offset) for chunk in item.chunks)
-        if bytes_of in holders:
-            tied[name] = holders[bytes_of]
-        else:
-            holders[bytes_of] = name
-            kept[name] = item
-    return {name: item for name, item in weights.items() if name in kept}, tied
+        holder = holders.setdefault(tuple((c.file, c.offset) for c in item.chunks), name)
+        if holder != name:
+            tied[name] = holder
+    return {name: item for name, item in weights.items() if name not in tied}, tied
 
 
 def _header(checkpoint: StoredCheckpoint, weights: dict[str, Item], tied: dict[str, str]) -> bytes:
@@ -128,7 +118,7 @@ def _header(checkpoint: StoredCheckpoint, weights: dict[str, Item], tied: dict[s
     entries: dict[str, object] = {"__metadata__": about}
     start = 0
     for name, item in weights.items():
-        end = start + _num_bytes(item)
+        end = start + DTYPES[item.dtype].itemsize * math.prod(item.shape)
         entries[name] = {
             "dtype": _DTYPES[item.dtype],
             "shape": list(item.shape),
@@ -154,11 +144,3 @@ def _write(path: Path, header: bytes, parts: Iterable[memoryview]) -> None:
             file.write(part)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _item_bytes(item: Item) -> int:
-    return torch.empty((), dtype=getattr(torch, item.dtype)).element_size()
-
-
-def _num_bytes(item: Item) -> int:
-    return _item_bytes(item) * math.prod(item.shape)

@@ -73,26 +73,17 @@ class Save:
     """Set by whoever gives it up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckpointPublisher:
     """Writes to one checkpoint root for one session; used from one thread."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        *,
-        options: SaveOptions,
-        identity: RunIdentity,
-        channel: CheckpointChannel,
-        lease: JobLease,
-        second: Storage | None = None,
-    ) -> None:
-        """Prepare; published checkpoints are copied to ``second``."""
-        self._storage = storage
-        self._options = options
-        self._identity = identity
-        self._channel = channel
-        self._lease = lease
-        self._second = second
+    storage: Storage
+    options: SaveOptions
+    identity: RunIdentity
+    channel: CheckpointChannel
+    lease: JobLease
+    second: Storage | None = None
+    """To which published checkpoints are copied."""
 
     def bring(self, save: Save, *, stop: Callable[[], bool]) -> None:
         """Write this replica's share; on rank 0 make the checkpoint of all of them.
@@ -104,19 +95,18 @@ class CheckpointPublisher:
             ShareMissing: a member did not write its part in time.
             LeaseHeldError: another job holds the place.
             NotAllowedError: the coordinator says that this history is no longer the job's.
-            StorageError: the storage refused.
         """
         snapshot = save.snapshot
         probe.at("share", snapshot.committed)
         began_s = time.monotonic()
         shares.write_share(
-            self._storage,
+            self.storage,
             save.name,
             save.contents,
             rank=snapshot.rank,
             num_shares=snapshot.size,
             generation=snapshot.generation,
-            run=self._identity.run,
+            run=self.identity.run,
             stop=stop,
         )
         own_s = time.monotonic() - began_s
@@ -126,19 +116,19 @@ class CheckpointPublisher:
 
     def tidy(self, save: Save) -> None:
         """Copy what was published, and keep what is to be kept; a failure is told, not raised."""
-        with told(self._channel, "the copy"):
-            if self._second is not None:
-                catalogue.copy_to(self._storage, save.name, self._second)
-                self._prune(self._second, save.name)
-        with told(self._channel, "old checkpoints"):
-            self._prune(self._storage, save.name)
-            catalogue.sweep(self._storage, sparing=self._under_way(save))
+        with told(self.channel, "the copy"):
+            if self.second is not None:
+                catalogue.copy_to(self.storage, save.name, self.second)
+                self._prune(self.second, save.name)
+        with told(self.channel, "old checkpoints"):
+            self._prune(self.storage, save.name)
+            catalogue.sweep(self.storage, sparing=self._under_way(save))
 
     def _await_shares(self, save: Save, stop: Callable[[], bool], *, deadline_s: float) -> None:
         """Wait until every member's share is on storage."""
         size, pause_s = save.snapshot.size, LOOK_S
         while True:
-            there = shares.present(self._storage, save.name, generation=save.snapshot.generation)
+            there = shares.present(self.storage, save.name, generation=save.snapshot.generation)
             if len(there) == size:
                 return
             if time.monotonic() > deadline_s:
@@ -151,7 +141,7 @@ class CheckpointPublisher:
 
     def _publish(self, save: Save) -> None:
         snapshot = save.snapshot
-        if not self._channel.may_publish(
+        if not self.channel.may_publish(
             save.name, committed=snapshot.committed, lineage=snapshot.lineage
         ):
             raise NotAllowedError("the coordinator did not allow to publish it")
@@ -159,18 +149,18 @@ class CheckpointPublisher:
             raise StoppedError(f"{save.name} was given up")
         probe.at("publish", snapshot.committed)
         shares.publish(
-            self._storage,
+            self.storage,
             save.name,
             generation=snapshot.generation,
             num_shares=snapshot.size,
-            job=self._identity.job,
-            run=self._identity.run,
-            identity=self._identity.values,
+            job=self.identity.job,
+            run=self.identity.run,
+            identity=self.identity.values,
             facts={"calls": snapshot.calls},
             aliases=snapshot.aliases,
-            allowed=self._lease.ensure,
+            allowed=self.lease.ensure,
         )
-        self._channel.saved(
+        self.channel.saved(
             save.name,
             committed=snapshot.committed,
             lineage=snapshot.lineage,
@@ -180,15 +170,15 @@ class CheckpointPublisher:
 
     def _under_way(self, save: Save) -> list[str]:
         """Return what is not there yet, but may be written by others: all that is newer."""
-        parsed = (layout.parse_name(entry.name) for entry in self._storage.entries())
+        parsed = (layout.parse_name(entry.name) for entry in self.storage.entries())
         newest = (save.snapshot.lineage, save.snapshot.committed)
         return [str(n) for n in parsed if n is not None and (n.lineage, n.committed) > newest]
 
     def _prune(self, storage: Storage, name: str) -> None:
         catalogue.prune(
             storage,
-            keep=self._options.keep,
-            milestones=self._options.milestones,
+            keep=self.options.keep,
+            milestones=self.options.milestones,
             known_sound=(name,),
         )
 

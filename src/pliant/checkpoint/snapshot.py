@@ -22,9 +22,8 @@ from pliant.checkpoint.dcp.shares import Contents
 class _Plan:
     """What is copied of tensors that look like this: the same from one save to the next."""
 
-    looks: Mapping[str, tuple[torch.Size, torch.dtype]]
-    rank: int
-    num_shares: int
+    key: object
+    """How the tensors look, and whose share of how many."""
     pieces: tuple[Piece, ...]
     described: Mapping[str, torch.Tensor]
     """All tensors, without memory."""
@@ -65,17 +64,12 @@ class Copier:
 
     def _planned(self, tensors: Mapping[str, torch.Tensor], *, rank: int, num_shares: int) -> _Plan:
         """Return the plan of these tensors; training waits, and making one takes 10 ms of 600."""
-        looks = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        plan = self._plan
-        if plan is None or (plan.looks, plan.rank, plan.num_shares) != (looks, rank, num_shares):
-            specs = {
-                name: Spec(tuple(shape), dtype.itemsize) for name, (shape, dtype) in looks.items()
-            }
-            plan = self._plan = _Plan(
-                looks=looks,
-                rank=rank,
-                num_shares=num_shares,
+        key = ({name: (t.shape, t.dtype) for name, t in tensors.items()}, rank, num_shares)
+        if self._plan is None or self._plan.key != key:
+            specs = {name: Spec(tuple(t.shape), t.itemsize) for name, t in tensors.items()}
+            self._plan = _Plan(
+                key=key,
                 pieces=tuple(layout.divide(specs, num_shares)[rank]),
                 described={name: tensor.to("meta") for name, tensor in tensors.items()},
             )
-        return plan
+        return self._plan

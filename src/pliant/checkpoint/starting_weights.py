@@ -29,21 +29,17 @@ MODEL, STATES = "model.", "optim.state."
 def write_starting_weights(source: str, target: Path, *, trust: bool = False) -> None:
     """Write what a run can start from.
 
-    Args:
-        source: a DCP directory or URL, or a root of pliant's, of which the newest is taken.
-        target: file to write.
-        trust: read an index that holds more than an index does: runs code that it names.
+    ``source`` is a DCP directory or URL, or a root of pliant's, of which the newest is taken.  An
+    index that holds more than an index does is read with ``trust``: that runs code that it names.
 
     Raises:
         ConfigError: there is no checkpoint, or no tensor of a model in it.
-        PliantError: it cannot be read.
     """
     checkpoint = _open(source, trust=trust)
     names = [name for name, item in checkpoint.items.items() if item.kind == "tensor"]
-    if any(name.startswith(MODEL) for name in names):
-        weights = {name: name.removeprefix(MODEL) for name in names if name.startswith(MODEL)}
-    else:  # a bare model.state_dict()
-        weights = {name: name for name in names}
+    is_bare = not any(name.startswith(MODEL) for name in names)  # a model.state_dict()
+    top = "" if is_bare else MODEL
+    weights = {name: name.removeprefix(top) for name in names if name.startswith(top)}
     if not weights:
         raise ConfigError(f"{checkpoint.place} holds no tensor")
     states = {name: name.removeprefix(STATES) for name in names if name.startswith(STATES)}
@@ -52,14 +48,8 @@ def write_starting_weights(source: str, target: Path, *, trust: bool = False) ->
     for name, rest in states.items():
         parameter, _, key = rest.rpartition(".")
         optim.setdefault(parameter, {})[key] = values[name]
-    torch.save(
-        {
-            MARK: 1,
-            "model": {short: values[name] for name, short in weights.items()},
-            "optim": optim,
-        },
-        target,
-    )
+    model = {short: values[name] for name, short in weights.items()}
+    torch.save({MARK: 1, "model": model, "optim": optim}, target)
 
 
 def _open(source: str, *, trust: bool) -> StoredCheckpoint:

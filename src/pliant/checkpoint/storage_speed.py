@@ -56,24 +56,14 @@ def measure_storage(
 ) -> StorageSpeed:
     """Save and restore at a place; leaves nothing there.
 
-    A restore of what was just written may come from the page cache of this machine.
-
-    Args:
-        url: where checkpoints are to be kept.
-        options: how it is reached.
-        num_writers: members that write their shares at once, as threads.
-        num_bytes: of the state, all shares together.
-        num_rounds: saves and restores.
+    A restore of what was just written may come from the page cache of this machine.  The writers
+    are threads, and ``num_bytes`` those of the state, all shares together.
 
     Raises:
         ConfigError: a number is less than 1.
-        StorageError: the storage refused.
     """
-    for name, value in (
-        ("writers", num_writers),
-        ("bytes", num_bytes),
-        ("rounds", num_rounds),
-    ):
+    numbers = {"writers": num_writers, "bytes": num_bytes, "rounds": num_rounds}
+    for name, value in numbers.items():
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
     root = open_storage(url, options)
@@ -131,9 +121,8 @@ def _save(storage: Storage, name: str, contents: Contents, num_writers: int) -> 
 def _tensors(num_bytes: int) -> dict[str, torch.Tensor]:
     """Return random tensors of so many bytes: nothing can compress them."""
     generator = torch.Generator().manual_seed(0)
-    sizes = [_TENSOR_BYTES] * (num_bytes // _TENSOR_BYTES)
-    if num_bytes % _TENSOR_BYTES:
-        sizes.append(num_bytes % _TENSOR_BYTES)
+    starts = range(0, num_bytes, _TENSOR_BYTES)
+    sizes = [min(_TENSOR_BYTES, num_bytes - start) for start in starts]
     return {
         f"model.{index}": torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
         for index, size in enumerate(sizes)

@@ -1,7 +1,7 @@
 """Writer: one replica's part in making boundaries of a run durable, on a thread of its own.
 
-Owns when there is one, the copy for which training waits, the thread, and what follows if bringing
-a save to storage (``publisher``) fails.  Must not know how members agree on a boundary, nor what
+Owns when there is one, what it costs the training, the thread, and what follows if bringing a save
+to storage (``publisher``) fails.  Must not know how members agree on a boundary, nor what
 the items mean.
 
 A save that a loss cuts short is dropped and taken again at the next boundary; one that the storage
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from collections import deque
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from pliant.checkpoint.dcp import layout
 from pliant.checkpoint.dcp.shares import NotAllowedError
 from pliant.checkpoint.failures import DamagedError, LeaseHeldError, StoppedError, StorageError
-from pliant.checkpoint.lease.job_lease import JobLease
-from pliant.checkpoint.pace import StepPace
-from pliant.checkpoint.publisher import CheckpointPublisher, Save, SaveOptions, ShareMissing, told
+from pliant.checkpoint.publisher import CheckpointPublisher, Save, ShareMissing, told
 from pliant.checkpoint.snapshot import Copier
 from pliant.core import durability
 from pliant.core.durability import Progress
-from pliant.engine.state.durable import CheckpointChannel, Snapshot
+from pliant.engine.state.durable import Snapshot
 
 CLOSE_S = 5.0
 """Longest wait for the thread where nothing else can be done meanwhile: it may be in an operation
@@ -36,23 +36,40 @@ REPLACED_S = 1.0
 NEEDED_TRIES = 5
 """How often a save is tried that the end of a job or a hold needs: over half a minute."""
 
+PACE_STEPS = 32
+"""How many steps in peace tell how long one takes."""
+
+
+@dataclass(slots=True)
+class StepPace:
+    """How long steps take in peace, and by how much those of a save are longer."""
+
+    quiet: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_STEPS))
+    slower_s: float = 0.0
+    _last_s: float | None = None
+    _was_saving: bool = False
+
+    def step(self, now_s: float, *, is_saving: bool) -> None:
+        """Take note that a step has ended."""
+        last_s, self._last_s = self._last_s, now_s
+        was_saving, self._was_saving = self._was_saving, is_saving
+        if last_s is None:
+            return
+        if not (is_saving or was_saving):
+            self.quiet.append(now_s - last_s)
+        elif self.quiet:
+            self.slower_s += max(0.0, now_s - last_s - median(self.quiet))
+
 
 class Writer:
     """See the module's text.  Its methods are the main thread's; they block only where they say."""
 
-    def __init__(
-        self,
-        publisher: CheckpointPublisher,
-        *,
-        options: SaveOptions,
-        channel: CheckpointChannel,
-        lease: JobLease,
-    ) -> None:
+    def __init__(self, publisher: CheckpointPublisher) -> None:
         """Start the thread, which beats the lease from now on."""
         self._publisher = publisher
-        self._options = options
-        self._channel = channel
-        self._lease = lease
+        self._options = publisher.options
+        self._channel = publisher.channel
+        self._lease = publisher.lease
         now_s = time.monotonic()
         self._progress = Progress(began_s=now_s, kept_at_s=now_s)
         self._was_asked = False
@@ -152,11 +169,8 @@ class Writer:
         waited_s = durability.unprotected_s(self._progress, now_s=now_s)
         if limit_s is None or waited_s <= limit_s or self._has_given_up:
             return
-        self._give_up(
-            f"none could be written for {waited_s:.0f} s, and max_unprotected is {limit_s:g} s; "
-            f"last: {self._said}",
-            self._progress.kept,
-        )
+        waited = f"none could be written for {waited_s:.0f} s, and max_unprotected is {limit_s:g} s"
+        self._give_up(f"{waited}; last: {self._said}", self._progress.kept)
 
     # --- the thread ---------------------------------------------------------------------
 

@@ -114,7 +114,6 @@ def acquire(
 
     Raises:
         LeaseHeldError: another job holds it, or took it at this moment; says who and what to do.
-        StorageError: the storage refused.
     """
     around = surroundings or Surroundings()
     me = _candidate(job, ttl_s, os.getpid() if pid is None else pid, around)
@@ -151,14 +150,13 @@ class _Watch:
         """Take in what lies there, and say what to do."""
         if found != self._seen:
             before, self._seen, self._since_s = self._seen, found, self._around.now_s()
-            self._has_beaten = (
-                before is not None and found is not None and before.holder == found.holder
-            )
-        is_here = found is not None and found.machine == self._me.machine
+            self._has_beaten = bool(before and found and before.holder == found.holder)
         return rules.decide(
             found,
             self._me,
-            is_alive=self._lives(found) if found is not None and is_here else None,
+            is_alive=self._around.is_alive(found.pid, found.process_started)
+            if found is not None and found.machine == self._me.machine
+            else None,
             still_for_s=self._around.now_s() - self._since_s,
             has_beaten=self._has_beaten,
         )
@@ -168,9 +166,6 @@ class _Watch:
         """How long to wait before the next look."""
         ttl_s = self._seen.ttl_s if self._seen is not None else DEFAULT_TTL_S
         return min(1.0, ttl_s / (2 * BEATS_PER_TTL))
-
-    def _lives(self, found: LeaseRecord) -> bool:
-        return self._around.is_alive(found.pid, found.process_started)
 
 
 def _outrun(storage: Storage, me: LeaseRecord, winner: LeaseRecord) -> Lease:

@@ -26,10 +26,8 @@ class JobLease:
     def __init__(self, storage: Storage, job: str, *, pid: int) -> None:
         """Prepare; nothing is touched.
 
-        Args:
-            storage: the place.
-            job: the same for all replicas of a job, and for the job when it is resumed.
-            pid: the process without which the job is dead.
+        ``job`` is the same for all replicas of a job, and for the job when it is resumed; ``pid``
+        the process without which it is dead.
         """
         self._storage = storage
         self._job = job
@@ -43,7 +41,6 @@ class JobLease:
 
         Raises:
             LeaseHeldError: another job does, and lives.
-            StorageError: the storage refused.
         """
         if self._lease is None or not self._lease.still_held():
             self._lease = acquire(self._storage, self._job, ttl_s=TTL_S, pid=self._pid)

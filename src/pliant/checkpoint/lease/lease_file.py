@@ -54,18 +54,13 @@ def put_lease(
     instead_of: bytes | None,
     wait: Callable[[float], object],
 ) -> bool:
-    """Put a candidate's record in place of what it saw; return whether it holds the root.
-
-    Raises:
-        StorageError: the storage refused.
-    """
+    """Put a candidate's record in place of what it saw; return whether it holds the root."""
     document = dump_lease(record)
     try:
-        won = (
-            storage.create(LEASE, document)
-            if instead_of is None
-            else storage.exchange(LEASE, document, expected=instead_of)
-        )
+        if instead_of is None:
+            won = storage.create(LEASE, document)
+        else:
+            won = storage.exchange(LEASE, document, expected=instead_of)
     except StorageError:
         if not is_held_by(storage, record.holder):  # it may have happened, and the answer been lost
             raise
@@ -77,11 +72,7 @@ def put_lease(
 
 
 def renew_lease(storage: Storage, held: LeaseRecord, fresh: LeaseRecord) -> LeaseRecord | None:
-    """Replace a holder's own record; return what it is now, None if somebody else's is there.
-
-    Raises:
-        StorageError: the storage refused.
-    """
+    """Replace a holder's own record; return what it is now, None if somebody else's is there."""
     if storage.exchange(LEASE, dump_lease(fresh), expected=dump_lease(held)):
         return fresh
     found = read_lease(storage)  # an exchange whose answer was lost had happened

@@ -69,12 +69,8 @@ def _s3_options(given: dict[str, Any], options: StorageOptions) -> dict[str, Any
         extra["ServerSideEncryption"] = options.encryption
     if options.encryption_key is not None:
         extra["SSEKMSKeyId"] = options.encryption_key
-    return {
-        "use_listings_cache": False,
-        **given,
-        "config_kwargs": config,
-        "s3_additional_kwargs": extra,
-    }
+    ours = {"config_kwargs": config, "s3_additional_kwargs": extra}
+    return {"use_listings_cache": False, **given, **ours}
 
 
 class ObjectStorage:
@@ -85,7 +81,7 @@ class ObjectStorage:
         self._root = root.rstrip("/")
         self._url = url
         self._is_s3 = scheme in ("s3", "s3a")
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     @property
     def has_one_winner(self) -> bool:
@@ -121,7 +117,8 @@ class ObjectStorage:
     def create(self, path: str, data: bytes) -> bool:
         """Put an object where there is none, if the store can tell; else look first."""
         full = self._full(path)
-        if self.exists(path):
+        with contextlib.suppress(MissingError):
+            self._try(path, "read", partial(self._files.info, full))
             return False
         try:
             self._try(path, "written", partial(self._files.pipe_file, full, data, mode="create"))
@@ -136,19 +133,14 @@ class ObjectStorage:
     def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
         """Replace an object that is as expected; one of several wins where the store can tell."""
         full = self._full(path)
-        if not self._is_s3:
-            try:
-                if self.read(path) != expected:
-                    return False
-            except MissingError:
-                return False
-            self.write(path, data)
-            return True
+        condition = {}
         try:
-            tag = self._try(path, "read", partial(self._files.info, full))["ETag"]
+            if self._is_s3:
+                tag = self._try(path, "read", partial(self._files.info, full))["ETag"]
+                condition = {"IfMatch": tag}
             if self.read(path) != expected:
                 return False
-            self._try(path, "written", partial(self._files.pipe_file, full, data, IfMatch=tag))
+            self._try(path, "written", partial(self._files.pipe_file, full, data, **condition))
         except MissingError:
             return False
         except StorageError as error:
@@ -165,7 +157,8 @@ class ObjectStorage:
     def entries(self, path: str = "") -> list[StorageEntry]:
         """Return what is directly below a prefix, by name."""
         full = self._full(path)
-        listing = partial(self._files.ls, full, detail=True, **self._fresh())
+        fresh = {"refresh": True} if self._is_s3 else {}
+        listing = partial(self._files.ls, full, detail=True, **fresh)
         try:
             found = self._try(path, "listed", listing)
         except MissingError:
@@ -176,14 +169,6 @@ class ObjectStorage:
             if (entry := _entry(info)).name and info["name"].rstrip("/") != full
         }
         return [entries[name] for name in sorted(entries)]
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is such an object."""
-        try:
-            self._try(path, "read", partial(self._files.info, self._full(path)))
-        except MissingError:
-            return False
-        return True
 
     def remove(self, path: str) -> None:
         """Remove an object or all below a prefix."""
@@ -196,18 +181,8 @@ class ObjectStorage:
         self._try(path, "removed", removal)
 
     def within(self, path: str, doing: str, operation: Callable[[], _T]) -> _T:
-        """Run an operation once, until its deadline.
-
-        Raises:
-            StorageError: it failed, or did not end in time.
-        """
-        pending = _Pending(operation)
-        return pending.result(self.place(path), doing, self._timeout_s)
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for one operation."""
-        return self._timeout_s
+        """Run an operation once, until its deadline."""
+        return _Pending(operation).result(self.place(path), doing, self.timeout_s)
 
     def _try(self, path: str, doing: str, operation: Callable[[], _T]) -> _T:
         """Run an operation, again if its connection was lost."""
@@ -224,9 +199,6 @@ class ObjectStorage:
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
-
-    def _fresh(self) -> Mapping[str, Any]:
-        return {"refresh": True} if self._is_s3 else {}
 
 
 class _Pending(Generic[_T]):
