@@ -3,10 +3,10 @@
 checkpoint                     what a script says, and a session's way to the parts below
 writer > publisher, snapshot   when there is a save, and how one is brought to storage
 store/                         where bytes are kept: base, directory, objects, open
-dcp/                           PyTorch's format: layout, manifest, archives, pickles, index
+dcp/                           PyTorch's format: layout, manifest, pickles, index
   shares, read                 writing together; open_checkpoint, load
 catalogue                      listed, verify, prune, sweep, copy_to
-lease/                         one job per root: rules, lease_file, holder, job_lease
+lease/                         one job per root: rules (pure), holder, job_lease
 compare, export, starting_weights, storage_speed   for people
 
 Whatever is given a storage raises ``StorageError`` if that refuses, and whatever reads a checkpoint

@@ -8,7 +8,7 @@ Only the holder of the root's lease may prune or sweep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -48,9 +48,9 @@ class Verification:
     """What a full reading of a checkpoint found."""
 
     name: str
-    num_bytes: int
-    num_items: int
-    has_digests: bool
+    num_bytes: int = 0
+    num_items: int = 0
+    has_digests: bool = False
     damage: tuple[str, ...]
 
     @property
@@ -77,18 +77,12 @@ def verify(storage: Storage, name: str = "", *, trust: bool = False) -> Verifica
     try:
         checkpoint = read.open_checkpoint(storage, name, trust=trust)
     except DamagedError as error:
-        return Verification(
-            name=name, num_bytes=0, num_items=0, has_digests=False, damage=(str(error),)
-        )
+        return Verification(name=name, damage=(str(error),))
     damage = list(_file_damage(checkpoint))
     gone = {line.file for line in damage if line.is_gone}
     sentences = [line.sentence for line in damage]
-    pairs = [
-        (item, chunk)
-        for item in checkpoint.items.values()
-        for chunk in item.chunks
-        if chunk.file not in gone
-    ]
+    entries = ((item, chunk) for item in checkpoint.items.values() for chunk in item.chunks)
+    pairs = [(item, chunk) for item, chunk in entries if chunk.file not in gone]
     taken: dict[tuple[str, int], int] = {}  # tied weights lie in one place
     for item, chunk, data in read.stream(checkpoint, pairs):
         taken[chunk.file, chunk.offset] = len(data)
@@ -203,7 +197,7 @@ def _file_damage(checkpoint: StoredCheckpoint) -> Iterable[_FileDamage]:
             yield _FileDamage(file, f"{place} is missing, and with it {what}", is_gone=True)
     for record in checkpoint.manifest.files if checkpoint.manifest else ():
         place = checkpoint.storage.place(checkpoint.path(record.name))
-        wrong = _wrong_size(place, there.get(record.name), record.num_bytes)
+        wrong = _wrong_size(place, there, record)
         if wrong is not None:
             if record.name in there or record.name not in needed:
                 yield _FileDamage(record.name, wrong, is_gone=record.name not in there)
@@ -213,11 +207,12 @@ def _file_damage(checkpoint: StoredCheckpoint) -> Iterable[_FileDamage]:
                 yield _FileDamage(record.name, f"{place} is damaged: its digest does not match")
 
 
-def _wrong_size(place: str, found: int | None, expected: int) -> str | None:
+def _wrong_size(place: str, there: Mapping[str, int], record: FileRecord) -> str | None:
+    found = there.get(record.name)
     if found is None:
         return f"{place} is missing"
-    if found != expected:
-        return f"{place} is damaged: it has {found} bytes instead of {expected}"
+    if found != record.num_bytes:
+        return f"{place} is damaged: it has {found} bytes instead of {record.num_bytes}"
     return None
 
 
@@ -235,26 +230,18 @@ def _summary(storage: Storage, name: CheckpointName) -> CheckpointSummary | None
     except DamagedError as error:
         return replace(bare, damage=str(error))
     there = sizes_in(storage, str(name))
+    sizes = (_wrong_size(storage.place(f"{name}/{f.name}"), there, f) for f in manifest.files)
+    damage = next(filter(None, sizes), None)
     if (manifest.committed, manifest.lineage) != (name.committed, name.lineage):
         place = storage.place(f"{name}/{layout.MANIFEST}")
-        damage = [f"{place} is damaged: it is the manifest of {manifest.name}"]
-    else:
-        damage = [
-            wrong
-            for file in manifest.files
-            if (
-                wrong := _wrong_size(
-                    storage.place(f"{name}/{file.name}"), there.get(file.name), file.num_bytes
-                )
-            )
-        ]
+        damage = f"{place} is damaged: it is the manifest of {manifest.name}"
     return replace(
         bare,
         num_bytes=manifest.num_bytes,
         created=manifest.created,
         job=manifest.job,
         generation=manifest.generation,
-        damage=next(iter(damage), None),
+        damage=damage,
     )
 
 

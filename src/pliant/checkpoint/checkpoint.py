@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +195,7 @@ class Checkpoint:
     def _check_identity(
         self, name: str, theirs: Mapping[str, Any], facts: Facts, channel: CheckpointChannel
     ) -> None:
-        """Make sure that going on gives what the run would have given.
-
-        Raises:
-            ConfigError: names the first value that differs.
-        """
+        """Refuse, by the first value that differs, what would not give the run's own bits."""
         for key, mine in facts.identity:
             if key not in theirs or theirs[key] == mine:
                 continue
@@ -213,17 +209,17 @@ class Checkpoint:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class StoredReader:
     """One checkpoint, opened when something of it is wanted (``CheckpointReader``)."""
 
-    def __init__(self, storage: Storage, name: str) -> None:
-        self._storage = storage
-        self._name = name
+    storage: Storage
+    name: str
 
     def document(self) -> bytes:
         """Return the engine's document."""
         with _told_as_damage():
-            value = load(open_checkpoint(self._storage, self._name), [DOCUMENT])[DOCUMENT]
+            value = load(open_checkpoint(self.storage, self.name), [DOCUMENT])[DOCUMENT]
         if not isinstance(value, bytes):
             raise CheckpointDamaged(f"its {DOCUMENT} is a {type(value).__name__}")
         return value
@@ -231,7 +227,7 @@ class StoredReader:
     def read(self, into: Mapping[str, torch.Tensor]) -> None:
         """Fill the tensors, each proved by its digest."""
         with _told_as_damage():
-            load(open_checkpoint(self._storage, self._name), list(into), into=into)
+            load(open_checkpoint(self.storage, self.name), list(into), into=into)
 
 
 @contextmanager

@@ -24,20 +24,12 @@ from pliant.engine.state.tagged_codec import DTYPES
 from pliant.machine.files import fresh_beside
 
 _DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     "bool": "BOOL",
     "complex64": "C64",
 }

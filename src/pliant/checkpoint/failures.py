@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from enum import StrEnum
 
 from pliant.core.errors import ConfigError, PermanentError, PliantError, TransientError
@@ -63,16 +62,6 @@ class LeaseHeldError(ConfigError):
 
 class StoppedError(PliantError):
     """The caller asked for a read or write to stop."""
-
-
-def stop_if(stop: Callable[[], bool] | None, doing: str) -> None:
-    """Ask the caller whether to go on.
-
-    Raises:
-        StoppedError: no.
-    """
-    if stop is not None and stop():
-        raise StoppedError(f"{doing} was stopped")
 
 
 _KIND_OF = {

@@ -188,7 +188,6 @@ def told(channel: CheckpointChannel, what: str) -> Iterator[None]:
     """Turn a failure of what is not the checkpoint itself into a sentence."""
     try:
         yield
-    except (StorageError, DamagedError) as error:
-        channel.noted(f"{what} could not be seen to: {error}")
     except Exception as error:  # or the thread would end, and with it all saving
-        channel.noted(f"{what} could not be seen to: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, StorageError | DamagedError) else f"{type(error).__name__}: "
+        channel.noted(f"{what} could not be seen to: {kind}{error}")

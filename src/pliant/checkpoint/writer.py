@@ -115,9 +115,7 @@ class Writer:
         """
         began_s = time.monotonic()
         with self._changed:
-            if self._save is not None:
-                self._save.dropped.set()
-                self._changed.notify_all()
+            self._drop()
             wait_s = CLOSE_S if is_needed else REPLACED_S
             if not self._changed.wait_for(lambda: self._save is None, wait_s):
                 return False
@@ -149,19 +147,20 @@ class Writer:
         """Drop what is on its way: a member that had a share of it is gone."""
         with self._changed:
             self._progress = durability.lost(self._progress, was_saving=self._save is not None)
-            if self._save is not None:
-                self._save.dropped.set()
-            self._changed.notify_all()
+            self._drop()
 
     def close(self, *, wait_s: float) -> None:
         """End the thread; wait so long for what is on its way."""
         with self._changed:
             self._changed.wait_for(lambda: self._save is None, wait_s)
             self._is_closed = True
-            if self._save is not None:
-                self._save.dropped.set()
-            self._changed.notify_all()
+            self._drop()
         self._thread.join(CLOSE_S)
+
+    def _drop(self) -> None:
+        if self._save is not None:
+            self._save.dropped.set()
+        self._changed.notify_all()
 
     def _check_limit(self, now_s: float) -> None:
         """End the job rather than train unprotected for ever."""

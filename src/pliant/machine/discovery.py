@@ -184,10 +184,9 @@ def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
     """Keep others from writing or removing records meanwhile; yield whether that is so."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
+        is_alone = True
+        with suppress(OSError):  # a file system without such locks: nothing to wait for
             is_alone = lock(fd, within_s=within_s)
-        except OSError:
-            is_alone = True  # a file system without such locks: nothing to wait for
         yield is_alone
     finally:
         os.close(fd)

@@ -29,9 +29,7 @@ def replace_file(
     """Replace a file, whole or not at all.
 
     Args:
-        path: of the file.
-        data: what it is to hold.
-        mode: who may read it, less what the umask takes away.
+        path, data, mode: the umask takes away from the mode.
         is_durable: it survives a power cut on return, and before that the old one does.
         is_contended: others may replace it at this moment.  Else the new file always has the same
             name, so that writers that are killed leave one at most, and the next replaces that.

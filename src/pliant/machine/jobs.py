@@ -66,11 +66,7 @@ def suspended_jobs(directory: Path) -> list[SuspendedJob]:
 
 
 def find_job(name: str | None, directory: Path) -> Served:
-    """Return the job that is meant.
-
-    Raises:
-        ConfigError: none runs, several do and none was named, or none has that name.
-    """
+    """Return the job that is meant; see ``the_one``."""
     return the_one(
         "job",
         running_jobs(directory),

@@ -18,12 +18,9 @@ AGAIN_S = 0.01
 
 
 def lock(fd: int, *, shared: bool = False, within_s: float | None = None) -> bool:
-    """Lock an open file or directory; return whether that came about.
+    """Lock an open file or directory until it is closed; return whether that came about.
 
-    Args:
-        fd: what to lock; closing it unlocks.
-        shared: tolerate others who share it.
-        within_s: how long to try; 0: once; None: for as long as it takes.
+    It is tried for ``within_s``; 0: once; None: for as long as it takes.
 
     Raises:
         OSError: the file system has no locks.

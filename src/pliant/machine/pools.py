@@ -28,11 +28,7 @@ def running_pools(directory: Path) -> list[Served]:
 
 
 def find_pool(name: str | None, directory: Path) -> Served:
-    """Return the pool that is meant.
-
-    Raises:
-        ConfigError: none runs, several do and none was named, or none has that name.
-    """
+    """Return the pool that is meant; see ``the_one``."""
     start = START if name in (None, DEFAULT_POOL) else f"{START} --name {name}"
     return the_one(
         "pool",

@@ -116,8 +116,7 @@ def demo(out: Path, *, quick: bool, quiet: bool, say: Callable[[str], None]) -> 
     say("\n2. The same job at one replica, undisturbed.")
     size = Size(steps=steps, spacing=0)
     _run(out / UNDISTURBED, script, size, ("--min", "1", "--max", "1"), (), quiet=quiet)
-    report = make_report(out)
-    report["wall_s"] = round(time.monotonic() - began, 1)
+    report = make_report(out) | {"wall_s": round(time.monotonic() - began, 1)}
     (out / "report.json").write_text(json.dumps(log.plain(report), indent=2) + "\n")
     return report
 
@@ -168,13 +167,7 @@ def is_at_peace(board: Board, act: Act, spacing: int) -> bool:
 
 
 def _run(
-    out: Path,
-    script: Path,
-    size: Size,
-    sizes: Sequence[str],
-    acts: Sequence[Act],
-    *,
-    quiet: bool,
+    out: Path, script: Path, size: Size, sizes: Sequence[str], acts: Sequence[Act], *, quiet: bool
 ) -> int:
     """Run one job to its end, doing each act when its time has come; return its steps."""
     job, is_over = f"demo-{out.name}-{os.getpid()}", out / "acts.over"

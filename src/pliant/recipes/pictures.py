@@ -22,18 +22,16 @@ from pliant.observe.timeline import Commit, Life, Resize, ResizeKind, Timeline
 
 INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
 TRAINING, STARTING, PALE = "#2a9d8f", "#e9c46a", "#b8ddd8"
-KIND_COLOUR = {
-    ResizeKind.JOIN: "#2a6f97",
-    ResizeKind.DRAIN: "#8e5ea2",
-    ResizeKind.LOSS: "#d1495b",
-    ResizeKind.RESTORE: "#3a7d44",
+KINDS = {
+    ResizeKind.JOIN: ("joined", "#2a6f97"),
+    ResizeKind.DRAIN: ("drained", "#8e5ea2"),
+    ResizeKind.LOSS: ("killed", "#d1495b"),
+    ResizeKind.RESTORE: ("restored", "#3a7d44"),
 }
-KIND_WORD = {
-    ResizeKind.JOIN: "joined",
-    ResizeKind.DRAIN: "drained",
-    ResizeKind.LOSS: "killed",
-    ResizeKind.RESTORE: "restored",
-}
+"""Word and colour of each."""
+
+MARKS = {"signal": (ResizeKind.LOSS, "X"), "left": (ResizeKind.DRAIN, "D")}
+"""How a life ended, and what marks it."""
 
 LABEL_SHARE = 0.105
 """Width of a label as a share of the axis, at the size the pictures have."""
@@ -110,27 +108,14 @@ def _draw_lives(
             row, joined - life.requested, left=life.requested - begin, height=0.5, color=STARTING
         )
         axes.barh(row, last - joined, left=joined - begin, height=0.5, color=TRAINING)
-        if life.how in ("signal", "left") and last < end:
-            kind = ResizeKind.LOSS if life.how == "signal" else ResizeKind.DRAIN
-            axes.plot(
-                last - begin,
-                row,
-                marker="X" if life.how == "signal" else "D",
-                color=KIND_COLOUR[kind],
-                markersize=9,
-                markeredgecolor="white",
-            )
-            axes.annotate(
-                f"  {KIND_WORD[kind]}",
-                (last - begin, row),
-                va="center",
-                color=KIND_COLOUR[kind],
-                fontsize=9,
-                xytext=(6, 0),
-                textcoords="offset points",
-            )
+        if life.how in MARKS and last < end:
+            kind, mark = MARKS[life.how]
+            (word, color), at = KINDS[kind], (last - begin, row)
+            axes.plot(*at, marker=mark, color=color, markersize=9, markeredgecolor="white")
+            beside: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points"}
+            axes.annotate(f"  {word}", at, va="center", color=color, fontsize=9, **beside)
     for resize in resizes:
-        axes.axvline(resize.mono - begin, color=KIND_COLOUR[resize.kind], linewidth=0.8, alpha=0.5)
+        axes.axvline(resize.mono - begin, color=KINDS[resize.kind][1], linewidth=0.8, alpha=0.5)
     axes.set_yticks(range(len(lives)), [life.replica for life in lives], color=INK)
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
@@ -161,7 +146,7 @@ def _draw_steps(
     ceiling = max(gaps) * (1.2 + 0.28 * max(lanes, default=0))
     for resize, lane in zip(resizes, lanes, strict=True):
         at = resize.mono - begin
-        axes.axvline(at, color=KIND_COLOUR[resize.kind], linewidth=0.8, alpha=0.5)
+        axes.axvline(at, color=KINDS[resize.kind][1], linewidth=0.8, alpha=0.5)
         _label(axes, resize, at, ceiling * (0.99 - 0.18 * lane), with_pause=True)
     axes.set_ylim(0, ceiling)
     axes.set_xlabel("seconds")
@@ -170,7 +155,7 @@ def _draw_steps(
 
 
 def _marker(shape: str, kind: ResizeKind, label: str) -> Line2D:
-    return Line2D([], [], marker=shape, linestyle="", color=KIND_COLOUR[kind], label=label)
+    return Line2D([], [], marker=shape, linestyle="", color=KINDS[kind][1], label=label)
 
 
 def _mark_resizes(axes: Axes, resizes: Sequence[Resize], num_steps: int) -> None:
@@ -178,12 +163,12 @@ def _mark_resizes(axes: Axes, resizes: Sequence[Resize], num_steps: int) -> None
     axes.set_ylim(low, high)
     lanes = lanes_of([resize.step for resize in resizes], LABEL_SHARE * num_steps)
     for resize, lane in zip(resizes, lanes, strict=True):
-        axes.axvline(resize.step, color=KIND_COLOUR[resize.kind], linewidth=0.8, alpha=0.6)
+        axes.axvline(resize.step, color=KINDS[resize.kind][1], linewidth=0.8, alpha=0.6)
         _label(axes, resize, resize.step, high - (high - low) * (0.02 + 0.11 * lane))
 
 
 def _label(axes: Axes, resize: Resize, x: float, y: float, *, with_pause: bool = False) -> None:
-    text = f"{', '.join(resize.replicas)} {KIND_WORD[resize.kind]}"
+    text = f"{', '.join(resize.replicas)} {KINDS[resize.kind][0]}"
     if with_pause and resize.pause_s is not None:
         text += f"\npause {pause(resize.pause_s)}"
     axes.annotate(
@@ -193,7 +178,7 @@ def _label(axes: Axes, resize: Resize, x: float, y: float, *, with_pause: bool =
         textcoords="offset points",
         va="top",
         fontsize=8,
-        color=KIND_COLOUR[resize.kind],
+        color=KINDS[resize.kind][1],
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
     )
 

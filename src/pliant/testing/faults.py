@@ -18,6 +18,7 @@ Several are joined by commas.  Each happens once.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -31,6 +32,8 @@ POINTS = frozenset(
     }
 )
 """Every phase in which a fault can be placed; the engine passes each of them."""
+
+_FORM = re.compile(r"([^=@]+)@([^=:]*)(?::(\d+)(\+?))?=(.+)")
 
 Hook = Callable[[str, int], None]
 """Gets the point's name and the number of steps committed so far."""
@@ -110,17 +113,9 @@ def install_plan(plan: str, *, replica: str) -> None:
 
 
 def _parse_one(text: str) -> Fault:
-    place, equals, action = text.partition("=")
-    replica, at, where = place.partition("@")
-    point, colon, step = where.partition(":")
-    number = step.removesuffix("+")
-    is_whole = equals and at and replica and action
-    if not is_whole or bool(colon) != number.isdigit():
+    found = _FORM.fullmatch(text)
+    if found is None:
         raise ValueError(f"a fault looks like r2@vote:7=SIGKILL, got {text!r}")
-    return Fault(
-        replica=replica,
-        point=point,
-        action=action,
-        step=int(number or 0),
-        or_later=step != number or not colon,
-    )
+    replica, point, step, plus, action = found.groups()
+    when, or_later = int(step or 0), not step or bool(plus)
+    return Fault(replica=replica, point=point, action=action, step=when, or_later=or_later)

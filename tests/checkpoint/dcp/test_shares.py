@@ -17,7 +17,6 @@ from tests.checkpoint.states import contents, differing, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.archives import write_piece
 from pliant.checkpoint.dcp.layout import Piece, name_of
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import (
@@ -26,6 +25,7 @@ from pliant.checkpoint.dcp.shares import (
     discard,
     present,
     publish,
+    write_piece,
     write_share,
 )
 from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError, StorageError

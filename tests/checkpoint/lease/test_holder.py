@@ -19,8 +19,7 @@ from tests.checkpoint.faulty import FaultyStorage, Fuse, full
 
 from pliant.checkpoint.dcp.layout import LEASE
 from pliant.checkpoint.failures import LeaseHeldError, StorageError, Trouble
-from pliant.checkpoint.lease.holder import Lease, Surroundings, acquire
-from pliant.checkpoint.lease.lease_file import read_lease
+from pliant.checkpoint.lease.holder import Lease, Surroundings, acquire, read_lease
 from pliant.checkpoint.lease.rules import LeaseAction, LeaseRecord, decide
 from pliant.checkpoint.store.base import Storage
 from pliant.checkpoint.store.directory import LocalStorage

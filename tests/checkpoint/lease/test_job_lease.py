@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pliant.checkpoint.lease.holder import read_lease
 from pliant.checkpoint.lease.job_lease import JobLease
-from pliant.checkpoint.lease.lease_file import read_lease
 from pliant.checkpoint.store.directory import LocalStorage
 
 

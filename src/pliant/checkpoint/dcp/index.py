@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pliant.checkpoint.dcp.layout import path_of
@@ -25,14 +26,9 @@ _NAMES = {
     *(
         f"{_METADATA}.{name}"
         for name in (
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorProperties",
-            "TensorStorageMetadata",
-            "_MEM_FORMAT_ENCODING",
+            *("Metadata", "MetadataIndex", "StorageMeta"),
+            *("BytesStorageMetadata", "ChunkStorageMetadata", "TensorStorageMetadata"),
+            *("TensorProperties", "_MEM_FORMAT_ENCODING"),
         )
     ),
     _STORED_AT,
@@ -65,29 +61,27 @@ def dump_index(items: Iterable[Item]) -> bytes:
 def load_index(data: bytes, place: str, *, trust: bool = False) -> tuple[Item, ...]:
     """Return the items of anybody's ``.metadata``, by name.
 
-    Args:
-        data: its bytes.
-        place: how people call them.
-        trust: if it needs more than an index does, unpickle it: runs any code that it names.
+    If it needs more than an index does, and is trusted, it is unpickled: runs any code it names.
 
     Raises:
         UntrustedError: it needs more, and is not trusted.
-        DamagedError: it is no index.
     """
     try:
-        return tuple(_items(_plain(read(data, _NAMES))))
-    except UnknownNameError as error:
-        if not trust:
-            raise UntrustedError(
-                f"{place} names {error}, which no index needs; reading it may run code of whoever "
-                "wrote it, allow that with trust if you know them"
-            ) from error
+        try:
+            index = _plain(read(data, _NAMES))
+        except UnknownNameError as error:
+            if not trust:
+                raise UntrustedError(
+                    f"{place} names {error}, which no index needs; reading it may run code of "
+                    "whoever wrote it, allow that with trust if you know them"
+                ) from error
+            index = _plain_metadata(pickle.loads(data))  # noqa: S301 - trusted
+        return tuple(_items(index))
+    except UntrustedError:
+        raise
     except Exception as error:  # whatever malformed bytes lead to
-        raise _no_index(place) from error
-    try:
-        return tuple(_items(_plain_metadata(pickle.loads(data))))  # noqa: S301 - trusted
-    except Exception as error:
-        raise _no_index(place) from error
+        what = "it is no index of torch.distributed.checkpoint"
+        raise DamagedError(f"{place} is damaged: {what}") from error
 
 
 _Index = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[tuple[str, Any], Chunk]]
@@ -103,14 +97,7 @@ def _items(index: _Index) -> Iterator[Item]:
             continue
         dtype, shape, boxes = entry
         chunks = tuple(
-            Chunk(
-                file=places[name, offsets].file,
-                offset=places[name, offsets].offset,
-                length=places[name, offsets].length,
-                offsets=offsets,
-                sizes=sizes,
-            )
-            for offsets, sizes in boxes
+            replace(places[name, offsets], offsets=offsets, sizes=sizes) for offsets, sizes in boxes
         )
         yield Item(name=name, path=path, kind="tensor", dtype=dtype, shape=shape, chunks=chunks)
 
@@ -135,9 +122,8 @@ def _plain(value: Any) -> _Index:
 
 def _plain_metadata(metadata: Any) -> _Index:
     """Return the index that an unpickled one holds."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = dict.fromkeys(metadata.state_dict_metadata)
     for name, entry in metadata.state_dict_metadata.items():
-        entries[name] = None
         if hasattr(entry, "chunks"):
             boxes = [(tuple(c.offsets), tuple(c.sizes)) for c in entry.chunks]
             dtype = str(entry.properties.dtype).removeprefix("torch.")
@@ -215,10 +201,6 @@ def _of(kind: type, value: Any) -> Any:
     return value
 
 
-def _no_index(place: str) -> DamagedError:
-    return DamagedError(f"{place} is damaged: it is no index of torch.distributed.checkpoint")
-
-
 def _object(name: str, **fields: Any) -> Record:
     return Record(f"{_METADATA}.{name}", (), Pairs(list(fields.items())), is_call=False)
 
@@ -234,12 +216,8 @@ def _entry_of(item: Item) -> Record:
         properties=Record(f"{_METADATA}.TensorProperties", (), state, is_call=False),
         size=_size_of(item.shape),
         chunks=[
-            _object(
-                "ChunkStorageMetadata",
-                offsets=_size_of(chunk.offsets),
-                sizes=_size_of(chunk.sizes),
-            )
-            for chunk in item.chunks
+            _object("ChunkStorageMetadata", offsets=_size_of(c.offsets), sizes=_size_of(c.sizes))
+            for c in item.chunks
         ],
     )
 

@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 DOCUMENT = "pliant.document"
 """Name of the item that holds all that is no tensor, and lists those."""
@@ -95,18 +96,16 @@ def path_of(name: str) -> Path:
     top, _, rest = name.partition(".")
     if not rest:
         return (name,)
-    if top == "optim":
-        kind, _, rest = rest.partition(".")
-        if kind == "state" and "." in rest:
-            fqn, _, key = rest.rpartition(".")
-            return ("optim", "state", fqn, key)
-        if kind == "param_groups" and rest:
-            index, _, key = rest.partition(".")
-            return ("optim", kind, int(index), key) if key and index.isdigit() else (
-                "optim", kind, rest
-            )  # fmt: skip
-        return ("optim", kind, rest) if rest else ("optim", kind)
-    return (top, rest)
+    if top != "optim":
+        return (top, rest)
+    kind, _, rest = rest.partition(".")
+    if kind == "state" and "." in rest:
+        fqn, _, key = rest.rpartition(".")
+        return (top, kind, fqn, key)
+    index, _, key = rest.partition(".")
+    if kind == "param_groups" and key and index.isdigit():
+        return (top, kind, int(index), key)
+    return (top, kind, rest) if rest else (top, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,7 @@ def divide(tensors: dict[str, Spec], num_ranks: int) -> list[list[Piece]]:
     if num_ranks < 1:
         raise ValueError(f"num_ranks={num_ranks} must be at least 1")
     total = sum(spec.num_bytes for spec in tensors.values())
-    fine = max(FINE_PIECE_BYTES, total // (num_ranks * PIECES_PER_RANK))
-    limit = min(PIECE_BYTES, fine)
+    limit = min(PIECE_BYTES, max(FINE_PIECE_BYTES, total // (num_ranks * PIECES_PER_RANK)))
     sized = sorted(
         (-math.prod(piece.sizes) * spec.item_bytes, piece)
         for name, spec in tensors.items()
@@ -172,13 +170,12 @@ def cut(name: str, spec: Spec, limit: int) -> Iterator[Piece]:
         axis += 1
         row_bytes //= spec.shape[axis]
     rows = max(1, limit // row_bytes)
-    for lead in _indices(spec.shape[:axis]):
+    for lead in product(*map(range, spec.shape[:axis])):
         for start in range(0, spec.shape[axis], rows):
             count = min(rows, spec.shape[axis] - start)
             behind = spec.shape[axis + 1 :]
-            yield Piece(
-                name, (*lead, start, *(0 for _ in behind)), (*(1 for _ in lead), count, *behind)
-            )
+            offsets = (*lead, start, *(0 for _ in behind))
+            yield Piece(name, offsets, (*(1 for _ in lead), count, *behind))
 
 
 def fill(shape: Sequence[int], boxes: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
@@ -210,12 +207,3 @@ def _overlap(boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
             ):
                 return True
     return False
-
-
-def _indices(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    if not shape:
-        yield ()
-        return
-    for first in range(shape[0]):
-        for rest in _indices(shape[1:]):
-            yield (first, *rest)

@@ -137,20 +137,12 @@ def dump(document: Share | Manifest) -> bytes:
 
 
 def load_share(data: bytes, place: str) -> Share:
-    """Read a share's record.
-
-    Raises:
-        DamagedError: it is not what was written.
-    """
+    """Read a share's record."""
     return _load(data, place, _SHARE)
 
 
 def load_manifest(data: bytes, place: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        DamagedError: it is not what was written, or of a later format.
-    """
+    """Read a manifest; one of a later format counts as damaged."""
     manifest = _load(data, place, _MANIFEST)
     broken = next((item.name for item in manifest.items if not item.is_whole()), None)
     if broken is not None:

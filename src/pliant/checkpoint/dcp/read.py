@@ -9,6 +9,8 @@ place: ``READS_AHEAD`` times 64 MiB of memory at most, beside the result.
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +20,9 @@ from typing import Any
 import torch
 
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.archives import read_archive
 from pliant.checkpoint.dcp.index import load_index
 from pliant.checkpoint.dcp.manifest import Chunk, Item, Manifest, digest_of, load_manifest
-from pliant.checkpoint.failures import DamagedError, MissingError
+from pliant.checkpoint.failures import DamagedError, MissingError, UntrustedError
 from pliant.checkpoint.store.base import Data, Storage
 from pliant.core.errors import ConfigError
 from pliant.engine.state.tagged_codec import DTYPES
@@ -63,7 +64,6 @@ def read_manifest(storage: Storage, name: str = "") -> Manifest:
 
     Raises:
         MissingError: it has none: it was never published, or is foreign.
-        DamagedError: it is not what was written.
     """
     path = f"{name}/{layout.MANIFEST}" if name else layout.MANIFEST
     return load_manifest(storage.read(path), storage.place(path))
@@ -76,7 +76,6 @@ def open_checkpoint(storage: Storage, name: str = "", *, trust: bool = False) ->
 
     Raises:
         MissingError: there is neither.
-        DamagedError: manifest or index are not what was written.
         UntrustedError: a foreign index needs more than an index does, and is not trusted.
         ConfigError: it is one of ours that was never published.
     """
@@ -105,34 +104,26 @@ def load(
 ) -> dict[str, Any]:
     """Return items by name, all of them by default.
 
-    Args:
-        checkpoint: from ``open_checkpoint``.
-        names: which.
-        into: tensors of any device to fill; of equal shape and type.  Others are made, on the CPU.
-            After an exception they hold part of the checkpoint.
-        trust: load objects that hold more than plain values: runs code that they name.
+    Fills the tensors ``into``, of any device and of equal shape and type; others are made, on the
+    CPU.  After an exception they hold part of the checkpoint.
 
     Raises:
         ConfigError: there is no such item, or a tensor to fill does not fit.
-        DamagedError: bytes are not what was written; names the item.
-        UntrustedError: an object holds more than plain values, and is not trusted.
-        StorageError: the storage refused.
+        UntrustedError: an object holds more than plain values, and loading it would run code that
+            it names: ``trust`` allows that.
     """
     into = into or {}
-    wanted = list(checkpoint.items) if names is None else list(names)
-    for name in wanted:
+    wanted = []
+    for name in checkpoint.items if names is None else names:
         if name not in checkpoint.items:
             raise ConfigError(f"{checkpoint.place} holds no {name}")
-    found: dict[str, Any] = {}
-    for name in wanted:
-        item = checkpoint.items[name]
-        if item.kind == "tensor":
-            found[name] = _target(checkpoint, item, into.get(name))
-    pairs = [
-        (checkpoint.items[name], chunk)
-        for name in wanted
-        for chunk in checkpoint.items[name].chunks
-    ]
+        wanted.append(checkpoint.items[name])
+    found: dict[str, Any] = {
+        item.name: _target(checkpoint, item, into.get(item.name))
+        for item in wanted
+        if item.kind == "tensor"
+    }
+    pairs = [(item, chunk) for item in wanted for chunk in item.chunks]
     with torch.no_grad():
         for item, chunk, data in stream(checkpoint, pairs):
             if item.kind == "object":
@@ -150,20 +141,14 @@ def load(
 def stream(
     checkpoint: StoredCheckpoint, pairs: Iterable[tuple[Item, Chunk]]
 ) -> Iterator[tuple[Item, Chunk, memoryview]]:
-    """Yield entries with their bytes, unchecked, in the order in which they lie.
-
-    Raises:
-        StorageError: the storage refused.
-    """
+    """Yield entries with their bytes, unchecked, in the order in which they lie."""
     runs = _runs(sorted(pairs, key=lambda pair: (pair[1].file, pair[1].offset)))
     pool = ThreadPoolExecutor(READS_AHEAD, thread_name_prefix="checkpoint-read")
     under_way: deque[tuple[_Run, Future[Data]]] = deque()
     try:
         for run in runs:
-            path = checkpoint.path(run.file)
-            under_way.append(
-                (run, pool.submit(checkpoint.storage.read_range, path, run.start, run.length))
-            )
+            where = checkpoint.path(run.file), run.start, run.length
+            under_way.append((run, pool.submit(checkpoint.storage.read_range, *where)))
             if len(under_way) >= READS_AHEAD:
                 yield from _entries_of(*under_way.popleft())
         while under_way:
@@ -173,36 +158,29 @@ def stream(
 
 
 def check(checkpoint: StoredCheckpoint, item: Item, chunk: Chunk, data: memoryview) -> None:
-    """Make sure that an entry's bytes are what was written.
-
-    Raises:
-        DamagedError: they are not.
-    """
+    """Make sure that an entry's bytes are what was written."""
     place = checkpoint.storage.place(checkpoint.path(chunk.file))
+    start, end = chunk.offset, chunk.offset + chunk.length
+    wrong = None
     if len(data) != chunk.length:
-        raise DamagedError(
-            f"{item.name} is damaged: {place} ends at byte {chunk.offset + len(data)}, and it needs"
-            f" up to {chunk.offset + chunk.length}"
-        )
-    if chunk.digest is not None and digest_of(data) != chunk.digest:
-        raise DamagedError(
-            f"{item.name} is damaged: the digest of bytes {chunk.offset} to"
-            f" {chunk.offset + chunk.length} of {place} does not match"
-        )
+        wrong = f"{place} ends at byte {start + len(data)}, and it needs up to {end}"
+    elif chunk.digest is not None and digest_of(data) != chunk.digest:
+        wrong = f"the digest of bytes {start} to {end} of {place} does not match"
+    if wrong is not None:
+        raise DamagedError(f"{item.name} is damaged: {wrong}")
 
 
 def decode(
     checkpoint: StoredCheckpoint, item: Item, chunk: Chunk, data: memoryview, *, trust: bool = False
 ) -> Any:
-    """Return what an entry holds, after a check of its bytes.
+    """Return what an entry holds, after a check of its bytes; runs no code of it unless trusted.
 
     Raises:
-        DamagedError: it is not what was written.
-        UntrustedError: it needs code to run, and is not trusted.
+        UntrustedError: it would have to.
     """
     check(checkpoint, item, chunk, data)
     place = f"{item.name} in {checkpoint.storage.place(checkpoint.path(chunk.file))}"
-    value = read_archive(data, place, trust=trust)
+    value = _unpacked(data, place, trust=trust)
     if item.kind == "tensor" and not (
         isinstance(value, torch.Tensor)
         and tuple(value.shape) == chunk.sizes
@@ -210,6 +188,24 @@ def decode(
     ):
         raise DamagedError(f"{place} is damaged: it is not the tensor that the index describes")
     return value
+
+
+def _unpacked(data: memoryview, place: str, *, trust: bool) -> Any:
+    try:
+        try:
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            if not trust:
+                raise UntrustedError(
+                    f"{place} holds more than tensors and plain values, and reading it may run code"
+                    " of whoever wrote it; allow it with trust if you know them"
+                ) from error
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+    except UntrustedError:
+        raise
+    except Exception as error:  # whatever a damaged archive makes of torch
+        first_line = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise DamagedError(f"{place} is damaged: {first_line}") from error
 
 
 @dataclass(slots=True)
@@ -222,24 +218,20 @@ class _Run:
     entries: list[tuple[Item, Chunk]]
 
 
-def _runs(pairs: Iterable[tuple[Item, Chunk]]) -> Iterator[_Run]:
-    run: _Run | None = None
+def _runs(pairs: Iterable[tuple[Item, Chunk]]) -> list[_Run]:
+    runs: list[_Run] = []
     for item, chunk in pairs:
         end = chunk.offset + chunk.length
         if (
-            run is not None
-            and run.file == chunk.file
-            and chunk.offset <= run.start + run.length
-            and end - run.start <= layout.PIECE_BYTES
+            not runs
+            or runs[-1].file != chunk.file
+            or chunk.offset > runs[-1].start + runs[-1].length
+            or end - runs[-1].start > layout.PIECE_BYTES
         ):
-            run.length = max(run.length, end - run.start)
-            run.entries.append((item, chunk))
-            continue
-        if run is not None:
-            yield run
-        run = _Run(chunk.file, chunk.offset, chunk.length, [(item, chunk)])
-    if run is not None:
-        yield run
+            runs.append(_Run(chunk.file, chunk.offset, chunk.length, []))
+        runs[-1].length = max(runs[-1].length, end - runs[-1].start)
+        runs[-1].entries.append((item, chunk))
+    return runs
 
 
 def _entries_of(run: _Run, read: Future[Data]) -> Iterator[tuple[Item, Chunk, memoryview]]:
@@ -267,10 +259,9 @@ def _box(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
 
 def _put(box: torch.Tensor, memory: memoryview) -> None:
     """Copy checked bytes straight into a tensor; they need not be aligned for its type."""
-    there = torch.frombuffer(memory[: box.numel() * box.element_size()], dtype=torch.uint8)
-    if box.is_contiguous() and box.device.type == "cpu":
-        box.reshape(-1).view(torch.uint8).copy_(there)
-        return
-    between = torch.empty(box.shape, dtype=box.dtype)
-    between.reshape(-1).view(torch.uint8).copy_(there)
-    box.copy_(between)
+    there = torch.frombuffer(memory[: box.nbytes], dtype=torch.uint8)
+    is_direct = box.is_contiguous() and box.device.type == "cpu"
+    target = box if is_direct else torch.empty(box.shape, dtype=box.dtype)
+    target.reshape(-1).view(torch.uint8).copy_(there)
+    if not is_direct:
+        box.copy_(target)

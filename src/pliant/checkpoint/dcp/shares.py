@@ -20,12 +20,11 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
 from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.archives import write_object, write_piece
 from pliant.checkpoint.dcp.index import dump_index
 from pliant.checkpoint.dcp.layout import Piece, Spec
 from pliant.checkpoint.dcp.manifest import (
@@ -40,7 +39,7 @@ from pliant.checkpoint.dcp.manifest import (
     load_share,
 )
 from pliant.checkpoint.dcp.read import read_manifest
-from pliant.checkpoint.failures import DamagedError, MissingError, stop_if
+from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError
 from pliant.checkpoint.store.base import Data, Sink, Storage, sizes_in
 from pliant.core.errors import PermanentError
 
@@ -75,35 +74,30 @@ def write_share(
     run: str = "",
     stop: Callable[[], bool] | None = None,
 ) -> Share:
-    """Write this member's part; on return it is durable.
+    """Write this member's part of a whole state; on return it is durable.
 
-    Args:
-        storage: the checkpoint root.
-        name: of the checkpoint, from ``layout.name_of``.
-        contents: the whole state; which part is ours follows from it.
-        rank: this member's position among those who write.
-        num_shares: how many write.
-        generation: of the members.
-        run: of which this is; runs one after another may number their generations alike.
-        stop: asked between pieces, on this thread.
+    ``rank`` is this member's position among those who write.  ``run`` tells runs apart, as one
+    after another may number their generations alike.  ``stop`` is asked between pieces, on this
+    thread.  If it fails, what was written is rubbish: write again later.
 
     Raises:
-        StorageError: the storage refused; what was written is rubbish, write again later.
         StoppedError: ``stop`` said so.
     """
-    specs = {
-        key: Spec(tuple(tensor.shape), tensor.element_size())
-        for key, tensor in contents.tensors.items()
-    }
+    specs = {key: Spec(tuple(t.shape), t.itemsize) for key, t in contents.tensors.items()}
     pieces = layout.divide(specs, num_shares)[rank]
-    objects = dict(sorted(contents.objects.items())) if rank == 0 else {}
+    objects = sorted(contents.objects.items()) if rank == 0 else []
+
+    def go_on() -> None:
+        if stop is not None and stop():
+            raise StoppedError(f"the write of {name} was stopped")
+
     file = layout.data_file(rank, generation)
     storage.remove(f"{name}/{layout.share_file(rank, generation)}")
     sink = storage.sink(f"{name}/{file}")
     try:
         written = _Written(sink, file)
-        found = [_object_item(key, value, written, stop, name) for key, value in objects.items()]
-        found += _tensor_items(contents, pieces, written, stop, name)
+        found = [_object_item(key, value, written, go_on) for key, value in objects]
+        found += _tensor_items(contents, pieces, written, go_on)
         sink.close()
     except BaseException:
         sink.abandon()
@@ -141,17 +135,12 @@ def publish(
     aliases: Mapping[str, str] | None = None,
     allowed: Callable[[], bool] | None = None,
 ) -> Manifest:
-    """Make the checkpoint exist; on return it is durable.
+    """Make the checkpoint exist of the shares of a generation and run; on return it is durable.
 
     Publishing one that exists changes nothing, unless files of it are gone.
 
     Args:
-        storage: the checkpoint root.
-        name: of the checkpoint.
-        generation: whose shares it consists of.
-        num_shares: how many there must be.
-        job: whose it is.
-        run: whose shares are meant, as they say themselves.
+        storage, name, generation, num_shares, job, run: as for the shares.
         identity: what must agree for a run to go on with the same bits.
         facts: anything else worth knowing; plain JSON values.
         aliases: further names of tensors (tied weights), each with the name it was written under.
@@ -159,9 +148,7 @@ def publish(
 
     Raises:
         MissingError: a share is not there.
-        DamagedError: the shares do not make a whole.
         NotAllowedError: ``allowed`` said no.
-        StorageError: the storage refused; try again later.
     """
     parsed = layout.parse_name(name)
     if parsed is None:
@@ -169,10 +156,7 @@ def publish(
     there = _published(storage, name)
     if there is not None:
         return there
-    shares = [
-        _share(storage, name, rank, generation, num_shares, run) for rank in range(num_shares)
-    ]
-    _check_files(storage, name, shares)
+    shares = _shares(storage, name, generation, num_shares, run)
     items = _with_aliases(_merged(storage.place(name), shares), aliases or {})
     manifest = Manifest(
         name=name,
@@ -273,25 +257,36 @@ class _Written:
             self._error = error
 
 
-def _object_item(
-    key: str, value: Any, written: _Written, stop: Callable[[], bool] | None, name: str
-) -> Item:
-    stop_if(stop, f"the write of {name}")
-    write_object(value, written)
+def write_piece(box: torch.Tensor, out: Any) -> None:
+    """Write one piece of a tensor as an archive of exactly that piece, as ``torch.save`` does.
+
+    The archive of a view would hold the whole storage behind it, so a new storage is laid over the
+    piece's memory, which costs no copy of it.  A piece that does not lie in one run, or on another
+    device, is copied first.
+    """
+    box = box.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if box.numel() == 0:
+        torch.save(torch.empty(box.shape, dtype=box.dtype), out)
+        return
+    memory = box.reshape(-1).view(torch.uint8).numpy()
+    if not memory.flags.writeable:
+        memory = memory.copy()
+    torch.save(torch.frombuffer(memory.data, dtype=box.dtype).reshape(box.shape), out)
+
+
+def _object_item(key: str, value: Any, written: _Written, go_on: Callable[[], None]) -> Item:
+    go_on()
+    torch.save(value, cast(IO[bytes], written))  # it needs only write and flush
     return Item(name=key, path=layout.path_of(key), kind="object", chunks=(written.chunk(),))
 
 
 def _tensor_items(
-    contents: Contents,
-    pieces: Sequence[Piece],
-    written: _Written,
-    stop: Callable[[], bool] | None,
-    name: str,
+    contents: Contents, pieces: Sequence[Piece], written: _Written, go_on: Callable[[], None]
 ) -> list[Item]:
     tensors = contents.tensors
     chunks: dict[str, list[Chunk]] = {}
     for piece in pieces:
-        stop_if(stop, f"the write of {name}")
+        go_on()
         held = contents.held.get(piece)
         write_piece(tensors[piece.name][piece.box] if held is None else held, written)
         num_bytes = math.prod(piece.sizes) * tensors[piece.name].element_size()
@@ -320,25 +315,24 @@ def _published(storage: Storage, name: str) -> Manifest | None:
     return manifest if is_whole else None
 
 
-def _share(
-    storage: Storage, name: str, rank: int, generation: int, num_shares: int, run: str
-) -> Share:
-    path = f"{name}/{layout.share_file(rank, generation)}"
-    share = load_share(storage.read(path), storage.place(path))
-    told = (share.checkpoint, share.rank, share.generation, share.num_shares, share.run)
-    if told != (name, rank, generation, num_shares, run):
-        raise DamagedError(f"{storage.place(path)} is damaged: it is the record of another share")
-    return share
-
-
-def _check_files(storage: Storage, name: str, shares: Sequence[Share]) -> None:
+def _shares(storage: Storage, name: str, generation: int, num_shares: int, run: str) -> list[Share]:
+    shares = []
+    for rank in range(num_shares):
+        path = f"{name}/{layout.share_file(rank, generation)}"
+        place = storage.place(path)
+        share = load_share(storage.read(path), place)
+        told = (share.checkpoint, share.rank, share.generation, share.num_shares, share.run)
+        if told != (name, rank, generation, num_shares, run):
+            raise DamagedError(f"{place} is damaged: it is the record of another share")
+        shares.append(share)
     there = sizes_in(storage, name)
-    for share in shares:
-        if there.get(share.file.name) != share.file.num_bytes:
+    for file in (share.file for share in shares):
+        if there.get(file.name) != file.num_bytes:
             raise DamagedError(
-                f"{storage.place(f'{name}/{share.file.name}')} is damaged: "
-                f"{there.get(share.file.name, 0)} of {share.file.num_bytes} bytes are there"
+                f"{storage.place(f'{name}/{file.name}')} is damaged: "
+                f"{there.get(file.name, 0)} of {file.num_bytes} bytes are there"
             )
+    return shares
 
 
 def _merged(place: str, shares: Sequence[Share]) -> tuple[Item, ...]:

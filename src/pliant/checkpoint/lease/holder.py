@@ -1,12 +1,17 @@
 """Holding a checkpoint root: one process takes it, beats, notices that it was lost, gives it back.
 
-Owns the waiting while it is open whether a holder elsewhere lives.  What to make of somebody else's
-record is decided in ``rules``.  Before every publication the holder asks ``still_held``, which
-fails for one that was stopped for long.
+Owns the waiting while it is open whether a holder elsewhere lives, and the file ``lease.json``.
+What to make of somebody else's record is decided in ``rules``.  Before every publication the holder
+asks ``still_held``, which fails for one that was stopped for long.
+
+Of several candidates one wins: the file is created or exchanged in one act where the storage can do
+that.  As some stores only claim to, a candidate looks again after a pause unless the root is a
+directory.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -14,17 +19,24 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+
+from pydantic import TypeAdapter, ValidationError
 
 from pliant.checkpoint.dcp.layout import LEASE
-from pliant.checkpoint.failures import LeaseHeldError, StorageError
-from pliant.checkpoint.lease import lease_file, rules
+from pliant.checkpoint.failures import LeaseHeldError, MissingError, StorageError
+from pliant.checkpoint.lease import rules
 from pliant.checkpoint.lease.rules import BEATS_PER_TTL, LeaseAction, LeaseDecision, LeaseRecord
 from pliant.checkpoint.store.base import Storage
 from pliant.machine.processes import machine_id, process_lives, process_started
 
 DEFAULT_TTL_S = 60.0
 """Silence after which a holder on another machine is taken for dead."""
+
+SETTLE_S = 1.0
+"""Pause before looking again on a store that may let two win."""
+
+_RECORD: TypeAdapter[LeaseRecord] = TypeAdapter(LeaseRecord)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +57,12 @@ class Lease:
 
     def __init__(self, storage: Storage, record: LeaseRecord, taken: str) -> None:
         self._storage = storage
-        self._record = record
         self._lock = threading.Lock()
         self._is_lost = False
+        self.record = record
+        """What was last written."""
         self.taken = taken
         """Why it could be taken, for the log."""
-
-    @property
-    def record(self) -> LeaseRecord:
-        """What was last written."""
-        return self._record
 
     def beat(self) -> bool:
         """Show that the holder lives; false once somebody else holds the root.
@@ -65,19 +73,15 @@ class Lease:
         with self._lock:
             if self._is_lost:
                 return False
-            fresh = replace(self._record, beat=self._record.beat + 1)
-            renewed = lease_file.renew_lease(self._storage, self._record, fresh)
-            self._record, self._is_lost = renewed or self._record, renewed is None
+            fresh = replace(self.record, beat=self.record.beat + 1)
+            renewed = _renew(self._storage, self.record, fresh)
+            self.record, self._is_lost = renewed or self.record, renewed is None
             return not self._is_lost
 
     def still_held(self) -> bool:
-        """Look at the storage, and return whether the root is still ours.
-
-        Raises:
-            StorageError: the storage refused.
-        """
+        """Look at the storage, and return whether the root is still ours."""
         with self._lock:
-            if not lease_file.is_held_by(self._storage, self._record.holder):
+            if not _is_held_by(self._storage, self.record.holder):
                 self._is_lost = True
             return not self._is_lost
 
@@ -101,12 +105,12 @@ def acquire(
 ) -> Lease:
     """Take the root for a job; waits while it is open whether a holder elsewhere lives.
 
-    If another process of the same job takes it at this moment the job has it, and that is enough:
-    the lease returned is then not held, and ``beat`` and ``still_held`` say so.
+    A restarted job takes its own lease over at once.  If another process of the same job takes it
+    at this moment the job has it, and that is enough: the lease returned is then not held, and
+    ``beat`` and ``still_held`` say so.
 
     Args:
-        storage: the checkpoint root.
-        job: the job's id; a restarted job takes its own lease over at once.
+        storage, job: which root, for whom.
         ttl_s: silence after which others may take this holder for dead.
         pid: the process of this machine without which the job is dead; this one by default.
         surroundings: clock and processes.
@@ -119,13 +123,13 @@ def acquire(
     me = _candidate(job, ttl_s, os.getpid() if pid is None else pid, around)
     watch = _Watch(me, around)
     while True:
-        seen, found = lease_file.read_document(storage)
+        seen, found = _read_document(storage)
         decision = watch.decide(found)
         match decision.action:
             case LeaseAction.TAKE:
-                if lease_file.put_lease(storage, me, instead_of=seen, wait=around.wait):
+                if _put(storage, me, instead_of=seen, wait=around.wait):
                     return Lease(storage, me, decision.reason)
-                if (winner := lease_file.read_lease(storage)) is not None:
+                if (winner := read_lease(storage)) is not None:
                     return _outrun(storage, me, winner)
                 watch = _Watch(me, around)
             case LeaseAction.REFUSE:
@@ -151,12 +155,13 @@ class _Watch:
         if found != self._seen:
             before, self._seen, self._since_s = self._seen, found, self._around.now_s()
             self._has_beaten = bool(before and found and before.holder == found.holder)
+        is_alive = None
+        if found is not None and found.machine == self._me.machine:
+            is_alive = self._around.is_alive(found.pid, found.process_started)
         return rules.decide(
             found,
             self._me,
-            is_alive=self._around.is_alive(found.pid, found.process_started)
-            if found is not None and found.machine == self._me.machine
-            else None,
+            is_alive=is_alive,
             still_for_s=self._around.now_s() - self._since_s,
             has_beaten=self._has_beaten,
         )
@@ -193,3 +198,66 @@ def _refusal(storage: Storage, reason: str) -> LeaseHeldError:
         f"{storage.place()} belongs to another job: {reason}; give this job a place of"
         f" its own, or end that one (if it is gone for good, remove {storage.place(LEASE)})"
     )
+
+
+# --- the file ---------------------------------------------------------------------------
+
+
+def read_lease(storage: Storage) -> LeaseRecord | None:
+    """Return who holds a root; ``None`` if nobody does, or nothing legible says so."""
+    return _read_document(storage)[1]
+
+
+def _read_document(storage: Storage) -> tuple[bytes | None, LeaseRecord | None]:
+    """Return the file as it lies there, and what it says."""
+    try:
+        data = storage.read(LEASE)
+    except MissingError:
+        return None, None
+    try:
+        return data, _RECORD.validate_json(data)
+    except ValidationError:
+        return data, None  # whoever wrote that does not beat
+
+
+def _is_held_by(storage: Storage, holder: str) -> bool:
+    """Whether the root is held by this very acquisition."""
+    found = read_lease(storage)
+    return found is not None and found.holder == holder
+
+
+def _put(
+    storage: Storage,
+    record: LeaseRecord,
+    *,
+    instead_of: bytes | None,
+    wait: Callable[[float], object],
+) -> bool:
+    """Put a candidate's record in place of what it saw; return whether it holds the root."""
+    document = _dump(record)
+    try:
+        if instead_of is None:
+            won = storage.create(LEASE, document)
+        else:
+            won = storage.exchange(LEASE, document, expected=instead_of)
+    except StorageError:
+        if not _is_held_by(storage, record.holder):  # or it has happened, and the answer was lost
+            raise
+        won = True
+    if won and not storage.has_one_winner:
+        wait(SETTLE_S)
+        return _is_held_by(storage, record.holder)
+    return won
+
+
+def _renew(storage: Storage, held: LeaseRecord, fresh: LeaseRecord) -> LeaseRecord | None:
+    """Replace a holder's own record; return what it is now, None if somebody else's is there."""
+    if storage.exchange(LEASE, _dump(fresh), expected=_dump(held)):
+        return fresh
+    found = read_lease(storage)  # an exchange whose answer was lost had happened
+    return found if found is not None and found.holder == held.holder else None
+
+
+def _dump(record: LeaseRecord) -> bytes:
+    """Return the file that says what a record does."""
+    return json.dumps(asdict(record)).encode()

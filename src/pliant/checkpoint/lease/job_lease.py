@@ -10,8 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pliant.checkpoint.failures import LeaseHeldError
-from pliant.checkpoint.lease.holder import Lease, acquire
-from pliant.checkpoint.lease.lease_file import read_lease
+from pliant.checkpoint.lease.holder import Lease, acquire, read_lease
 from pliant.checkpoint.lease.rules import BEATS_PER_TTL, LeaseRecord
 from pliant.checkpoint.store.base import Storage
 

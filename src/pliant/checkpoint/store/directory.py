@@ -35,16 +35,16 @@ class LocalStorage:
 
     def place(self, path: str = "") -> str:
         """Return the absolute path."""
-        return str(self._root / path) if path else str(self._root)
+        return str(self._root / path)
 
     def read(self, path: str) -> bytes:
         """Return a whole file."""
-        with self._named(path, "read"):
-            return (self._root / path).read_bytes()
+        with self._at(path, "read") as target:
+            return target.read_bytes()
 
     def read_range(self, path: str, offset: int, length: int) -> Data:
         """Return up to ``length`` bytes."""
-        with self._named(path, "read"), (self._root / path).open("rb", buffering=0) as file:
+        with self._at(path, "read") as target, target.open("rb", buffering=0) as file:
             size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
             data = memoryview(bytearray(size))
             file.seek(offset)
@@ -55,14 +55,13 @@ class LocalStorage:
 
     def write(self, path: str, data: bytes) -> None:
         """Write beside, fsync, rename."""
-        with self._named(path, "written"):
-            _make_directory((self._root / path).parent)
-            replace_file(self._root / path, data, is_durable=True, is_contended=True)
+        with self._at(path, "written") as target:
+            _make_directory(target.parent)
+            replace_file(target, data, is_durable=True, is_contended=True)
 
     def create(self, path: str, data: bytes) -> bool:
         """Link a whole file under its name: the file system lets only one do it."""
-        target = self._root / path
-        with self._named(path, "written"), fresh_beside(target) as fresh:
+        with self._at(path, "written") as target, fresh_beside(target) as fresh:
             _make_directory(target.parent)
             write_new(fresh, data, is_durable=True)
             try:
@@ -74,31 +73,29 @@ class LocalStorage:
 
     def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
         """Compare and replace under a lock that ends with the process."""
-        target = self._root / path
-        with self._named(path, "written"):
+        with self._at(path, "written") as target:
             _make_directory(target.parent)
             with locked(target.parent):
                 try:
-                    found = target.read_bytes()
+                    if target.read_bytes() != expected:
+                        return False
                 except FileNotFoundError:
-                    return False
-                if found != expected:
                     return False
                 replace_file(target, data, is_durable=True, is_contended=True)
                 return True
 
     def sink(self, path: str) -> Sink:
         """Begin a large file, in place: whoever reads it has another file that says it is whole."""
-        with self._named(path, "written"):
-            _make_directory((self._root / path).parent)
-            return _FileSink(self, path, (self._root / path).open("wb", buffering=_BUFFER_BYTES))
+        with self._at(path, "written") as target:
+            _make_directory(target.parent)
+            return _FileSink(self, path, target.open("wb", buffering=_BUFFER_BYTES))
 
     def entries(self, path: str = "") -> list[StorageEntry]:
         """Return what is in a directory, by name."""
         found = []
-        with self._named(path, "listed"):
+        with self._at(path, "listed") as target:
             try:
-                scanned = list(os.scandir(self._root / path))
+                scanned = list(os.scandir(target))
             except (FileNotFoundError, NotADirectoryError):
                 return []
             for item in scanned:
@@ -110,8 +107,7 @@ class LocalStorage:
 
     def remove(self, path: str) -> None:
         """Remove a file or a directory with all in it."""
-        target = self._root / path
-        with self._named(path, "removed"):
+        with self._at(path, "removed") as target:
             try:
                 if target.is_dir() and not target.is_symlink():
                     shutil.rmtree(target)
@@ -122,9 +118,9 @@ class LocalStorage:
             sync_directory(target.parent)
 
     @contextlib.contextmanager
-    def _named(self, path: str, doing: str) -> Iterator[None]:
+    def _at(self, path: str, doing: str) -> Iterator[Path]:
         try:
-            yield
+            yield self._root / path
         except OSError as error:
             raise storage_error(error, self.place(path), doing) from error
 
@@ -139,12 +135,12 @@ class _FileSink:
 
     def write(self, data: Data, /) -> int:
         """Add bytes."""
-        with self._storage._named(self._path, "written"):  # noqa: SLF001 - one module
+        with self._storage._at(self._path, "written"):  # noqa: SLF001 - one module
             return self._file.write(data)
 
     def close(self) -> None:
         """Make the file and its name durable."""
-        with self._storage._named(self._path, "written"):  # noqa: SLF001
+        with self._storage._at(self._path, "written"):  # noqa: SLF001
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
