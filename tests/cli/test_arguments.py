@@ -1,4 +1,4 @@
-"""Whether the word after ``--pool`` is a pool's name or what is to run."""
+"""How words are read that the parser cannot tell: the one behind ``--pool``, and durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.arguments import with_name
+from pliant.cli.arguments import seconds, with_name
+from pliant.core.errors import ConfigError
 
 ALONE = ("--resume", "--detach", "--json")
 
@@ -43,3 +44,17 @@ def test_a_file_is_no_pool_whatever_it_is_called(
     (tmp_path / "train").touch()
 
     assert with_name(["--pool", "train", "x"], alone=ALONE) == ["--pool=default", "train", "x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value_s"),
+    [("30", 30.0), ("30s", 30.0), ("1.5m", 90.0), ("2min", 120.0), ("1h", 3600.0), ("5ms", 0.005)],
+)
+def test_durations_have_units(text: str, value_s: float) -> None:
+    assert seconds(text) == pytest.approx(value_s)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "3 days", "nan"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
+        seconds(text)

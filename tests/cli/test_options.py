@@ -16,13 +16,12 @@ Name = Annotated[str, typer.Argument(help="Whom.")]
 TABLE = (
     Setting(
         name="times",
-        flag="--times",
         kind=int,
         help="How often.  [default: 1]",
         help_in={"brief": "How often, at most 3."},
         commands=("polite", "brief"),
     ),
-    Setting(name="whisper", flag="--whisper", kind=bool, help="Softly.", commands=("brief",)),
+    Setting(name="whisper", kind=bool, help="Softly.", commands=("brief",)),
 )
 
 app = typer.Typer(rich_markup_mode=None)

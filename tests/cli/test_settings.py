@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pliant.cli.arguments import seconds
 from pliant.cli.settings import (
     SETTINGS,
     job_name,
@@ -19,11 +17,8 @@ from pliant.cli.settings import (
     shown_replica,
 )
 from pliant.core.errors import ConfigError
-from pliant.core.job.state import JobSettings
-from pliant.core.policy.decide import Policy, PolicyBackoff
+from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace
-from pliant.run.job_config import JobConfig
-from pliant.run.run_directory import new_directory
 from pliant.spec.load import load
 
 JOB = """\
@@ -74,29 +69,6 @@ def test_a_field_that_cannot_be_set_is_refused(fields: dict[str, Any], sentence:
         policy(policy=fields)
 
     assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        Policy(),
-        Policy(min_replicas=2, max_replicas=6, start_replicas=4, replica_increment_step=2),
-        Policy(min_replicas=2, replica_discrete_values=(2, 4), backoff=PolicyBackoff(factor=3)),
-        Policy(scaling_timeout_s=0.5, amortization=False, min_marginal_efficiency=0.1),
-    ],
-)
-def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> None:
-    config = JobConfig(
-        name="gpt",
-        argv=("train.py", "--steps", "5"),
-        settings=JobSettings(policy=given, restart_budget=2),
-        out=Path("runs/gpt"),
-        pool=PoolPlace(name="gpus", priority="high"),
-        environ={},
-    )
-    document = json.loads(json.dumps(config.document()))
-
-    assert JobConfig.of(document, name="gpt", out=Path("runs/gpt"), environ={}) == config
 
 
 def test_an_environment_variable_that_is_no_policy_is_named() -> None:
@@ -219,46 +191,6 @@ def test_a_job_is_named_after_its_script(script: str, name: str) -> None:
 def test_a_name_with_other_letters_is_refused() -> None:
     with pytest.raises(ConfigError, match="--name 'A B' must be lower-case letters"):
         job_name(resolve({"name": "A B"}, {}, None), "x.py")
-
-
-def test_a_second_run_gets_a_directory_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = new_directory(None, "gpt")
-    (first / "events.jsonl").touch()
-
-    second = new_directory(None, "gpt")
-
-    assert (first, second) == (tmp_path / "runs" / "gpt", tmp_path / "runs" / "gpt-2")
-
-
-def test_a_directory_that_was_asked_for_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").touch()
-
-    with pytest.raises(ConfigError, match="already holds a run; choose another --out"):
-        new_directory(tmp_path, "gpt")
-
-
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
-        new_directory(tmp_path / "file" / "run", "gpt")
-
-
-@pytest.mark.parametrize(
-    ("text", "value_s"),
-    [("30", 30.0), ("30s", 30.0), ("1.5m", 90.0), ("2min", 120.0), ("1h", 3600.0), ("5ms", 0.005)],
-)
-def test_durations_have_units(text: str, value_s: float) -> None:
-    assert seconds(text) == pytest.approx(value_s)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-1s", "3 days", "nan"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
-        seconds(text)
 
 
 IN_POOL = JOB.replace("  command:", "  pool: {name: gpus, team: vision}\n  command:")

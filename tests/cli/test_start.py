@@ -17,7 +17,7 @@ from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import record_suspended, suspended_jobs
-from pliant.run.run_directory import holder_of, locked
+from pliant.run.run_directory import locked
 
 
 @pytest.fixture(autouse=True)
@@ -131,15 +131,6 @@ def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
 
     assert capsys.readouterr().err.startswith("pliant: --init weights: ")
     assert sorted(path.name for path in Path().iterdir()) == ["train.py", "weights"]
-
-
-def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
-    (tmp_path / "holder").touch()  # the disk was full
-
-    holder = holder_of(tmp_path, "train")
-
-    assert holder.startswith("train-")
-    assert holder_of(tmp_path, "train") == holder
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _LAZY = (
     "pliant.cli.main",
     "pliant.run.local",
     "pliant.cli.start",
-    "pliant.cli.claim",
+    "pliant.run.pool_claim",
     "pliant.cli.top",
     "pliant.pool.app",
     "pliant.coordinator.app",

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pliant.cli.options import Json
-from pliant.cli.printing import print_json
+from pliant.cli.printing import draw, print_json
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
@@ -46,17 +45,13 @@ Root = Annotated[
     str, typer.Argument(metavar="PLACE", help="Directory or URL that holds checkpoints.")
 ]
 Place = Annotated[
-    str,
-    typer.Argument(metavar="PLACE", help="A checkpoint, or what holds several: the newest."),
+    str, typer.Argument(metavar="PLACE", help="A checkpoint, or what holds several: the newest.")
 ]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Passed to the storage; may be repeated."),
 ]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Read what may run code of whoever wrote it."),
-]
+Trust = Annotated[bool, typer.Option("--trust", help="Read what may run code of whoever wrote it.")]
 
 
 def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
@@ -111,8 +106,7 @@ def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) 
             one.job,
             one.damage or "whole",
         )
-    _console().print(table)
-    return EXIT_OK
+    return draw(table, soft_wrap=True)
 
 
 @app.command("show")
@@ -139,8 +133,7 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
     for item in checkpoint.items.values():
         shape = str(list(item.shape)) if item.kind == "tensor" else ""
         table.add_row(item.name, item.dtype or "object", shape)
-    _console().print(table)
-    return EXIT_OK
+    return draw(table, soft_wrap=True)
 
 
 @app.command("verify")
@@ -237,8 +230,7 @@ def export(
         str, typer.Option("--under", metavar="NAME", help="Which part of the checkpoint.")
     ] = "model",
     repeat_tied: Annotated[
-        bool,
-        typer.Option("--repeat-tied", help="Write a tied weight under each of its names."),
+        bool, typer.Option("--repeat-tied", help="Write a tied weight under each of its names.")
     ] = False,
     option: Option = None,
     as_json: Json = False,
@@ -280,7 +272,7 @@ def diff(
         for one in found.differences:
             largest = "" if one.largest is None else f"{one.largest:.3g}"
             table.add_row(one.name, one.what, one.detail, largest)
-        _console().print(table)
+        draw(table, soft_wrap=True)
         print(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
     return EXIT_FAILED if found.differences else EXIT_OK
 
@@ -389,7 +381,3 @@ def _size(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.1f} {unit}"
     return f"{num_bytes} B"
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)

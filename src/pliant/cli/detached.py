@@ -19,7 +19,7 @@ from pliant.cli.main import exit_code_of
 def run(kind: str, document: dict[str, Any]) -> int:
     """Run a job, or a pool, to its end; return its exit code."""
     if kind == "pool":
-        return pool_commands.serve(**document)
+        return pool_commands.serve(document)
     from pliant.cli import start  # a pool needs nothing of it
 
     return start.attached(start.Start.of(document, os.environ), as_json=False)

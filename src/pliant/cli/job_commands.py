@@ -1,10 +1,13 @@
-"""``pliant status``, ``scale``, ``drain``, ``logs`` ...: look at one job, and change it.
+"""``pliant status``, ``scale``, ``logs``, ``policy show`` ...: look at one job, and change it.
 
-Owns argv of these commands.  Knows nothing of how the answers are made.
+Owns argv of these commands.  Knows nothing of how the answers are made, and of what the fields of a
+policy mean: the job checks them.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +16,13 @@ import typer
 from rich.console import Console
 
 from pliant.cli import screens
-from pliant.cli.arguments import some_seconds, state_directory
+from pliant.cli.arguments import changes_of, some_seconds, state_directory
 from pliant.cli.options import Job, Json, Out
-from pliant.cli.printing import print_json, say
+from pliant.cli.printing import draw, print_json, say
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.http.client import Client
+from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.jobs import find_job, find_run
 from pliant.machine.pools import find_pool
@@ -31,17 +34,23 @@ from pliant.observe.log import Record
 from pliant.observe.pool_history import moves_of
 from pliant.observe.status import board_of
 
+policy_app = typer.Typer(
+    name="policy",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show or change the elastic policy of a running job.",
+)
+
 
 def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Show what a job is doing: step, speed, replicas, events."""
     if out is None:
-        found = _client(job).status()
+        found = _ask(job, "GET", "status")
     else:
         found = board_of(_records(_run_of(job, out))).as_json()
     if as_json:
         return print_json(found)
-    _console().print(screens.job_panel(found))
-    return EXIT_OK
+    return draw(screens.job_panel(found))
 
 
 def scale(
@@ -52,7 +61,7 @@ def scale(
     """Ask for a number of replicas; the job resizes while it trains."""
     if target < 1:
         raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
-    return _answer(_client(job).scale(target), as_json=as_json)
+    return _answer(_ask(job, "POST", "scale", {"target": target}), as_json=as_json)
 
 
 def drain(
@@ -65,7 +74,8 @@ def drain(
 ) -> int:
     """Let a replica leave at a step boundary; the target falls by one."""
     notice_s = some_seconds("--notice", notice, "; pliant kill gives no notice")
-    return _answer(_client(job).drain(replica, notice_s), as_json=as_json)
+    answer = _ask(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
+    return _answer(answer, as_json=as_json)
 
 
 def kill(
@@ -74,17 +84,17 @@ def kill(
     as_json: Json = False,
 ) -> int:
     """Kill a replica as a fault would; it is replaced under a new name."""
-    return _answer(_client(job).kill(replica), as_json=as_json)
+    return _answer(_ask(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
 
 
 def stop(job: Job = None, as_json: Json = False) -> int:
     """Stop a job at its next step boundary."""
-    return _ending(_client(job).stop(), as_json=as_json)
+    return _ending(_ask(job, "POST", "stop", {}), as_json=as_json)
 
 
 def suspend(job: Job = None, as_json: Json = False) -> int:
     """Stop a job with a checkpoint, to resume it later."""
-    return _ending(_client(job).suspend(), as_json=as_json)
+    return _ending(_ask(job, "POST", "suspend", {}), as_json=as_json)
 
 
 def explain(
@@ -109,7 +119,7 @@ def explain(
     if as_json:
         reasons = [asdict(decision) for decision in decisions]
         return print_json({"decisions": reasons, "checkpoints": interval, "pool": place})
-    _console().print(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
+    draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     for sentence in (place, interval):
         if sentence is not None:
             say(f"\n{sentence}")
@@ -140,8 +150,44 @@ def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
         values = {**asdict(found), "samples_exactly_once": found.exactly_once}
         print_json({**values, "goodput": asdict(spent)})
     else:
-        _console().print(screens.audit_text(found, spent, directory), soft_wrap=True)
+        draw(screens.audit_text(found, spent, directory), soft_wrap=True)
     return EXIT_OK if found.exactly_once else EXIT_FAILED
+
+
+@policy_app.command("show")
+def show_policy(job: Job = None, as_json: Json = False) -> int:
+    """Show every field, as a job file has it."""
+    policy = _ask(job, "GET", "policy")
+    return print_json(policy) if as_json else say("\n".join(_lines_of(policy)))
+
+
+@policy_app.command("set")
+def set_policy(
+    fields: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE", help="E.g. maxReplicas=6; none sets the default."),
+    ],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Change fields of the policy; what contradicts itself changes nothing."""
+    answer = _ask(job, "PATCH", "policy", changes_of(fields))
+    if not as_json:
+        return _ending(answer, as_json=False)
+    Console(highlight=False).print_json(data=answer)
+    return EXIT_OK
+
+
+def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Return the policy as a job file has it; unset fields say so."""
+    lines = []
+    for name, value in policy.items():
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}:", *_lines_of(value, f"{indent}  ")]
+        else:
+            shown = "none" if value is None else json.dumps(value)
+            lines.append(f"{indent}{name}: {shown.removesuffix('.0')}")
+    return lines
 
 
 def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
@@ -153,8 +199,7 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     moves = moves_of(_records(out))
     if as_json:
         return print_json({"moves": [asdict(move) for move in moves]})
-    _console().print(screens.moves_table(moves) if moves else "nothing has happened yet")
-    return EXIT_OK
+    return draw(screens.moves_table(moves) if moves else "nothing has happened yet")
 
 
 def _answer(values: dict[str, Any], *, as_json: bool) -> int:
@@ -171,8 +216,10 @@ def _ending(values: dict[str, Any], *, as_json: bool) -> int:
     return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
-def _client(job: str | None) -> Client:
-    return Client(find_job(job, state_directory().jobs))
+def _ask(
+    job: str | None, method: str, path: str, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return Caller(find_job(job, state_directory().jobs)).ask(method, f"/v1/{path}", body)
 
 
 def _run_of(job: str | None, out: Path | None) -> Path:
@@ -181,7 +228,3 @@ def _run_of(job: str | None, out: Path | None) -> Path:
 
 def _records(out: Path) -> list[Record]:
     return log.read(run_files.event_log(out)).records
-
-
-def _console() -> Console:
-    return Console(highlight=False)

@@ -24,14 +24,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pliant.cli import (
-    checkpoint_commands,
-    job_commands,
-    policy_commands,
-    pool_commands,
-    run_commands,
-)
+from pliant.cli import checkpoint_commands, job_commands, pool_commands, run_commands
 from pliant.cli.arguments import ExplainCommand, RunCommand
+from pliant.cli.printing import complain
 from pliant.core.errors import PliantError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
@@ -69,7 +64,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
 for _command, _options in COMMANDS.items():
     app.command(**{"cls": TyperCommand, **_options})(_command)
 app.add_typer(checkpoint_commands.app)
-app.add_typer(policy_commands.app)
+app.add_typer(job_commands.policy_app)
 app.add_typer(pool_commands.app)
 
 
@@ -82,8 +77,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def pliant(
     show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Elastic training for PyTorch: grow, shrink and lose replicas; the weights stay the same."""
@@ -106,7 +100,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     try:
         code = command()
     except PliantError as error:
-        return _refuse(str(error))
+        return complain(str(error), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `pliant logs | head`
@@ -117,10 +111,5 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         if sentence_of is None:
             raise
         sentence = sentence_of()
-        return _refuse(sentence) if sentence else EXIT_USAGE  # empty: the help was shown
+        return complain(sentence, EXIT_USAGE) if sentence else EXIT_USAGE  # empty: help was shown
     return code if isinstance(code, int) else EXIT_OK
-
-
-def _refuse(sentence: str) -> int:
-    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
-    return EXIT_USAGE

@@ -7,6 +7,8 @@ Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host`
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,20 +18,23 @@ from rich.console import Console
 from pliant.cli.arguments import seconds, some_seconds, state_directory
 from pliant.cli.options import Json, LogJson, PoolName
 from pliant.cli.printing import (
+    claim_printer,
+    draw,
     print_json,
     print_move,
     print_record,
     say,
     tolerate_closed_output,
 )
-from pliant.cli.settings import read_file
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
-from pliant.http.client import Caller, Client
+from pliant.http.client import Caller
 from pliant.machine import run_files
+from pliant.machine.files import read_named
 from pliant.machine.pools import find_pool, running_pools
 from pliant.run import background
+from pliant.run.run_directory import make_private
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, load_pool
 
@@ -103,21 +108,21 @@ def start(
         "port": port,
     }
     if not detach:
-        return serve(**given, as_json=as_json)
-    resolved = _resolved(**given)
+        return serve(given, as_json=as_json)
+    resolved = _resolved(given)
     check(resolved)
     return _detached(resolved.name, given | {"name": resolved.name}, as_json=as_json)
 
 
-def serve(*, as_json: bool = False, **given: Any) -> int:
-    """Run a pool in this process until it is stopped; return the exit code.
+def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
+    """Run a pool, as its options say, in this process until it is stopped; return the exit code.
 
     Raises:
         ConfigError: it cannot run like this.
     """
     from pliant.run.pool_host import run_pool
 
-    pool = _resolved(**given)
+    pool = _resolved(given)
     try:
         with tolerate_closed_output():
             return run_pool(pool, listener=print_record if as_json else print_move)
@@ -125,26 +130,19 @@ def serve(*, as_json: bool = False, **given: Any) -> int:
         raise ConfigError(f"pool {pool.name} cannot run: {error}") from error
 
 
-def _resolved(
-    *,
-    name: str | None,
-    devices: int | None,
-    config: str | None,
-    capacity: str | None,
-    time_scale: float | None,
-    port: int | None,
-) -> PoolConfig:
+def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     from pliant.run.local import count_devices
     from pliant.run.pool_host import PoolConfig, parse_capacity
 
-    file = None if config is None else load_pool(read_file(Path(config)), source=config)
+    path: str | None = given["config"]
+    file = None if path is None else load_pool(read_named(Path(path)), source=path)
     return PoolConfig(
-        name=_checked("--name", name or (file.metadata.name if file else DEFAULT_POOL)),
-        devices=devices or (file.spec.devices if file else None),
+        name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
+        devices=given["devices"] or (file.spec.devices if file else None),
         default_devices=count_devices(),
         file=file,
-        capacity=parse_capacity(capacity, time_scale=time_scale),
-        port=port or 0,
+        capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
+        port=given["port"] or 0,
         records=state_directory().pools,
     )
 
@@ -152,13 +150,12 @@ def _resolved(
 @app.command("status")
 def status(which: PoolName = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    found = Caller(find_pool(which, state_directory().pools)).ask("GET", "/v1/status")
+    found = _caller(which).ask("GET", "/v1/status")
     if as_json:
         return print_json(found)
     from pliant.cli.top import pool_panel
 
-    Console(highlight=False).print(pool_panel(found))
-    return EXIT_OK
+    return draw(pool_panel(found))
 
 
 @app.command("set")
@@ -268,8 +265,7 @@ def claim(
         str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
     ] = DEFAULT_TEAM,
     wait: Annotated[
-        str | None,
-        typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]"),
+        str | None, typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]")
     ] = None,
     notice: Annotated[
         str,
@@ -284,19 +280,17 @@ def claim(
     as_json: Annotated[bool, typer.Option("--json", help="Print each change as JSON.")] = False,
 ) -> int:
     """Hold devices of the pool for a while, or for a command."""
-    from pliant.cli import claim as claiming
-    from pliant.run.pool_claim import ClaimConfig
+    from pliant.run.pool_claim import ClaimConfig, run_claim
 
     if devices < 1:
         raise ConfigError(f"a claim is of at least 1 device, not {devices}")
-    if name is not None and not NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r} {NAME_RULE}")
+    name = _checked("--name", name or f"claim-{os.getpid()}")
     for_s = None if for_ is None else some_seconds("--for", for_)
     wait_s = None if wait is None else some_seconds("--wait", wait)
     notice_s = seconds(notice)
     records = state_directory().pools
     config = ClaimConfig(
-        name=name or f"claim-{os.getpid()}",
+        name=name,
         pool=find_pool(of_pool, records).name,
         records=records,
         devices=devices,
@@ -307,31 +301,29 @@ def claim(
         team=team,
         command=tuple(command or ()),
     )
-    return claiming.claim(config, dict(os.environ), is_json=as_json)
+    return run_claim(config, dict(os.environ), claim_printer(as_json=as_json))
 
 
 def top(of_pool: PoolName = None, as_json: Json = False) -> int:
     """Watch the pool: devices, who has them, who waits and why."""
-    caller = Client(find_pool(of_pool, state_directory().pools))
-    if as_json:
-        return print_json(caller.status())
-    from pliant.cli import top as watching
+    from pliant.cli.top import live
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.print(watching.pool_panel(caller.status()))
-        return EXIT_OK
-    watching.live(caller.status, console)
+    if as_json or not console.is_terminal:
+        return status(of_pool, as_json)
+    live(partial(_caller(of_pool).ask, "GET", "/v1/status"), console)
     return EXIT_OK
 
 
 def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None, *, as_json: bool
 ) -> int:
-    values = Caller(find_pool(which, state_directory().pools)).ask(method, path, body)
-    if as_json:
-        return print_json(values)
-    return say(str(values.get("reason") or "done"))
+    values = _caller(which).ask(method, path, body)
+    return print_json(values) if as_json else say(str(values.get("reason") or "done"))
+
+
+def _caller(which: str | None) -> Caller:
+    return Caller(find_pool(which, state_directory().pools))
 
 
 def _checked(what: str, name: str) -> str:
@@ -343,10 +335,7 @@ def _checked(what: str, name: str) -> str:
 def _detached(name: str, given: dict[str, Any], *, as_json: bool) -> int:
     records = state_directory().pools
     directory = records / name
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
+    make_private(directory)
     found = background.start(
         ("pliant.cli.detached", "pool", name),
         given,

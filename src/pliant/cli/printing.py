@@ -7,10 +7,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from pliant.cli.screens import clock
@@ -26,10 +26,38 @@ def print_json(values: Any) -> int:
     return EXIT_OK
 
 
+def draw(drawn: RenderableType, *, soft_wrap: bool = False) -> int:
+    """Print a table, a panel or a text; return the exit code of success."""
+    Console(highlight=False).print(drawn, soft_wrap=soft_wrap)
+    return EXIT_OK
+
+
 def say(text: str) -> int:
     """Print a sentence, in one line; return the exit code of success."""
-    Console(highlight=False).print(Text(text), soft_wrap=True)
-    return EXIT_OK
+    return draw(Text(text), soft_wrap=True)
+
+
+def complain(sentence: str, code: int) -> int:
+    """Say in one line on stderr what is wrong; return the exit code."""
+    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+def claim_printer(*, as_json: bool) -> Callable[..., None]:
+    """Return what says where a claim stands, to a person or to a program, at each change."""
+    last: tuple[str, str] | None = None
+
+    def tell(state: str, text: str, **values: Any) -> None:
+        nonlocal last
+        if (state, text) == last:
+            return
+        last = (state, text)
+        if as_json:
+            print(json.dumps({"state": state, "reason": text, **values}), flush=True)
+        else:
+            say(text)
+
+    return tell
 
 
 def print_record(record: Record) -> None:

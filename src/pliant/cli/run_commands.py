@@ -18,14 +18,7 @@ from rich.text import Text
 
 from pliant.cli import screens
 from pliant.cli.arguments import seconds, state_directory
-from pliant.cli.options import (
-    Arguments,
-    Detach,
-    Json,
-    LogJson,
-    Target,
-    with_settings,
-)
+from pliant.cli.options import Arguments, Detach, Json, LogJson, Target, with_settings
 from pliant.cli.printing import print_json
 from pliant.cli.settings import COORDINATOR, RUN, read_command, resolve
 from pliant.core.errors import ConfigError, PermanentError

@@ -19,6 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
+from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
 from pliant.spec.model import NAME, NAME_RULE
@@ -34,7 +35,6 @@ class Setting:
     """One setting and the places it can be given in."""
 
     name: str
-    flag: str
     help: str
     metavar: str | None = None
     kind: type = str
@@ -51,6 +51,11 @@ class Setting:
     """Other help, by command."""
 
     @property
+    def flag(self) -> str:
+        """Return the option that gives it; that of ``min_replicas`` is ``--min``."""
+        return f"--{self.name.removesuffix('_replicas').replace('_', '-')}"
+
+    @property
     def variable(self) -> str:
         """Return the environment variable that gives it."""
         return f"PLIANT_{self.flag.removeprefix('--').replace('-', '_').upper()}"
@@ -59,7 +64,6 @@ class Setting:
 SETTINGS = (
     Setting(
         name="min_replicas",
-        flag="--min",
         kind=int,
         file_field="spec.elasticPolicy.minReplicas",
         default=1,
@@ -67,7 +71,6 @@ SETTINGS = (
     ),
     Setting(
         name="max_replicas",
-        flag="--max",
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
         help="Most replicas.  [default: accelerators, or 4 cores]",
@@ -75,21 +78,18 @@ SETTINGS = (
     ),
     Setting(
         name="start_replicas",
-        flag="--start",
         kind=int,
         file_field="spec.startReplicas",
         help="Replicas to start with.  [default: max]",
     ),
     Setting(
         name="name",
-        flag="--name",
         metavar="NAME",
         file_field="metadata.name",
         help="[default: the script's name]",
     ),
     Setting(
         name="out",
-        flag="--out",
         metavar="DIR",
         kind=Path,
         help="Where its files go.  [default: runs/NAME]",
@@ -97,13 +97,11 @@ SETTINGS = (
     ),
     Setting(
         name="init",
-        flag="--init",
         metavar="PLACE",
         help="Start from saved weights, or from a checkpoint.",
     ),
     Setting(
         name="max_restarts",
-        flag="--max-restarts",
         kind=int,
         file_field="spec.maxRestarts",
         default=JobSettings().restart_budget,
@@ -112,7 +110,6 @@ SETTINGS = (
     ),
     Setting(
         name="policy",
-        flag="--policy",
         metavar="KEY=VALUE",
         kind=dict,
         file_field="spec.elasticPolicy",
@@ -120,7 +117,6 @@ SETTINGS = (
     ),
     Setting(
         name="port",
-        flag="--port",
         kind=int,
         default=0,
         help="Port of the REST interface.  [default: any]",
@@ -128,14 +124,12 @@ SETTINGS = (
     ),
     Setting(
         name="show",
-        flag="--show",
         metavar="all|none|REPLICA",
         commands=(RUN,),
         help="Whose output to show.  [default: the oldest replica's]",
     ),
     Setting(
         name="pool",
-        flag="--pool",
         metavar="[NAME]",
         file_field="spec.pool.name",
         commands=(RUN,),
@@ -143,7 +137,6 @@ SETTINGS = (
     ),
     Setting(
         name="team",
-        flag="--team",
         metavar="NAME",
         file_field="spec.pool.team",
         commands=(RUN,),
@@ -151,7 +144,6 @@ SETTINGS = (
     ),
     Setting(
         name="priority",
-        flag="--priority",
         metavar="CLASS",
         file_field="spec.pool.priority",
         commands=(RUN,),
@@ -159,7 +151,6 @@ SETTINGS = (
     ),
     Setting(
         name="resume",
-        flag="--resume",
         kind=bool,
         default=False,
         commands=(RUN,),
@@ -167,8 +158,6 @@ SETTINGS = (
     ),
 )
 """Every setting of a job, in the order of the help."""
-
-BY_NAME = {item.name: item for item in SETTINGS}
 
 BOUNDS = {
     item.file_field.removeprefix("spec.elasticPolicy."): item.flag
@@ -358,22 +347,8 @@ def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJ
             raise ConfigError(
                 f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
             )
-        job = load(read_file(path), source=target)
+        job = load(read_named(path), source=target)
         command = list(job.spec.command)
     if not Path(command[0]).is_file():
         raise ConfigError(f"the script {command[0]} does not exist")
     return command, job
-
-
-def read_file(path: Path) -> str:
-    """Return the text of a file that people name.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text") from None

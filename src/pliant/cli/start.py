@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from pliant.cli.printing import tolerate_closed_output
+from pliant.cli.printing import complain, tolerate_closed_output
 from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
@@ -198,17 +198,13 @@ def _is_start(record: Record) -> bool:
     )
 
 
+@tolerate_closed_output()
 def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code.
 
     Raises:
         ConfigError: it cannot run like this.
     """
-    with tolerate_closed_output():
-        return _attached(start, as_json=as_json)
-
-
-def _attached(start: Start, *, as_json: bool) -> int:
     config, out, name = start.config, start.config.out, start.config.name
     records = config.state.jobs
     if start.init is not None:
@@ -228,7 +224,7 @@ def _attached(start: Start, *, as_json: bool) -> int:
         with view:
             code = (run_coordinator if start.is_apart else run_job)(config, observer=view)
     except ConflictError as error:
-        return _fail(str(error), EXIT_TAKEN_OVER)
+        return complain(str(error), EXIT_TAKEN_OVER)
     except ConfigError:
         code = EXIT_USAGE
         raise
@@ -243,7 +239,7 @@ def _attached(start: Start, *, as_json: bool) -> int:
         console.print(f"files: {out}", markup=False, soft_wrap=True)
     _say_how_to_go_on(config, view, code, quiet=as_json)
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
-        _fail(view.board.reason or NOT_STARTED, code)
+        complain(view.board.reason or NOT_STARTED, code)
     return code
 
 
@@ -270,11 +266,6 @@ def detached(start: Start, *, as_json: bool) -> int:
     else:
         print(f"job {name} runs in the background; follow it with pliant status")
     return EXIT_OK
-
-
-def _fail(sentence: str, code: int) -> int:
-    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
 
 
 def _remove(start: Start) -> None:

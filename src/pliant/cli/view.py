@@ -11,7 +11,6 @@ import sys
 import termios
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, RenderableType
@@ -51,12 +50,7 @@ class JobView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop following."""
 
     def shows(self, replica: str) -> bool:
@@ -163,16 +157,10 @@ class LiveView(JobView):
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._live.stop()
         if self._echo is not None:
             termios.tcsetattr(sys.stdin, termios.TCSANOW, self._echo)
-        super().__exit__(kind, error, trace)
 
     def record(self, record: Record) -> None:
         """Take a record into the next picture."""

@@ -37,8 +37,7 @@ from pliant.core.events import (
     SuspendRequested,
 )
 from pliant.core.values import ReplicaId
-from pliant.http.app import RequestBody, add_events, new_app
-from pliant.http.authentication import is_token
+from pliant.http.app import RequestBody, add_events, is_token, new_app
 from pliant.observe.explain import decisions_of
 from pliant.observe.log import read
 from pliant.spec.load import parse_policy

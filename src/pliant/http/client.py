@@ -1,6 +1,6 @@
 """The CLI's side of the REST interfaces of jobs and pools.
 
-Owns the requests and turns every way they can fail into one sentence.  Knows nothing of how the
+Turns every way they can fail into one sentence.  Knows nothing of what is asked, and of how the
 answers are shown.
 """
 
@@ -51,42 +51,6 @@ class Caller:
         if response.is_success and isinstance(values, dict):
             return values
         raise ConfigError(refusal(response, self._served.kind))
-
-
-class Client(Caller):
-    """Asks one running job."""
-
-    def status(self) -> dict[str, Any]:
-        """Return the documented shape of ``status --json``."""
-        return self.ask("GET", "/v1/status")
-
-    def scale(self, target: int) -> dict[str, Any]:
-        """Wish for a number of replicas."""
-        return self.ask("POST", "/v1/scale", {"target": target})
-
-    def policy(self) -> dict[str, Any]:
-        """Return every field of the elastic policy."""
-        return self.ask("GET", "/v1/policy")
-
-    def set_policy(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change some of them."""
-        return self.ask("PATCH", "/v1/policy", changes)
-
-    def drain(self, replica: str, notice_s: float) -> dict[str, Any]:
-        """Let a replica leave within ``notice_s``."""
-        return self.ask("POST", f"/v1/replicas/{replica}/drain", {"notice_s": notice_s})
-
-    def kill(self, replica: str) -> dict[str, Any]:
-        """End a replica as a fault would."""
-        return self.ask("POST", f"/v1/replicas/{replica}/kill", {})
-
-    def stop(self) -> dict[str, Any]:
-        """Stop the job at the next step boundary."""
-        return self.ask("POST", "/v1/stop", {})
-
-    def suspend(self) -> dict[str, Any]:
-        """Stop the job at the next step boundary, with a checkpoint."""
-        return self.ask("POST", "/v1/suspend", {})
 
 
 def refusal(response: httpx.Response, kind: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pliant.core.errors import ConfigError
+
 PRIVATE = 0o600
 """Mode of a file that only this user may read."""
 
@@ -80,3 +82,17 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def read_named(path: Path) -> str:
+    """Return the text of a file that people name.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be read: it is no UTF-8 text") from None

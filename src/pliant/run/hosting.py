@@ -16,7 +16,8 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
@@ -27,13 +28,22 @@ from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
-from pliant.observe.log import EventLog
+from pliant.observe.log import EventLog, Record
 from pliant.run.job_config import JobConfig
-from pliant.run.observer import Observer
 
 if TYPE_CHECKING:
     from pliant.coordinator.driver import JobDriver
     from pliant.wire.offers import Offer
+
+
+class Observer(Protocol):
+    """Someone who follows a job; called on its event loop."""
+
+    def record(self, record: Record) -> None:
+        """Take one record of the event log."""
+
+    def output(self, replica: str, text: str) -> None:
+        """Take one line that a replica printed, without its newline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +56,6 @@ class Host:
     token: str
     interrupted: asyncio.Event
     """Somebody does not want to wait for the job's end."""
-
-    @property
-    def agents_url(self) -> str:
-        """Return where agents connect."""
-        return f"{self.url.replace('http', 'ws', 1)}/v1/agents"
 
     async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
         """Wait for what ends the job first: the core, the failure of another, or Ctrl-C twice.
@@ -141,6 +146,19 @@ async def hosted(
         async with serving(app, sock, files, token=token, out=config.out):
             _log_start(log, config, url, follows=follows, devices=devices)
             yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+
+
+def agents_url(url: str) -> str:
+    """Return where the agents of a coordinator connect.
+
+    Raises:
+        ConfigError: it is no URL of one.
+    """
+    parts = urlsplit(url)
+    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    if parts.scheme not in schemes or not parts.netloc:
+        raise ConfigError(f"{url} is no URL of a coordinator, such as http://127.0.0.1:7000")
+    return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/agents"
 
 
 def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> None:

@@ -20,13 +20,11 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
 from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
-from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.discovery import RuntimeFiles
-from pliant.run.hosting import hosted, refuse_second
+from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.observer import Observer
 from pliant.run.pool_job import Tenant
 from pliant.run.run_directory import locked
 
@@ -35,10 +33,7 @@ CPU_DEVICES = 4
 
 
 def run_job(
-    config: JobConfig,
-    *,
-    observer: Observer | None = None,
-    start_server: StartServer = start_server,
+    config: JobConfig, *, observer: Observer | None = None, start_server: StartServer = start_server
 ) -> int:
     """Run a job to its end; return its exit code.  Leaves no process and no runtime file.
 
@@ -58,17 +53,14 @@ def count_devices() -> int:
     return len(accelerators) or min(CPU_DEVICES, len(os.sched_getaffinity(0)))
 
 
-def most_replicas(policy: Policy) -> int:
-    """Return how many replicas an explicit maximum wants room for, spares included."""
-    return policy.max_replicas + policy.spares if policy.max_replicas else 0
-
-
 async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
     refuse_second(config.name, config.state.jobs)
     with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
-        devices = max(most_replicas(config.settings.policy), count_devices())
+        policy = config.settings.policy
+        wanted = policy.max_replicas + policy.spares if policy.max_replicas else 0
+        devices = max(wanted, count_devices())
         agent = Agent(
             _agent_config(config, start_server, devices=devices),
             listener=observer.output if observer else nobody_listens,
@@ -102,7 +94,7 @@ async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None)
     async with hosted(config, token=token, devices=devices, observer=observer) as host:
         agent.guard()
         try:
-            end = await host.until_the_end(agent.serve(host.agents_url, token))
+            end = await host.until_the_end(agent.serve(agents_url(host.url), token))
         finally:
             await agent.close()
     return end.exit_code
@@ -133,14 +125,11 @@ async def _live_in_pool(
         on_devices=tenant.on_devices,
     )
     async with hosted(
-        config,
-        token=token,
-        devices=devices,
-        observer=observer,
-        on_offer=tenant.pushed,
+        config, token=token, devices=devices, observer=observer, on_offer=tenant.pushed
     ) as host:
         with tenant.life(host, agent):
             try:
-                return await host.until_the_end(agent.serve(host.agents_url, token), tenant.talks())
+                serving = agent.serve(agents_url(host.url), token)
+                return await host.until_the_end(serving, tenant.talks())
             finally:
                 await agent.close()

@@ -25,6 +25,7 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
+from pliant.machine.files import read_named
 from pliant.machine.pools import DEVICES, running_pools
 from pliant.observe.journal import Journal
 from pliant.observe.log import EventLog, Record
@@ -36,7 +37,7 @@ from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import Given, SavedPool, StateFile
-from pliant.run.run_directory import locked
+from pliant.run.run_directory import locked, make_private
 from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 
@@ -130,7 +131,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
 
     check(config)
     out = config.records / config.name
-    _make(out)
+    make_private(out)
     sock = open_socket(config.address, config.port)
     with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
         state = StateFile(out / run_files.STATE)
@@ -158,12 +159,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
 
 
 async def _serve(
-    driver: PoolDriver,
-    config: PoolConfig,
-    log: EventLog,
-    sock: socket.socket,
-    *,
-    follows: bool,
+    driver: PoolDriver, config: PoolConfig, log: EventLog, sock: socket.socket, *, follows: bool
 ) -> None:
     """Serve the pool until it is stopped."""
     from pliant.http.server import serving, url_of
@@ -282,20 +278,7 @@ def _changes(capacity: Capacity, size: int) -> list[Change]:
     """Read the trace; nothing if there is none."""
     if capacity.trace is None:
         return []
-    try:
-        text = capacity.trace.read_text()
-    except OSError as error:
-        raise ConfigError(f"{capacity.trace} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{capacity.trace} cannot be read: it is no UTF-8 text") from None
-    return parse_trace(text, source=str(capacity.trace), most=size)
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+    return parse_trace(read_named(capacity.trace), source=str(capacity.trace), most=size)
 
 
 def _runs_already(name: str) -> str:

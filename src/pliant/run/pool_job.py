@@ -3,7 +3,7 @@
 Owns the conversation with the pool over all lives of a job in this process: one that is suspended
 for others ends its life, and begins the next by itself when it is offered its minimum again.  What
 is asked for, and what an offer means for the devices, is for ``core.tenancy`` to say, what it means
-for the replicas for the core (``run.pool_life`` tells it); nothing is decided here.
+for the replicas for the core; nothing is decided here.
 
     present: report --> answer ... report at every change and every so often ... withdraw
     life:       wait for the minimum --> devices to the agent, Offered to the core --> end
@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING
 from pliant.agent.agent import Agent
 from pliant.core import tenancy
 from pliant.core.errors import ConfigError
+from pliant.core.events import NodeJoined, Offered, SuspendRequested
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
+from pliant.core.values import ReplicaId
 from pliant.machine.event_loop import within
 from pliant.machine.pools import DEVICES
 from pliant.observe.log import Record
 from pliant.pool.claim_client import JobAtPool, UnheardError
-from pliant.run.pool_life import PoolLife
+from pliant.run.run_directory import make_private
 from pliant.wire.offers import HEARTBEAT_S, Offer, Report
 
 if TYPE_CHECKING:
@@ -39,6 +41,58 @@ if TYPE_CHECKING:
 
 NEWS = frozenset({"decision", "spare", "saved"})
 """Kinds of records after which a job may want something else of its pool."""
+
+
+class PoolLife:
+    """One coordinator and its agent, and what they were told already: each is told once."""
+
+    def __init__(self, host: Host, agent: Agent, *, devices: int) -> None:
+        """Make one whose core knows of so many devices of the pool."""
+        self.host = host
+        self.agent = agent
+        self._devices = devices
+        self._is_open = False
+        self._is_suspending = False
+        self._offered: Offered | None = None
+        self._leaving: frozenset[ReplicaId] = frozenset()
+        self._standing: Record | None = None
+
+    def follow_offer(self, now: Tenancy, offer: Offer, *, devices: int) -> None:
+        """Tell agent and core what they may use now, as far as they were not told already."""
+        if now.admission is not Admission.WAITING:
+            if not self._is_open:
+                self._is_open = True
+                self.agent.open()
+            self.agent.may_use(now.usable)
+        if now.admission is Admission.SUSPENDING:
+            self._suspend(offer)
+        else:
+            self._offer_replicas(now, offer, devices)
+
+    def log_standing(self, standing: Record) -> None:
+        """Write down where the job stands in its pool, if that has changed."""
+        if standing != self._standing:
+            self._standing = standing
+            self.host.log.write("pool", **standing)
+
+    def _suspend(self, offer: Offer) -> None:
+        if not self._is_suspending:
+            self._is_suspending = True
+            reason = offer.reason or "its devices are needed elsewhere"
+            self.host.driver.put(SuspendRequested(reason=reason))
+
+    def _offer_replicas(self, now: Tenancy, offer: Offer, devices: int) -> None:
+        driver = self.host.driver
+        if devices != self._devices:
+            self._devices = devices
+            driver.put(NodeJoined(node=self.agent.node, devices=devices))
+        offered = Offered(replicas=now.room, notice_s=offer.notice_s, reason=offer.reason)
+        leaving = {name for device, name in self.agent.used.items() if device in now.unwanted}
+        fresh = leaving - self._leaving
+        if offered != self._offered or fresh:  # one event: else another would leave for the offer
+            self._offered = offered
+            self._leaving |= fresh
+            driver.put(replace(offered, leave=tuple(sorted(fresh))))
 
 
 class Tenant:
@@ -79,10 +133,7 @@ class Tenant:
         Raises:
             ConfigError: the pool does not run, or does not take this job.
         """
-        try:
-            self.locks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise ConfigError(f"{self.locks} cannot be written: {error.strerror}") from error
+        make_private(self.locks)
         async with contextlib.aclosing(self._pool):
             try:
                 await self._report()

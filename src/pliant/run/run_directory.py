@@ -84,6 +84,18 @@ def writable(out: Path) -> Path:
     return out.resolve()
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only this user may enter, if it is not there.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
+
+
 def remove(out: Path, *, parent: bool) -> None:
     """Leave nothing of a run that was refused before its first step.
 

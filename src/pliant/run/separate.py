@@ -15,7 +15,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
@@ -25,9 +24,8 @@ from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.observe.log import read
-from pliant.run.hosting import hosted, refuse_second
+from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.observer import Observer
 from pliant.run.run_directory import lasting_token, locked
 
 GIVE_UP_S = 300.0
@@ -89,19 +87,6 @@ def run_agent(
         )
     )
     return asyncio.run(_serve(agent, url, token))
-
-
-def agents_url(url: str) -> str:
-    """Return where the agents of a coordinator connect.
-
-    Raises:
-        ConfigError: it is no URL of one.
-    """
-    parts = urlsplit(url)
-    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-    if parts.scheme not in schemes or not parts.netloc:
-        raise ConfigError(f"{url} is no URL of a coordinator, such as http://127.0.0.1:7000")
-    return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/agents"
 
 
 async def _coordinate(config: JobConfig, observer: Observer | None) -> int:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from pliant.http.authentication import MAX_BODY_BYTES, Bearer
+from pliant.http.app import MAX_BODY_BYTES, Bearer
 
 
 def answer(method: str, path: str, *, token: str, num_bytes: int = 0) -> tuple[int, int]:
