@@ -34,8 +34,8 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Spell the pool's name out before the words are parsed."""
-        options = self.get_params(ctx)
-        alone = {word for option in options if _is_switch(option) for word in option.opts}
+        switches = [one for one in self.get_params(ctx) if getattr(one, "is_flag", False)]
+        alone = {word for option in switches for word in option.opts}
         return super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
 
 
@@ -53,14 +53,9 @@ def state_directory() -> StateDirectory:
 def with_name(
     typed: Sequence[str], *, alone: Collection[str], has_script: bool = True
 ) -> list[str]:
-    """Give ``--pool`` the default name if no name follows it.
+    """Give ``--pool`` the default name if no name follows it; options ``alone`` take no value.
 
     A name is what a pool can be called and is neither a file nor the last word: that is the script.
-
-    Args:
-        typed: what stands after ``pliant run``.
-        alone: options that take no value.
-        has_script: the last word is what to run.
     """
     spelt, at = [], 0
     while at < len(typed) and typed[at].startswith("-") and typed[at] != "--":
@@ -80,10 +75,6 @@ def with_name(
 
 def _is_name(word: str) -> bool:
     return NAME.fullmatch(word) is not None and not Path(word).is_file()
-
-
-def _is_switch(option: Any) -> bool:
-    return bool(getattr(option, "is_flag", False))
 
 
 def changes_of(assignments: Iterable[str]) -> dict[str, Any]:

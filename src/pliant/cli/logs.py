@@ -26,9 +26,12 @@ FORK_SERVER = "forkserver"
 
 def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json: bool) -> int:
     """Print one replica's output; with ``follow`` until its job has ended."""
-    path = _file_of(out, replica)
-    lines = _followed(path, _is_over(out, records)) if follow else _written(path)
-    for text in lines:
+    path, run = _file_of(out, replica), out.resolve()
+
+    def is_over() -> bool:
+        return not any(job.out.resolve() == run for job in running_jobs(records))
+
+    for text in _followed(path, is_over) if follow else _written(path):
         if as_json:
             text = json.dumps({"replica": path.stem, "line": text})
         sys.stdout.write(text + "\n")
@@ -87,8 +90,3 @@ def _tail(path: Path, offset: int) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
-
-
-def _is_over(out: Path, records: Path) -> Callable[[], bool]:
-    out = out.resolve()
-    return lambda: not any(job.out.resolve() == out for job in running_jobs(records))

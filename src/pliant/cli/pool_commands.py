@@ -199,7 +199,7 @@ def set_team(
     """Make a team, or change all that it may use."""
     path = f"/v1/teams/{_checked('team', team)}"
     if remove:
-        return _wish(which, "DELETE", path, None, as_json=as_json)
+        return _wish(which, "DELETE", path, as_json=as_json)
     if borrow_limit is not None and quota is None:
         raise ConfigError(f"--borrow-limit {borrow_limit} is beyond a --quota; give one")
     rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
@@ -225,25 +225,25 @@ def set_class(
 @app.command("cordon")
 def cordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    return _wish(which, "POST", f"/v1/devices/{device}/cordon", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/cordon", as_json=as_json)
 
 
 @app.command("uncordon")
 def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
-    return _wish(which, "POST", f"/v1/devices/{device}/uncordon", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/uncordon", as_json=as_json)
 
 
 @app.command("drain")
 def drain(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    return _wish(which, "POST", f"/v1/devices/{device}/drain", None, as_json=as_json)
+    return _wish(which, "POST", f"/v1/devices/{device}/drain", as_json=as_json)
 
 
 @app.command("stop")
 def stop(which: PoolName = None, as_json: Json = False) -> int:
     """Stop a pool; who has devices keeps them."""
-    return _wish(which, "POST", "/v1/stop", None, as_json=as_json)
+    return _wish(which, "POST", "/v1/stop", as_json=as_json)
 
 
 def claim(
@@ -316,7 +316,7 @@ def top(of_pool: PoolName = None, as_json: Json = False) -> int:
 
 
 def _wish(
-    which: str | None, method: str, path: str, body: dict[str, Any] | None, *, as_json: bool
+    which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
 ) -> int:
     values = _caller(which).ask(method, path, body)
     return print_json(values) if as_json else say(str(values.get("reason") or "done"))

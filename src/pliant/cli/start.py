@@ -145,10 +145,9 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         ConfigError: what it was cannot be read, or its script is gone.
     """
     records = log.read(run_files.event_log(out)).records
-    starts = [record for record in records if _is_start(record)]
-    if not starts:
+    last = next((record for record in reversed(records) if _is_start(record)), None)
+    if last is None:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
-    last = starts[-1]
     out = out.absolute()
     if (found := board_of(records)).exit_code == EXIT_OK:
         raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")

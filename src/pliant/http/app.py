@@ -7,6 +7,7 @@ read.  Knows nothing of what else is served.
 from __future__ import annotations
 
 import hmac
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,10 +111,6 @@ def add_events(router: APIRouter, path: Path) -> None:
     @router.get("/events")
     async def events(after: Annotated[int, Query(ge=0)] = 0) -> EventPage:
         """Return records of the event log after a position."""
-        records: list[dict[str, Any]] = []
-        position = after
-        for position, record in follow(path, after):  # noqa: B007  # used below
-            records.append(record)
-            if len(records) == MAX_EVENTS:
-                break
-        return EventPage(records=records, next=position)
+        page = list(islice(follow(path, after), MAX_EVENTS))
+        records = [record for _, record in page]
+        return EventPage(records=records, next=page[-1][0] if page else after)

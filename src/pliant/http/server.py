@@ -36,15 +36,15 @@ def open_socket(address: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
         sock.listen(1024)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         sock.close()
-        if error.errno == errno.EADDRINUSE:
+        if isinstance(error, OverflowError):
+            sentence = f"port {port} is not between 0 and 65535"
+        elif error.errno == errno.EADDRINUSE:
             sentence = f"port {port} of {address} is in use; choose another with --port"
-            raise ConfigError(sentence) from error
-        raise ConfigError(f"cannot listen on {address} port {port}: {error.strerror}") from error
-    except OverflowError as error:
-        sock.close()
-        raise ConfigError(f"port {port} is not between 0 and 65535") from error
+        else:
+            sentence = f"cannot listen on {address} port {port}: {error.strerror}"
+        raise ConfigError(sentence) from error
     return sock
 
 

@@ -1,7 +1,6 @@
 """Starting what runs on by itself: a process in the background that is found once it serves.
 
-Owns the wait for its discovery record, and the sentence if there is none.  Knows nothing of what
-it does.
+Owns the wait for its discovery record.  Knows nothing of what it does.
 """
 
 from __future__ import annotations
@@ -39,13 +38,7 @@ def start(
     log: Path,
     find: Callable[[], Served | None],
 ) -> Served:
-    """Start a process that goes on with this document; return its record.
-
-    Args:
-        module: what to run, and its arguments.
-        document: what it reads from its standard input, as JSON.
-        log: where its output goes.
-        find: look for its record.
+    """Start a module, which reads the document from its standard input; return its record.
 
     Raises:
         EndedError: it has ended.

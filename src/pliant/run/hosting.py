@@ -109,14 +109,11 @@ async def hosted(
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
 ) -> AsyncIterator[Host]:
-    """Take over the job and serve it.
+    """Take over the job and serve it to who knows the token.
 
     Args:
-        config: of the job.
-        token: who knows it may talk to the coordinator.
         follows: another coordinator has gone before, and what it started may still run.
         devices: how many there are, if that is known.
-        observer: hears of every record of the event log.
         on_offer: takes what the job's pool offers; None: it is in none.
     """
     from pliant.coordinator.app import create_app
@@ -169,8 +166,7 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
     """
     for job in running_jobs(records):
         if job.name == name and (besides is None or job.out != besides.absolute()):
-            sentence = f"a job named {name} is running already; choose another with --name"
-            raise ConfigError(sentence)
+            raise ConfigError(f"a job named {name} is running already; choose another with --name")
 
 
 def _interrupts(driver: JobDriver, interrupted: asyncio.Event) -> dict[int, Callable[[], None]]:

@@ -15,7 +15,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from pliant.agent.agent import Agent, nobody_listens
+from pliant.agent.agent import Agent, nobody_counts, nobody_listens
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
 from pliant.core.commands import EndJob
@@ -61,10 +61,7 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
         policy = config.settings.policy
         wanted = policy.max_replicas + policy.spares if policy.max_replicas else 0
         devices = max(wanted, count_devices())
-        agent = Agent(
-            _agent_config(config, start_server, devices=devices),
-            listener=observer.output if observer else nobody_listens,
-        )
+        agent = _agent(config, observer, start_server, devices=devices)
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
             return await _run_alone(agent, config, observer)
@@ -72,19 +69,28 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
             await agent.close()
 
 
-def _agent_config(
-    config: JobConfig, start_server: StartServer, *, devices: int, locks: Path | None = None
-) -> AgentConfig:
+def _agent(
+    config: JobConfig,
+    observer: Observer | None,
+    start_server: StartServer,
+    *,
+    devices: int,
+    tenant: Tenant | None = None,
+) -> Agent:
     files = RuntimeFiles.of("job", config.name, config.state.jobs)
-    return AgentConfig(
-        node=NodeId(socket.gethostname()),
-        devices=devices,
-        environment=config.environ,
-        address=config.address,
-        work=config.work(),
-        guarded=(files.token, files.record),
-        locks=locks,
-        start_server=start_server,
+    return Agent(
+        AgentConfig(
+            node=NodeId(socket.gethostname()),
+            devices=devices,
+            environment=config.environ,
+            address=config.address,
+            work=config.work(),
+            guarded=(files.token, files.record),
+            locks=tenant.locks if tenant else None,
+            start_server=start_server,
+        ),
+        listener=observer.output if observer else nobody_listens,
+        on_devices=tenant.on_devices if tenant else nobody_counts,
     )
 
 
@@ -119,11 +125,7 @@ async def _live_in_pool(
 ) -> EndJob:
     """Serve the job's coordinator and connect the agent; the pool says when it starts workers."""
     token, devices = secrets.token_urlsafe(32), tenant.pool_devices
-    agent = Agent(
-        _agent_config(config, start_server, devices=devices, locks=tenant.locks),
-        listener=observer.output if observer else nobody_listens,
-        on_devices=tenant.on_devices,
-    )
+    agent = _agent(config, observer, start_server, devices=devices, tenant=tenant)
     async with hosted(
         config, token=token, devices=devices, observer=observer, on_offer=tenant.pushed
     ) as host:

@@ -237,11 +237,10 @@ class _FixedClaim:
     def _use(self, environ: Mapping[str, str]) -> int:
         """Hold the devices until the time or the command is over, or they are taken back."""
         config = self._config
-        which, are, _ = _words(self._devices)
         limit = "" if config.for_s is None else f" for {config.for_s:g} s"
         what = "it" if len(self._held) == 1 else "them"
         how = "" if config.command else f"; Ctrl-C gives {what} back"
-        self._tell("given", f"{which} {are} yours{limit}{how}", devices=self._devices)
+        self._tell("given", f"{_are(self._devices)} yours{limit}{how}", devices=self._devices)
         try:
             self._start(environ)
         except OSError as error:
@@ -262,19 +261,18 @@ class _FixedClaim:
 
     def _ended(self, now_s: float, until_s: float | None) -> int | None:
         """Return the exit code if the command, a person or the time has ended the claim."""
-        which, are, _ = _words(self._devices)
+        given_back = f"{_are(self._devices)} given back"
         if self._command is not None and self._command.poll() is not None:
-            self._tell("ended", f"the command has ended; {which} {are} given back")
+            self._tell("ended", f"the command has ended; {given_back}")
             code = self._command.returncode
             return code if code >= 0 else 128 - code
         if self._interrupted.number is not None:
             self._end_interrupted()
-            self._tell("withdrawn", f"{which} {are} given back")
+            self._tell("withdrawn", given_back)
             return EXIT_STOPPED
         if until_s is not None and now_s >= until_s:
             self._end_command(MARGIN_S)
-            text = f"{self._config.for_s:g} s are over; {which} {are} given back"
-            self._tell("ended", text)
+            self._tell("ended", f"{self._config.for_s:g} s are over; {given_back}")
             return EXIT_OK
         return None
 
@@ -287,8 +285,7 @@ class _FixedClaim:
         try:
             offer = self._report(before)
         except UnheardError as error:
-            text = f"the devices stay yours, and the pool is looked for: {error}"
-            self._tell("alone", text)
+            self._tell("alone", f"the devices stay yours, and the pool is looked for: {error}")
             return None
         except ConfigError as error:  # it does not know, or does not want, this claim any more
             return self._taken_back(str(error), self._config.notice_s)
@@ -300,31 +297,27 @@ class _FixedClaim:
         why = self._move(swap)
         if why:
             return self._taken_back(why, offer.notice_s)
-        which, are, _ = _words(self._devices)
-        text = f"{which} {are} yours in place of {_words(before)[0]}"
+        text = f"{_are(self._devices)} yours in place of {_name(before)}"
         self._tell("moved", text, devices=self._devices)
         return None
 
     def _move(self, swap: Swap) -> str:
         """Hold what is offered in place of what is held; return why not, or nothing."""
         if self._config.command:
-            which, are, _ = _words(swap.leave)
-            return f"{which} {are} drained, and a command that runs cannot go on with others"
+            return f"{_are(swap.leave)} drained, and a command that runs cannot go on with others"
         taken = self._take_locks(swap.take)
         if taken is None:
-            which, are, _ = _words(swap.take)
-            return f"{which} {are} offered in place, and still in use by another process"
-        kept = [lock for lock in self._held if lock.device not in swap.leave]
-        for lock in self._held:
-            if lock.device in swap.leave:
-                lock.release()
-        self._held = sorted([*kept, *taken], key=lambda lock: lock.device)
+            return f"{_are(swap.take)} offered in place, and still in use by another process"
+        for lock in [lock for lock in self._held if lock.device in swap.leave]:
+            lock.release()
+            self._held.remove(lock)
+        self._held = sorted([*self._held, *taken], key=lambda lock: lock.device)
         return ""
 
     def _taken_back(self, why: str, notice_s: float) -> int:
         self._end_command(notice_s - MARGIN_S)
-        which, _, were = _words(self._devices)
-        self._tell("taken back", f"{which} {were} taken back: {why}")
+        were = "was" if len(self._held) == 1 else "were"
+        self._tell("taken back", f"{_name(self._devices)} {were} taken back: {why}")
         return EXIT_STOPPED
 
     # --- the command --------------------------------------------------------------------
@@ -347,9 +340,7 @@ class _FixedClaim:
         times, until_s = interrupted.times, time.monotonic() + self._config.notice_s
         if interrupted.number not in (None, signal.SIGINT):
             command.send_signal(interrupted.number)
-        while interrupted.times == times and command.poll() is None:
-            if time.monotonic() >= until_s:
-                break
+        while interrupted.times == times and command.poll() is None and time.monotonic() < until_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(POLL_S)
         _wait_for(command, 0.0)
@@ -361,11 +352,12 @@ class _FixedClaim:
             _wait_for(self._command, max(0.0, within_s))
 
 
-def _words(devices: tuple[int, ...]) -> tuple[str, str, str]:
-    """Return what people call these devices, and the verbs that go with it."""
-    if len(devices) == 1:
-        return f"device {devices[0]}", "is", "was"
-    return f"devices {', '.join(map(str, devices))}", "are", "were"
+def _name(devices: tuple[int, ...]) -> str:
+    return f"device{'' if len(devices) == 1 else 's'} {', '.join(map(str, devices))}"
+
+
+def _are(devices: tuple[int, ...]) -> str:
+    return f"{_name(devices)} {'is' if len(devices) == 1 else 'are'}"
 
 
 def _wait_for(command: subprocess.Popen[bytes], within_s: float) -> None:

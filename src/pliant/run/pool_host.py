@@ -236,8 +236,8 @@ def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
     if not is_same:
         size = config.devices or began.size or config.default_devices
         changed |= {"size": size, "devices": size, "number": size}
-        changed |= {} if given.teams is None else {"teams": given.teams}
-        changed |= {} if given.classes is None else {"classes": given.classes}
+        named = {"teams": given.teams, "classes": given.classes}
+        changed |= {name: value for name, value in named.items() if value is not None}
     began = began.model_copy(update=changed)
     if config.capacity is not None:
         began = _at_first(config.capacity, began, found if is_same else None)
@@ -263,15 +263,15 @@ def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
 
 def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
     """Return the pool with the devices that its source says there are at the very beginning."""
+    began_at = None
     if capacity.file is not None:
         devices = min(read_number(capacity.file), began.size)
-        return began.model_copy(update={"devices": devices})
-    if found is not None and found.trace_began_at is not None:
-        goes_on = {"devices": found.devices, "trace_began_at": found.trace_began_at}
-        return began.model_copy(update=goes_on)
-    first = _changes(capacity, began.size)[0]
-    devices = first.devices if first.at_s == 0 else 0
-    return began.model_copy(update={"devices": devices})
+    elif found is not None and found.trace_began_at is not None:
+        devices, began_at = found.devices, found.trace_began_at
+    else:
+        first = _changes(capacity, began.size)[0]
+        devices = first.devices if first.at_s == 0 else 0
+    return began.model_copy(update={"devices": devices, "trace_began_at": began_at})
 
 
 def _changes(capacity: Capacity, size: int) -> list[Change]:

@@ -64,22 +64,18 @@ class PoolLife:
                 self._is_open = True
                 self.agent.open()
             self.agent.may_use(now.usable)
-        if now.admission is Admission.SUSPENDING:
-            self._suspend(offer)
-        else:
+        if now.admission is not Admission.SUSPENDING:
             self._offer_replicas(now, offer, devices)
+        elif not self._is_suspending:
+            self._is_suspending = True
+            reason = offer.reason or "its devices are needed elsewhere"
+            self.host.driver.put(SuspendRequested(reason=reason))
 
     def log_standing(self, standing: Record) -> None:
         """Write down where the job stands in its pool, if that has changed."""
         if standing != self._standing:
             self._standing = standing
             self.host.log.write("pool", **standing)
-
-    def _suspend(self, offer: Offer) -> None:
-        if not self._is_suspending:
-            self._is_suspending = True
-            reason = offer.reason or "its devices are needed elsewhere"
-            self.host.driver.put(SuspendRequested(reason=reason))
 
     def _offer_replicas(self, now: Tenancy, offer: Offer, devices: int) -> None:
         driver = self.host.driver
@@ -153,7 +149,6 @@ class Tenant:
             await asyncio.shield(self._talking)
 
     async def _talk(self) -> None:
-        """Report at every change, and every so often."""
         while True:
             await within(self._changed.wait(), HEARTBEAT_S)
             self._changed.clear()
@@ -167,12 +162,7 @@ class Tenant:
                 self._log_standing()
 
     async def _report(self) -> None:
-        """Say where the job stands, and follow the answer.
-
-        Raises:
-            ConfigError: the pool does not take the claim.
-            UnheardError: nobody answered, or the pool has no offer now.
-        """
+        """Say where the job stands, and follow the answer."""
         self._sent = self._standing()
         self._take_offer(await self._pool.report(self._sent))
 
@@ -272,7 +262,6 @@ class Tenant:
         self._log_standing()
 
     def _log_standing(self) -> None:
-        """Write down where the job stands in its pool, if that has changed."""
         life, now, offer = self._life, self._tenancy, self._offer
         if life is None or offer is None:
             return

@@ -99,9 +99,7 @@ def make_private(directory: Path) -> None:
 def remove(out: Path, *, parent: bool) -> None:
     """Leave nothing of a run that was refused before its first step.
 
-    Args:
-        out: the directory.
-        parent: that of all runs goes too, if it was made for this one.
+    The ``parent`` of all runs goes too, if it was made for this one.
     """
     try:
         with locked(out, alone=True):  # of two that were started at the same moment one lives
@@ -120,13 +118,8 @@ def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None
     One that is ``alone`` runs the workers, too, and tolerates nobody.  Of several coordinators
     with agents elsewhere the register decides which counts, so they tolerate each other.
 
-    Args:
-        out: the directory.
-        alone: nobody else may serve it.
-        taken: what to say if somebody does.
-
     Raises:
-        ConfigError: another runs the job that does not go with this one.
+        ConfigError: another runs the job that does not go with this one; ``taken`` says so.
     """
     with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=0) as is_ours:
         if not is_ours:
