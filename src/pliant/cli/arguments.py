@@ -113,11 +113,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def seconds(text: str) -> float:
-    """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``."""
     found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
     if found is None:
         raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")

@@ -123,9 +123,8 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
     if as_json:
         return print_json({"place": checkpoint.place, "manifest": about or None, "items": items})
     print(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
-    for key in ("job", "committed", "lineage", "generation", "created"):
-        if about:
-            print(f"  {key}: {about[key]}")
+    for key in ("job", "committed", "lineage", "generation", "created") if about else ():
+        print(f"  {key}: {about[key]}")
     for key in ("identity", "versions", "facts"):
         for name, value in about.get(key, {}).items():
             print(f"  {key}.{name}: {value}")
@@ -329,12 +328,8 @@ def _options(given: list[str] | None) -> StorageOptions:
             values[key] = json.loads(text)
         except ValueError:
             values[key] = text
-    own = {
-        key: values.pop(key)
-        for key in ("encryption", "encryption_key", "timeout_s")
-        if key in values
-    }
-    return StorageOptions(fsspec=values, **own)
+    own = values.keys() & {"encryption", "encryption_key", "timeout_s"}
+    return StorageOptions(**{key: values.pop(key) for key in own}, fsspec=values)
 
 
 def _resolved(place: str, option: list[str] | None) -> tuple[Storage, str]:

@@ -115,11 +115,7 @@ def start(
 
 
 def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
-    """Run a pool, as its options say, in this process until it is stopped; return the exit code.
-
-    Raises:
-        ConfigError: it cannot run like this.
-    """
+    """Run a pool, as its options say, in this process until it is stopped; return the exit code."""
     from pliant.run.pool_host import run_pool
 
     pool = _resolved(given)

@@ -23,6 +23,7 @@ from pliant.cli.printing import print_json
 from pliant.cli.settings import COORDINATOR, RUN, read_command, resolve
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.values import NodeId
 from pliant.machine.jobs import find_resumable
 
 
@@ -85,20 +86,20 @@ def agent(
     ] = "5m",
 ) -> int:
     """Run replicas on this node for a coordinator, until the job ends."""
+    from pliant.agent.agent_config import AgentConfig
     from pliant.run import separate
     from pliant.run.local import count_devices
 
     if devices is not None and devices < 1:
         raise ConfigError(f"--devices {devices} must be at least 1")
-    config = separate.NodeConfig(
-        url=url,
-        token_file=token_file,
-        node=node or socket.gethostname(),
+    config = AgentConfig(
+        node=NodeId(node or socket.gethostname()),
         devices=devices or count_devices(),
+        environment=dict(os.environ),
         give_up_s=seconds(give_up),
     )
     try:
-        return separate.run_agent(config, dict(os.environ))
+        return separate.run_agent(url, token_file, config)
     except PermanentError as error:
         print(f"pliant: {error}", file=sys.stderr)
         return EXIT_FAILED

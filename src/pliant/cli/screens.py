@@ -51,15 +51,10 @@ def job_panel(
 ) -> RenderableType:
     """Draw one job: progress, figures, replicas, last events.
 
-    Args:
-        status: the documented shape of ``status --json``.
-        metrics: last values that the script logged.
-        news: what happened last and is no resize (yet), newest last.
+    News is what happened last and is no resize (yet), newest last.
     """
-    rows: list[RenderableType] = [_progress(status), _figures(status, metrics or {})]
-    rows.append(_replicas(status))
-    rows.extend(_pool(status))
-    rows.extend(_durable(status))
+    rows = [_progress(status), _figures(status, metrics or {}), _replicas(status)]
+    rows += [*_pool(status), *_durable(status)]
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
     rows.extend(Padding(Text(sentence, style="dim"), (0, 0, 0, 2)) for sentence in news)
@@ -76,14 +71,11 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
     table.add_column("at step", justify="right")
     table.add_column("what", no_wrap=True)
     table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap)
-    table.add_column("pause", justify="right", no_wrap=True)
-    table.add_column("lost", justify="right", no_wrap=True)
-    table.add_column("ready", justify="right", no_wrap=True)
+    for name in ("pause", "lost", "ready"):
+        table.add_column(name, justify="right", no_wrap=True)
     for event in events:
-        kind = event["kind"]
+        kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
         what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"
-        paused = event["pause_s"]
-        ready = event["ready_s"]
         table.add_row(
             str(event["step"]),
             Text(what, style=KIND_STYLE[kind]),
@@ -166,8 +158,7 @@ def _progress(status: dict[str, Any]) -> RenderableType:
 def _figures(status: dict[str, Any], metrics: dict[str, Any]) -> RenderableType:
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value in _numbers(status, metrics):
-        text.append(f"{name} ", style="dim")
-        text.append(f"{value}   ")
+        text.append(f"{name} ", style="dim").append(f"{value}   ")
     if not text:
         text.append("waiting for the first step", style="dim")
     return text
@@ -194,10 +185,9 @@ def _pool(status: dict[str, Any]) -> list[RenderableType]:
     place = status.get("pool")
     if place is None:
         return []
-    held = Text()
-    held.append("devices ", style="dim")
-    held.append(", ".join(map(str, place["devices"])) or "none")
-    held.append(f"   priority {place['priority']}, team {place['team']}", style="dim")
+    standing = f"   priority {place['priority']}, team {place['team']}"
+    devices = ", ".join(map(str, place["devices"])) or "none"
+    held = Text.assemble(("devices ", "dim"), devices, (standing, "dim"))
     return [held, Text(pool_line(place), style="red" if place["silence"] else "dim")]
 
 
@@ -215,9 +205,7 @@ def _durable(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _numbers(status: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    found = []
-    if status["loss"] is not None:
-        found.append(("loss", f"{status['loss']:.4g}"))
+    found = [] if status["loss"] is None else [("loss", f"{status['loss']:.4g}")]
     found += [
         (name, f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in metrics.items()

@@ -305,11 +305,7 @@ def pool_of(settings: Settings) -> PoolPlace | None:
 
 
 def shown_replica(settings: Settings) -> str | None:
-    """Return whose output to show: ``all``, ``none``, a replica's name, or None by default.
-
-    Raises:
-        ConfigError: no replica can have this name.
-    """
+    """Return whose output to show: ``all``, ``none``, a replica's name, or None by default."""
     show = settings["show"].value
     if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*", show):
         raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
@@ -317,11 +313,7 @@ def shown_replica(settings: Settings) -> str | None:
 
 
 def job_name(settings: Settings, script: str) -> str:
-    """Return the job's name; without one, the script's in the letters a name may have.
-
-    Raises:
-        ConfigError: the given name has other letters.
-    """
+    """Return the job's name; without one, the script's in the letters a name may have."""
     name = settings["name"]
     if name.value is None:
         made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")

@@ -87,11 +87,7 @@ class Start:
 def planned(
     command: list[str], settings: Settings, environ: Mapping[str, str], *, is_apart: bool = False
 ) -> Start:
-    """Check everything that can be checked before anything is written, and make the directory.
-
-    Raises:
-        ConfigError: the job cannot run like this.
-    """
+    """Check everything that can be checked before anything is written, and make the directory."""
     policy, name = policy_of(settings), job_name(settings, command[0])
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
@@ -199,11 +195,7 @@ def _is_start(record: Record) -> bool:
 
 @tolerate_closed_output()
 def attached(start: Start, *, as_json: bool) -> int:
-    """Run a job and follow it to its end; return its exit code.
-
-    Raises:
-        ConfigError: it cannot run like this.
-    """
+    """Run a job and follow it to its end; return its exit code."""
     config, out, name = start.config, start.config.out, start.config.name
     records = config.state.jobs
     if start.init is not None:

@@ -37,11 +37,7 @@ class Caller:
         self._http.close()
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what it answers.
-
-        Raises:
-            ConfigError: it refuses, or does not answer.
-        """
+        """Return what it answers."""
         who = f"{self._served.kind} {self._served.name}"
         try:
             response = self._http.request(method, path, json=body)

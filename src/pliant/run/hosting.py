@@ -146,11 +146,7 @@ async def hosted(
 
 
 def agents_url(url: str) -> str:
-    """Return where the agents of a coordinator connect.
-
-    Raises:
-        ConfigError: it is no URL of one.
-    """
+    """Return where the agents of a coordinator connect."""
     parts = urlsplit(url)
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     if parts.scheme not in schemes or not parts.netloc:
@@ -159,11 +155,7 @@ def agents_url(url: str) -> str:
 
 
 def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> None:
-    """Make sure that no job of this name runs, unless its files lie in ``besides``.
-
-    Raises:
-        ConfigError: one does.
-    """
+    """Make sure that no job of this name runs, unless its files lie in ``besides``."""
     for job in running_jobs(records):
         if job.name == name and (besides is None or job.out != besides.absolute()):
             raise ConfigError(f"a job named {name} is running already; choose another with --name")

@@ -67,7 +67,9 @@ class JobConfig:
             "command": list(self.argv),
             "cwd": str(Path.cwd()),
             "init": self._init(),
-            "policy": {name: getattr(policy, f"{name}_replicas") for name in _SIZES},
+            "policy": {
+                name: getattr(policy, f"{name}_replicas") for name in ("min", "max", "start")
+            },
             "elastic_policy": fields_beside_bounds(policy),
             "pool": None if self.pool is None else asdict(self.pool),
             "max_restarts": self.settings.restart_budget,
@@ -77,26 +79,18 @@ class JobConfig:
     def of(
         cls, document: Mapping[str, Any], *, name: str, out: Path, environ: Mapping[str, str]
     ) -> Self:
-        """Return the job that a document, or the record of its start, tells of; without weights.
-
-        Raises:
-            ConfigError: its policy is none.
-        """
+        """Return the job that a document, or the record of its start, tells of; without weights."""
         sizes, place = document["policy"], document.get("pool")
         fields = dict(document.get("elastic_policy") or {})
-        fields |= {
-            f"{bound}Replicas": sizes[bound]
-            for bound in ("min", "max")
-            if sizes.get(bound) is not None
-        }
+        bounds = {f"{bound}Replicas": sizes.get(bound) for bound in ("min", "max")}
+        fields |= {name: size for name, size in bounds.items() if size is not None}
         policy = core_policy(parse_policy(fields), sizes.get("start"))
         budget = document.get("max_restarts")
+        given = {} if budget is None else {"restart_budget": budget}
         return cls(
             name=name,
             argv=tuple(document["command"]),
-            settings=JobSettings(policy=policy)
-            if budget is None
-            else JobSettings(policy=policy, restart_budget=budget),
+            settings=JobSettings(policy=policy, **given),
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
@@ -104,6 +98,3 @@ class JobConfig:
 
     def _init(self) -> str | None:
         return None if self.init is None else str(self.init.absolute())
-
-
-_SIZES = ("min", "max", "start")

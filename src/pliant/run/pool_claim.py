@@ -131,8 +131,6 @@ def run_claim(config: ClaimConfig, environ: Mapping[str, str], tell: Tell) -> in
 
 
 class _FixedClaim:
-    """One claim: its offer, its locks and its command."""
-
     def __init__(self, config: ClaimConfig, tell: Tell, interrupted: _Interrupted) -> None:
         self._config = config
         self._tell = tell

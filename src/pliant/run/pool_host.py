@@ -161,7 +161,6 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
 async def _serve(
     driver: PoolDriver, config: PoolConfig, log: EventLog, sock: socket.socket, *, follows: bool
 ) -> None:
-    """Serve the pool until it is stopped."""
     from pliant.http.server import serving, url_of
     from pliant.pool.app import create_app
 
@@ -224,11 +223,7 @@ def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
 
 
 def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
-    """Return what the pool begins with: what was asked for, over what the life before has left.
-
-    Raises:
-        ConfigError: quotas promise more than there is.
-    """
+    """Return what the pool begins with: what was asked for, over what the life before has left."""
     given = _given(config)
     began = found or SavedPool(name=config.name, size=0, devices=0)
     is_same = found is not None and began.given == given
@@ -255,7 +250,6 @@ def _given(config: PoolConfig) -> Given:
 
 
 def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
-    """Refuse quotas that promise more than there is."""
     teams = list(teams)
     if promised(teams) > size:
         raise ConfigError(promised_too_much(teams, size))

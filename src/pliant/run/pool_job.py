@@ -47,7 +47,6 @@ class PoolLife:
     """One coordinator and its agent, and what they were told already: each is told once."""
 
     def __init__(self, host: Host, agent: Agent, *, devices: int) -> None:
-        """Make one whose core knows of so many devices of the pool."""
         self.host = host
         self.agent = agent
         self._devices = devices
@@ -95,7 +94,6 @@ class Tenant:
     """One job as its pool sees it."""
 
     def __init__(self, place: PoolPlace, *, job: str, policy: Policy, records: Path) -> None:
-        """Make one that the pool does not know yet; the records of pools lie in ``records``."""
         self.locks = records / place.name / DEVICES
         self._place = place
         self._policy = policy

@@ -69,11 +69,7 @@ def resumed_directory(asked: Path | None, name: str) -> Path:
 
 
 def writable(out: Path) -> Path:
-    """Make a directory if it is not there; return its whole path.
-
-    Raises:
-        ConfigError: nothing can be written there.
-    """
+    """Make a directory if it is not there; return its whole path."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".writable"
@@ -85,11 +81,7 @@ def writable(out: Path) -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only this user may enter, if it is not there.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
+    """Make a directory that only this user may enter, if it is not there."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -128,11 +120,7 @@ def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None
 
 
 def lasting_token(out: Path) -> str:
-    """Return the token of all coordinators of a directory; the first of them makes it.
-
-    Raises:
-        ConfigError: it cannot be read or written.
-    """
+    """Return the token of all coordinators of a directory; the first of them makes it."""
     path = out / run_files.TOKEN
     try:
         if not path.exists():
@@ -154,11 +142,7 @@ def holder_of(out: Path, job: str) -> str:
 
 
 def initial_weights(source: str, out: Path) -> Path:
-    """Return the file to start from; a checkpoint is made into one, by a process with torch.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Return the file to start from; a checkpoint is made into one, by a process with torch."""
     if "://" not in source and Path(source).is_file():
         return Path(source)
     target = out / "init.pt"

@@ -12,40 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
-from pliant.agent.launcher import StartServer, start_server
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
-from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.observe.log import read
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import lasting_token, locked
 
-GIVE_UP_S = 300.0
-"""How long an agent looks for its coordinator unless told otherwise, in seconds."""
-
 HANG_UP_S = 15.0
 """How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """Where an agent runs, and whom it serves."""
-
-    url: str
-    """Of the coordinator, as it is printed when that starts."""
-
-    token_file: Path
-    node: str
-    devices: int
-    give_up_s: float = GIVE_UP_S
 
 
 def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> int:
@@ -62,31 +42,19 @@ def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> i
         return EXIT_STOPPED
 
 
-def run_agent(
-    config: NodeConfig, environ: Mapping[str, str], *, start_server: StartServer = start_server
-) -> int:
-    """Run workers for a coordinator until the job ends; return the exit code.
+def run_agent(url: str, token_file: Path, config: AgentConfig) -> int:
+    """Run workers for the coordinator at a URL until the job ends; return the exit code.
 
     Raises:
         ConfigError: the URL or the token cannot be used.
         PermanentError: the coordinator refuses this agent, or was not found for too long.
     """
-    url = agents_url(config.url)
+    url = agents_url(url)
     try:
-        token = config.token_file.read_text().strip()
+        token = token_file.read_text().strip()
     except OSError as error:
-        sentence = f"--token-file {config.token_file} cannot be read: {error.strerror}"
-        raise ConfigError(sentence) from None
-    agent = Agent(
-        AgentConfig(
-            node=NodeId(config.node),
-            devices=config.devices,
-            environment=environ,
-            give_up_s=config.give_up_s,
-            start_server=start_server,
-        )
-    )
-    return asyncio.run(_serve(agent, url, token))
+        raise ConfigError(f"--token-file {token_file} cannot be read: {error.strerror}") from None
+    return asyncio.run(_serve(Agent(config), url, token))
 
 
 async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
