@@ -38,7 +38,6 @@ def test_a_store_listens_on_its_address_alone() -> None:
         pass
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", port), timeout=2)
-    server.close()
 
 
 def test_an_endpoint_may_be_an_ipv6_address() -> None:

@@ -140,4 +140,3 @@ def test_a_build_that_fails_keeps_no_connection() -> None:
         while process.num_fds() > before and time.monotonic() < until_s:
             time.sleep(0.02)
         assert process.num_fds() <= before
-    server.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from pliant.engine.groups.reaper import GroupReaper
+from pliant.engine.groups.reaper import EndedGroup, GroupReaper
 
 
-class Body:
-    """EndedGroup that can be destroyed at the given attempt."""
+class Body(EndedGroup):
+    """Can be destroyed at the given attempt."""
 
     def __init__(self, attempts: int = 1) -> None:
         self.attempts = attempts

@@ -75,16 +75,12 @@ class GroupBuild:
             generation: never used before.
             seats: (replica, endpoint) in rank order; survivors first: rank 0 is the reference
                 for the layout.
-            replica: this one.
-            host: the replica whose store is the meeting point.
+            host: whose store is the meeting point.
             server: this worker's own; says on which address to listen.
-            layout: of this worker's model.
-            deadline_s: longest wait for the others.
             collective_s: longest wait inside one collective before the group counts as broken.
                 Long, for it includes a slow member's computing: supervision notices a hang.
             abort: set it to give up from another thread.
             window_cache: keeps this worker's window; without it no member uses windows.
-            window_size: what it needs in it.
         """
         self._generation = generation
         self._size = len(seats)
@@ -114,7 +110,7 @@ class GroupBuild:
         """
         if self._size == 1:
             return Group.alone(self._generation, self._existing_window())
-        self._abort.subscribe(self._wake)
+        self._abort.subscribe(lambda: self._outcome.put(None))
         # Torch blocks where it likes (a store whose process is stopped answers never): the work is
         # done by a thread that is left alone at the deadline; what it then produces is destroyed.
         threading.Thread(target=self._work, name=f"build-g{self._generation}", daemon=True).start()
@@ -127,9 +123,6 @@ class GroupBuild:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    def _wake(self) -> None:
-        self._outcome.put(None)
 
     def _give_up(self) -> Group | Exception:
         """Leave the thread alone, unless it has finished in this very moment."""
@@ -158,7 +151,8 @@ class GroupBuild:
             outcome.abandon("given up while it was built")
 
     def _connect(self) -> Group:
-        self._make_room()
+        while not REAPER.wait_until_below(MAX_PENDING, deadline_s=_KNOCK_S):
+            self._check()
         self._reach()
         store = gloo.open_store(
             self._meeting, f"g{self._generation}", timeout_s=max(1.0, self._left_s())
@@ -236,10 +230,6 @@ class GroupBuild:
         keys = [f"{name}/{rank}" for rank in range(self._size)]
         self._await(store, keys)
         return [json.loads(found) for found in store.multi_get(keys)]
-
-    def _make_room(self) -> None:
-        while not REAPER.wait_until_below(MAX_PENDING, deadline_s=_KNOCK_S):
-            self._check()
 
     def _reach(self) -> None:
         """Wait until the host's store answers: TCPStore would retry without looking up."""

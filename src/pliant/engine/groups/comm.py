@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import torch
 
-from pliant.engine.groups.backend import Backend
 from pliant.engine.groups.ending import GroupBroken, GroupEnd
-from pliant.engine.groups.gloo import OperationFailed, first_line
+from pliant.engine.groups.gloo import GlooBackend, failures
 
 _LOOK_S = 0.2
 """How often a collective that takes long looks whether a member's connection has ended."""
@@ -27,7 +26,13 @@ class Comm:
     """What a job sees of the group; used on the communication thread only."""
 
     def __init__(
-        self, end: GroupEnd, backend: Backend | None, *, rank: int, size: int, collective_s: float
+        self,
+        end: GroupEnd,
+        backend: GlooBackend | None,
+        *,
+        rank: int,
+        size: int,
+        collective_s: float,
     ) -> None:
         self._end = end
         self._backend = backend
@@ -39,14 +44,14 @@ class Comm:
         self._bell: queue.SimpleQueue[torch.futures.Future[Any] | None] = queue.SimpleQueue()
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> GlooBackend:
         """The device's operations; only where ``size`` > 1.
 
         Raises:
             GroupBroken: the group has ended.
         """
         self.check()
-        return cast("Backend", self._backend)
+        return cast("GlooBackend", self._backend)
 
     def check(self) -> None:
         """Raise GroupBroken if the group has ended; long jobs call it now and then."""
@@ -68,7 +73,8 @@ class Comm:
             future = self._listen(deadline_at)
             self.check()
             if future is not None:
-                self._examine(future)
+                with failures():
+                    future.value()
 
     def block(self, work: Any) -> None:
         """Wait for a point-to-point operation; a cut of the connections ends it.
@@ -125,12 +131,6 @@ class Comm:
             if now - lost_at >= _LAST_WORDS_S:
                 raise self.broken("the connection of a member is closed")
         raise self.broken(f"no answer within {self._collective_s:g} s")
-
-    def _examine(self, future: torch.futures.Future[Any]) -> None:
-        try:
-            future.value()
-        except RuntimeError as error:
-            raise OperationFailed(first_line(error)) from None
 
     def broken(self, reason: str) -> GroupBroken:
         """Return the error to raise: the reason of the group's end, else this one."""

@@ -30,22 +30,13 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-__all__ = [
-    "Device",
-    "GlooBackend",
-    "Store",
-    "StoreServer",
-    "open_store",
-    "parse_endpoint",
-]
-
 _Gloo = cast("Any", dist.ProcessGroupGloo)
 Address = tuple[str, int]
 _OPEN_DEVICE = threading.Lock()
 """Held from before a device opens its listening socket until that socket is found."""
 
 
-class OperationFailed(Exception):  # noqa: N818  what a Backend raises; becomes GroupBroken
+class OperationFailed(Exception):  # noqa: N818  becomes GroupBroken
     """An operation could not be started or did not succeed, usually because a peer is gone."""
 
 
@@ -62,7 +53,7 @@ class StoreServer:
         self.address = address
         self.endpoint = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         """``host:port``, as it goes into the registration."""
-        self._store: TCPStore | None = TCPStore(
+        self._store = TCPStore(
             address,
             port,
             None,
@@ -72,12 +63,8 @@ class StoreServer:
             master_listen_fd=listener.detach(),
         )
 
-    def close(self) -> None:
-        """Stop serving.  A worker that exits need not call it."""
-        self._store = None
 
-
-def parse_endpoint(endpoint: str) -> tuple[str, int]:
+def parse_endpoint(endpoint: str) -> Address:
     """Split ``host:port`` or ``[host]:port``."""
     host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port)
@@ -112,14 +99,19 @@ class Device:
     def open(cls, address: str) -> Device:
         """Listen on ``address``: without it gloo looks up the node's name."""
         with _OPEN_DEVICE:
-            before = set(_listening())
+            before = _listening()
             handle = _Gloo.create_device(hostname=address, lazy_init=False)
-            new = set(_listening()) - before
+            new = _listening() - before
         return cls(handle, new.pop() if len(new) == 1 else None)
 
 
 class GlooBackend:
-    """One connected gloo group."""
+    """One connected gloo group, used by one communication thread.
+
+    From any thread: ``has_lost_a_peer``, ``cut``, ``is_silent``, ``destroy``.  All others may raise
+    OperationFailed.  What the collectives return has ``get_future()``; what ``send`` and
+    ``receive`` return is for ``wait``.
+    """
 
     def __init__(
         self,
@@ -138,13 +130,18 @@ class GlooBackend:
         options._timeout = timedelta(seconds=connect_s)  # noqa: SLF001
         self._group: Any = _Gloo(store, rank, size, options)
         self._group.set_timeout(timedelta(seconds=collective_s))
-        self._sockets = tuple(_connections(device.listens_at, set(peers) - {device.listens_at}))
+        others = set(peers) - {device.listens_at}
+        self._sockets = tuple(  # accepted where we listen, or connected to where a peer does
+            (descriptor, inode)
+            for descriptor, inode, local, remote in _tcp_sockets()
+            if remote is not None and (local == device.listens_at or remote in others)
+        )
         self.is_cuttable = len(self._sockets) == size - 1
         """Whether all its sockets are known, so that ``cut`` breaks every connection."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Add up ``tensor`` in place."""
-        with _failures():
+        with failures():
             return self._group.allreduce(tensor)
 
     def all_to_all(
@@ -155,37 +152,37 @@ class GlooBackend:
         source_splits: Sequence[int],
     ) -> Any:
         """Send piece ``r`` of ``source`` to rank ``r``; receive likewise."""
-        with _failures():
+        with failures():
             return self._group.alltoall_base(output, source, output_splits, source_splits)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         """Send ``tensor`` of rank ``root`` to all."""
-        with _failures():
+        with failures():
             return self._group.broadcast(tensor, root)
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Any:
-        """Start sending; only ``wait`` takes the result."""
-        with _failures():
+        """Start sending to one rank."""
+        with failures():
             return self._group.send([tensor], to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Any:
-        """Start receiving; only ``wait`` takes the result."""
-        with _failures():
+        """Start receiving from one rank."""
+        with failures():
             return self._group.recv([tensor], source, tag)
 
     def wait(self, work: Any) -> None:
         """Block until a point-to-point operation has ended; ``cut`` ends it."""
-        with _failures():
+        with failures():
             work.wait()
 
     def has_lost_a_peer(self) -> bool:
         """Whether a connection has ended; also told where no operation is pending."""
-        return any(_has_ended(descriptor, inode) for descriptor, inode in self._sockets)
+        return any(_has_ended(*each) for each in self._sockets)
 
     def cut(self) -> None:
         """Break every connection; pending operations fail, here and at the peers.  Idempotent."""
-        for descriptor, inode in self._sockets:
-            _shut_down(descriptor, inode)
+        for each in self._sockets:
+            _shut_down(*each)
 
     def is_silent(self) -> bool:
         """Whether gloo has closed every connection, after which it reads nothing any more.
@@ -200,8 +197,8 @@ class GlooBackend:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
-    """Turn what torch raises into one sentence."""
+def failures() -> Iterator[None]:
+    """Turn what torch raises into OperationFailed, one sentence."""
     try:
         yield
     except RuntimeError as error:
@@ -215,17 +212,8 @@ def first_line(error: BaseException) -> str:
     return text.partition(". This is typically")[0].strip().rstrip(".")
 
 
-def _listening() -> Iterable[Address]:
-    for _, _, here, there in _tcp_sockets():
-        if there is None:
-            yield here
-
-
-def _connections(here: Address | None, peers: set[Address]) -> Iterable[tuple[int, int]]:
-    """Yield (descriptor, inode) of what was accepted where we listen or goes where a peer does."""
-    for descriptor, inode, local, remote in _tcp_sockets():
-        if remote is not None and (local == here or remote in peers):
-            yield descriptor, inode
+def _listening() -> set[Address]:
+    return {here for _, _, here, there in _tcp_sockets() if there is None}
 
 
 def _tcp_sockets() -> Iterable[tuple[int, int, Address, Address | None]]:
@@ -271,7 +259,6 @@ def _address(name: tuple[Any, ...]) -> Address:
 
 
 def _is_open(descriptor: int, inode: int) -> bool:
-    """Tell whether a descriptor still belongs to this socket."""
     try:
         return os.fstat(descriptor).st_ino == inode
     except OSError:
@@ -296,7 +283,7 @@ def _shut_down(descriptor: int, inode: int) -> None:
         copy = os.dup(descriptor)
     except OSError:
         return  # closed already
-    if os.fstat(copy).st_ino != inode:
+    if not _is_open(copy, inode):
         os.close(copy)
         return
     with socket.socket(fileno=copy) as held, suppress(OSError):  # the peer may be faster

@@ -21,10 +21,9 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch._C._distributed_c10d import Store
 
-from pliant.engine.groups.backend import Backend
 from pliant.engine.groups.comm import Comm
 from pliant.engine.groups.ending import GroupBroken, GroupEnd, let_go
-from pliant.engine.groups.gloo import OperationFailed, first_line
+from pliant.engine.groups.gloo import GlooBackend, OperationFailed, first_line
 from pliant.engine.groups.reaper import GRACE_S, REAPER, EndedGroup
 from pliant.engine.reduce.windows import Window, Windows
 
@@ -42,16 +41,10 @@ class Ticket(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
 
-    @property
-    def done(self) -> bool:
-        """Whether the job has ended, well or not."""
-        return self._event.is_set()
-
     def wait(self, deadline_s: float | None = None) -> T:
         """Return the job's result; every later call returns it again.
 
-        Args:
-            deadline_s: longest wait; by default a little more than that of one collective.
+        ``deadline_s``: longest wait; by default a little more than that of one collective.
 
         Raises:
             GroupBroken: a peer failed, the group was abandoned, or the deadline passed.
@@ -80,12 +73,11 @@ class Group:
         generation: int,
         rank: int,
         size: int,
-        backend: Backend | None,
+        backend: GlooBackend | None,
         store: Store | None,
         collective_s: float,
         windows: Windows | None = None,
     ) -> None:
-        """Wrap a connected backend; ``GroupBuild`` and ``Group.alone`` call this."""
         self.generation = generation
         self.rank = rank
         """replica_rank in this generation."""
@@ -148,7 +140,7 @@ class Group:
             self._open.add(ticket)
             self._jobs.put((job, ticket))
         if self._thread is None:
-            self._work_off()
+            self._work_one()
         return ticket
 
     def all_gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -171,7 +163,7 @@ class Group:
         Args:
             name: unique in the run.
             payload: text in UTF-8.
-            step: what was given in earlier steps is deleted: everybody has read it.
+            step: what was given in earlier ones is deleted: everybody has read it.
             look: called while others are waited for; may raise.
 
         Raises:
@@ -242,10 +234,6 @@ class Group:
         while self._work_one():
             pass
         self._comm.close()
-
-    def _work_off(self) -> None:
-        while not self._jobs.empty():
-            self._work_one()
 
     def _work_one(self) -> bool:
         item = self._jobs.get()

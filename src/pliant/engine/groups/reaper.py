@@ -15,9 +15,8 @@ import queue
 import threading
 import time
 from heapq import heappop, heappush
-from typing import Protocol
 
-from pliant.engine.groups.backend import Backend
+from pliant.engine.groups.gloo import GlooBackend
 
 _AGAIN_S = 0.1
 """When to look again at a group whose communication thread still runs."""
@@ -25,28 +24,15 @@ _AGAIN_S = 0.1
 GRACE_S = 2.0
 """How long a retired group keeps its connections; longer than a member is behind another."""
 
-
 _DESTROY_S = 0.2
 """Destroying a group takes 10 ms, or as long as an operation that gloo has lost may take."""
-
-
-class Destroyable(Protocol):
-    """What is left of a group."""
-
-    def destroy(self) -> bool:
-        """Free threads, sockets and memory; may block.  False: not possible yet, try again."""
-        ...
-
-
-_Task = tuple[float, int, bool, Destroyable]
-"""When (monotonic seconds), serial number, whether it was abandoned, what."""
 
 
 class EndedGroup:
     """A group without its owner, for the reaper."""
 
     def __init__(
-        self, backend: Backend, thread: threading.Thread | None, quiesced: threading.Event
+        self, backend: GlooBackend, thread: threading.Thread | None, quiesced: threading.Event
     ) -> None:
         self._backend = backend
         self._thread = thread
@@ -54,7 +40,7 @@ class EndedGroup:
         self._destroyer: threading.Thread | None = None
 
     def destroy(self) -> bool:
-        """Destroy the backend once its thread has ended; see ``Destroyable``."""
+        """Free threads, sockets and memory; may block.  False: not possible yet, try again."""
         if self._thread is not None:
             self._thread.join(0.1)
             if self._thread.is_alive():  # in the middle of an addition, or of a caller's code
@@ -71,6 +57,10 @@ class EndedGroup:
         return True
 
 
+_Task = tuple[float, int, bool, EndedGroup]
+"""When (monotonic seconds), serial number, whether it was abandoned, what."""
+
+
 class GroupReaper:
     """One background thread and the groups that wait for it."""
 
@@ -79,19 +69,15 @@ class GroupReaper:
         self._serial = itertools.count()
         self._changed = threading.Condition()
         self._abandoned = 0
-        self._retired = 0
+        self._pending = 0
         self._thread: threading.Thread | None = None
 
-    def destroy_later(self, ended: Destroyable, *, grace_s: float | None = None) -> None:
-        """Destroy ``ended`` in the background; returns at once.
-
-        Args:
-            ended: of a group.
-            grace_s: for a retired group; an abandoned one has none.
-        """
+    def destroy_later(self, ended: EndedGroup, *, grace_s: float | None = None) -> None:
+        """Destroy ``ended`` in the background, at once if it was abandoned: without a grace."""
         is_abandoned = grace_s is None
         with self._changed:
-            self._count(1, is_abandoned=is_abandoned)
+            self._pending += 1
+            self._abandoned += is_abandoned
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="reaper", daemon=True)
                 self._thread.start()
@@ -101,8 +87,7 @@ class GroupReaper:
     @property
     def pending(self) -> int:
         """Groups not destroyed yet, those in their grace period included."""
-        with self._changed:
-            return self._abandoned + self._retired
+        return self._pending
 
     def wait_until_below(self, limit: int, *, deadline_s: float) -> bool:
         """Wait until fewer than ``limit`` abandoned groups are left; False after ``deadline_s``."""
@@ -126,14 +111,9 @@ class GroupReaper:
             return
         del ended
         with self._changed:
-            self._count(-1, is_abandoned=is_abandoned)
+            self._pending -= 1
+            self._abandoned -= is_abandoned
             self._changed.notify_all()
-
-    def _count(self, change: int, *, is_abandoned: bool) -> None:
-        if is_abandoned:
-            self._abandoned += change
-        else:
-            self._retired += change
 
 
 REAPER = GroupReaper()
