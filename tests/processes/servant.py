@@ -15,6 +15,8 @@ from pliant.core.values import Incarnation, ReplicaId
 from pliant.wire.codec import WORKER_EVENTS, WORKER_NOTES, Envelope, Message, decode
 from pliant.wire.framing import Unframer
 from pliant.wire.launch import (
+    REPORTS,
+    REQUESTS,
     Assignment,
     Report,
     Request,
@@ -22,8 +24,6 @@ from pliant.wire.launch import (
     StartWorker,
     WorkerExited,
     WorkerStarted,
-    read_report,
-    write_request,
 )
 from pliant.wire.messages import Work
 
@@ -77,12 +77,12 @@ class Servant:
             worker.close()
 
     def ask(self, request: Request, fds: list[int] | None = None) -> None:
-        socket.send_fds(self.sock, [write_request(request)], fds or [])
+        socket.send_fds(self.sock, [REQUESTS.dump_json(request)], fds or [])
 
     def report(self) -> Report | None:
         """Return the next report; ``None`` if the server is gone."""
         data = self.sock.recv(1 << 17)
-        return read_report(data) if data else None
+        return REPORTS.validate_json(data) if data else None
 
     def start(
         self, cwd: Path, *command: str, name: str = "r1", device: int | None = None

@@ -22,7 +22,7 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -34,20 +34,10 @@ from pliant.agent.worker import Worker
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import Incarnation, ReplicaId
 from pliant.machine import run_files
+from pliant.wire import launch
 from pliant.wire.codec import Message
-from pliant.wire.launch import (
-    Assignment,
-    GuardFiles,
-    KillWorker,
-    Report,
-    ServerFailed,
-    ServerReady,
-    StartWorker,
-    WorkerExited,
-    WorkerStarted,
-)
 from pliant.wire.messages import AgentFailed, Alive, Started, Work
 from pliant.wire.ports import OutputListener
 
@@ -69,10 +59,6 @@ def nobody_listens(replica: ReplicaId, line: str, /) -> None:
     """Follow no output."""
 
 
-def nobody_counts() -> None:
-    """Do not follow which devices are used."""
-
-
 class Agent:
     """Runs the workers of one job on one node.  ``open``, ``serve``, ``close``, each once."""
 
@@ -81,8 +67,9 @@ class Agent:
         config: AgentConfig,
         *,
         listener: OutputListener = nobody_listens,
-        on_devices: Callable[[], None] = nobody_counts,
+        on_devices: Callable[[], None] = lambda: None,
     ) -> None:
+        self.node = config.node
         self._config = config
         self._work = config.work
         self._listener = listener
@@ -125,13 +112,7 @@ class Agent:
 
     def guard(self) -> None:
         """Tell the fork server which files to remove if this process is killed."""
-        if self._launcher is not None:
-            self._launcher.ask(GuardFiles(paths=tuple(map(str, self._config.guarded))))
-
-    @property
-    def node(self) -> NodeId:
-        """Return where it runs."""
-        return self._config.node
+        self._ask(launch.GuardFiles(paths=tuple(map(str, self._config.guarded))))
 
     @property
     def used(self) -> Mapping[int, ReplicaId]:
@@ -225,9 +206,8 @@ class Agent:
                 self._over.set()
             case _:
                 for replica in command.to:
-                    worker = self._workers.get(replica)
-                    if worker is not None:
-                        worker.send(command, incarnation)
+                    if replica in self._workers:
+                        self._workers[replica].send(command, incarnation)
 
     def _start(self, replica: ReplicaId) -> None:
         if replica in self._workers or replica in self._exits or replica in self._waiting:
@@ -252,7 +232,7 @@ class Agent:
         if work is None:
             raise PermanentError(f"{replica} is to start before anybody said what it runs")
         fds = await worker.open(Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener)
-        assignment = Assignment(
+        assignment = launch.Assignment(
             replica=replica,
             work=work,
             address=self._config.address,
@@ -261,8 +241,7 @@ class Agent:
             device=self._device_of(replica),
             locks=str(self._config.locks or ""),
         )
-        if self._launcher is not None:
-            self._launcher.ask(StartWorker(assignment=assignment), fds)
+        self._ask(launch.StartWorker(assignment=assignment), fds)
 
     def _device_of(self, replica: ReplicaId) -> int | None:
         """Return which of the pool's devices a worker is on; None without a pool."""
@@ -277,36 +256,32 @@ class Agent:
             self._report_exit(Exited(replica=replica, kind=ExitKind.SIGNAL, detail="SIGKILL"))
         elif replica in self._workers:
             self._workers[replica].request_end()
-            if self._launcher is not None:
-                self._launcher.ask(KillWorker(replica=replica))
+            self._ask(launch.KillWorker(replica=replica))
+
+    def _ask(self, request: launch.Request, fds: Sequence[int] = ()) -> None:
+        if self._launcher is not None:
+            self._launcher.ask(request, fds)
 
     # --- what the fork server says ------------------------------------------------
 
-    def _on_report(self, report: Report) -> None:
+    def _on_report(self, report: launch.Report) -> None:
         match report:
-            case ServerReady():
+            case launch.ServerReady():
                 pass
-            case ServerFailed(reason=reason):
+            case launch.ServerFailed(reason=reason):
                 self._lives = MAX_SERVER_LIVES
                 self._fail(f"the engine cannot be imported: {reason}")
-            case WorkerStarted(replica=replica, pid=pid):
+            case launch.WorkerStarted(replica=replica, pid=pid):
                 worker = self._workers.get(replica)
                 if worker is not None:
                     worker.started(pid)
-                    self._send(
-                        Started(
-                            replica=replica,
-                            node=self._config.node,
-                            pid=pid,
-                            device=self._device_of(replica),
-                        )
-                    )
-                    if worker.is_end_requested and self._launcher is not None:
-                        self._launcher.ask(KillWorker(replica=replica))
-            case WorkerExited(replica=replica, returncode=returncode):
-                worker = self._workers.get(replica)
-                if worker is not None:
-                    self._spawn(self._reap(worker, returncode))
+                    device = self._device_of(replica)
+                    self._send(Started(replica=replica, node=self.node, pid=pid, device=device))
+                    if worker.is_end_requested:
+                        self._ask(launch.KillWorker(replica=replica))
+            case launch.WorkerExited(replica=replica, returncode=returncode):
+                if replica in self._workers:
+                    self._spawn(self._reap(self._workers[replica], returncode))
             case _:
                 assert_never(report)
 
@@ -358,7 +333,7 @@ class Agent:
 
     def _greeting(self) -> list[Message]:
         replicas = (*self._workers, *self._waiting)
-        return [NodeJoined(node=self._config.node, devices=self._config.devices, replicas=replicas)]
+        return [NodeJoined(node=self.node, devices=self._config.devices, replicas=replicas)]
 
     def _send(self, message: Message) -> None:
         if self._uplink is None:
@@ -371,7 +346,7 @@ class Agent:
         if self._has_failed:
             return
         self._has_failed = True
-        self._send(AgentFailed(node=self._config.node, reason=reason))
+        self._send(AgentFailed(node=self.node, reason=reason))
 
     def _refuse(self, replica: ReplicaId, reason: str) -> None:
         self._refused += 1
@@ -379,7 +354,7 @@ class Agent:
 
     async def _stay_alive(self) -> None:
         while True:
-            self._send(Alive(node=self._config.node, refused=self._refused))
+            self._send(Alive(node=self.node, refused=self._refused))
             await asyncio.sleep(ALIVE_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

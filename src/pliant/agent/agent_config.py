@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.agent.launcher import StartServer, start_server
@@ -14,7 +14,7 @@ from pliant.wire.messages import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """Where an agent runs, and what, if that is known before its coordinator says so."""
+    """What is known before the agent's coordinator says anything."""
 
     node: NodeId
 
@@ -33,7 +33,7 @@ class AgentConfig:
     give_up_s: float = RECONNECT_S
     """How long a lost coordinator is looked for, in seconds; then the workers end."""
 
-    guarded: tuple[Path, ...] = field(default=())
+    guarded: tuple[Path, ...] = ()
     """Files that must not outlive this process, even if it is killed."""
 
     locks: Path | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from pliant.wire.launch import MAX_RECORD_BYTES, Report, Request, read_report, write_request
+from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, Report, Request
 
 SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
 """What the interpreter is started with."""
@@ -35,15 +34,13 @@ DEFAULT_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 END_S = 8.0
 """Longest wait for a fork server to reap its workers and exit, in seconds; then SIGKILL."""
 
-ReportHandler = Callable[[Report], None]
-
 
 class ServerProcess(Protocol):
     """What is used of the process that a fork server is."""
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Its process id."""
 
     def poll(self) -> int | None:
         """Return how it ended; None while it runs."""
@@ -91,7 +88,7 @@ class Launcher:
     def __init__(
         self,
         *,
-        on_report: ReportHandler,
+        on_report: Callable[[Report], None],
         on_gone: Callable[[Launcher], None],
         start_server: StartServer = start_server,
     ) -> None:
@@ -123,7 +120,7 @@ class Launcher:
 
     def ask(self, request: Request, fds: Sequence[int] = ()) -> None:
         """Send a request with the files it needs; they are closed here once they were sent."""
-        self._waiting.append((write_request(request), fds))
+        self._waiting.append((REQUESTS.dump_json(request), fds))
         self._flush()
 
     async def close(self) -> None:
@@ -145,8 +142,8 @@ class Launcher:
 
     def kill(self) -> None:
         """End the fork server, and through the kernel its workers, at once."""
-        if self._process is not None and self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()
@@ -175,7 +172,7 @@ class Launcher:
             data = b""
         if data:
             self._is_ready = True
-            self._on_report(read_report(data))
+            self._on_report(REPORTS.validate_json(data))
             return
         self._hang_up()
         if not self._closing:

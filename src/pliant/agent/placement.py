@@ -68,8 +68,7 @@ class Devices:
     def rest(self, replica: ReplicaId) -> tuple[int, float] | None:
         """Take note that a worker is gone that has found its device in use by somebody else.
 
-        Returns:
-            The device, and after how many seconds to ``wake`` it; None if it was on none.
+        Return the device, and after how many seconds to ``wake`` it; None if it was on none.
         """
         device = self.device_of(replica)
         if device is None:

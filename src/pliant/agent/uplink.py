@@ -58,9 +58,6 @@ FORBIDDEN = (401, 403)
 
 _log = logging.getLogger(__name__)
 
-OnCommand = Callable[[Command, Incarnation], None]
-OnWork = Callable[[Work], None]
-
 
 class Uplink:
     """A connection that is made again when it breaks."""
@@ -71,19 +68,12 @@ class Uplink:
         token: str,
         *,
         greeting: Callable[[], list[Message]],
-        on_work: OnWork,
-        on_command: OnCommand,
+        on_work: Callable[[Work], None],
+        on_command: Callable[[Command, Incarnation], None],
         give_up_s: float = RECONNECT_S,
     ) -> None:
-        """Make one that is not connected.
-
-        Args:
-            url: of the coordinator.
-            token: the job's.
-            greeting: words what is said first on every new connection.
-            on_work: takes what the job runs, on every new connection.
-            on_command: takes commands.
-            give_up_s: how long a lost coordinator is looked for.
+        """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
+        answered; ``give_up_s``: how long a lost coordinator is looked for.
         """
         self.is_connected = False
         self.refused = 0
@@ -132,7 +122,7 @@ class Uplink:
                     finally:  # however it ended, until now there was a coordinator
                         last_seen_s, wait_s = loop.time(), RETRY_S
             except (OSError, WebSocketException, TimeoutError) as error:
-                if _is_refusal(error):
+                if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
                     sentence = f"the coordinator refused this agent: {error}"
                     raise PermanentError(sentence) from error
                 if loop.time() - last_seen_s > self._give_up_s:
@@ -141,17 +131,14 @@ class Uplink:
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
 
     async def _serve(self, connection: ClientConnection) -> None:
-        """Speak on one connection until it closes."""
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())
         self._queue.extendleft(reversed(self._unheard))
         self._unheard.clear()
-        self._num_heard = self._silence = 0
+        self._num_heard = self._silence = 0  # read on this connection; looks since it spoke
         self._something.set()
         self.is_connected = True
-        tasks = [
-            asyncio.create_task(work) for work in (self._write(connection), self._watch(connection))
-        ]
+        tasks = [*map(asyncio.create_task, (self._write(connection), self._watch(connection)))]
         try:
             async for data in connection:
                 self._take_message(data)
@@ -190,19 +177,10 @@ class Uplink:
         self._silence = 0
         match received.message:
             case Heard(count=count):
-                self._forget(count)
+                while self._num_heard < count and self._unheard:
+                    self._unheard.popleft()
+                    self._num_heard += 1
             case Work() as work:
                 self._on_work(work)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
-
-    def _forget(self, count: int) -> None:
-        """Take note that so many messages of this connection were read."""
-        while self._num_heard < count and self._unheard:
-            self._unheard.popleft()
-            self._num_heard += 1
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether the coordinator does not want this agent; else it is not there, or not yet."""
-    return isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN

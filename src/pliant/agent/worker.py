@@ -42,9 +42,6 @@ DRAIN_S = 1.0
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES
 
-OnMessage = Callable[[Message], None]
-OnRefusal = Callable[[ReplicaId, str], None]
-
 
 class Worker(asyncio.Protocol):
     """A worker from the request to start it until its exit was reported."""
@@ -53,8 +50,8 @@ class Worker(asyncio.Protocol):
         self,
         replica: ReplicaId,
         *,
-        on_message: OnMessage,
-        on_refusal: OnRefusal,
+        on_message: Callable[[Message], None],
+        on_refusal: Callable[[ReplicaId, str], None],
     ) -> None:
         self.replica = replica
         self.pid: int | None = None
@@ -81,11 +78,11 @@ class Worker(asyncio.Protocol):
         ends = [theirs.detach()]
         for _ in range(2):
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
-            transport, output = await loop.connect_read_pipe(
+            read = await loop.connect_read_pipe(
                 lambda: Output(self.replica, file, listener),
                 os.fdopen(read_end, "rb", buffering=0),
             )
-            self._outputs.append((transport, output))
+            self._outputs.append(read)
             ends.append(write_end)
         return ends[0], ends[1], ends[2]
 

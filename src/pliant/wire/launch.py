@@ -110,25 +110,6 @@ class WorkerExited:
 Request = StartWorker | KillWorker | GuardFiles
 Report = ServerReady | ServerFailed | WorkerStarted | WorkerExited
 
-_REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)
-_REPORTS: TypeAdapter[Report] = TypeAdapter(Report)
-
-
-def write_request(request: Request) -> bytes:
-    """Turn a request into a record."""
-    return _REQUESTS.dump_json(request)
-
-
-def read_request(data: bytes) -> Request:
-    """Read a record as a request."""
-    return _REQUESTS.validate_json(data)
-
-
-def write_report(report: Report) -> bytes:
-    """Turn a report into a record."""
-    return _REPORTS.dump_json(report)
-
-
-def read_report(data: bytes) -> Report:
-    """Read a record as a report."""
-    return _REPORTS.validate_json(data)
+REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)
+REPORTS: TypeAdapter[Report] = TypeAdapter(Report)
+"""Turn records into values and back: ``dump_json``, ``validate_json``."""

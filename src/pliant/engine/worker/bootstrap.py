@@ -8,7 +8,6 @@ itself in the context and is only closed from here.
 The one module of the engine that reads ``os.environ``.
 
     fork server --fork--> run_worker: stage -> script -> report -> flush -> os._exit
-
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Any, NoReturn, Protocol
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from pliant.core.values import ReplicaId
 from pliant.engine.protocol.link import Link
 from pliant.machine import device_locks
 from pliant.wire.launch import Assignment
@@ -78,25 +76,13 @@ class WorkerContext:
 
     def __init__(self, assignment: Assignment, link: Link) -> None:
         self.assignment = assignment
+        self.replica = assignment.replica
         self.link = link
-        self._device: device_locks.DeviceLock | None = None
-        self._session: Closable | None = None
-        self._ending: ExitKind | None = None
-
-    @property
-    def replica(self) -> ReplicaId:
-        """Name of this replica."""
-        return self.assignment.replica
-
-    @property
-    def session(self) -> Closable | None:
-        """The session that the script has opened; closed here if the script forgot to."""
-        return self._session
-
-    @property
-    def ending(self) -> ExitKind | None:
+        self.session: Closable | None = None
+        """What the script has opened; closed here if the script forgot to."""
+        self.ending: ExitKind | None = None
         """How the session says that this replica ends; None if it does not say."""
-        return self._ending
+        self._device: device_locks.DeviceLock | None = None
 
     def hold(self, device: device_locks.DeviceLock | None) -> None:
         """Hold the device of a pool; its lock is never released but by this process's death."""
@@ -104,11 +90,11 @@ class WorkerContext:
 
     def open_session(self, session: Closable) -> None:
         """Take note of the script's session."""
-        self._session = session
+        self.session = session
 
     def end_as(self, kind: ExitKind) -> None:
         """Say how this replica ends: FINISHED once it was released, LEFT before it exits."""
-        self._ending = kind
+        self.ending = kind
 
 
 _context: WorkerContext | None = None
@@ -141,7 +127,7 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
     link = Link(control, assignment.replica, incarnation=assignment.incarnation)
     context = WorkerContext(assignment, link)
     set_context(context)
-    context.link.start()
+    link.start()
     code = EXIT_FAILED
     try:
         code, kind, detail = _play(context, assignment)
@@ -229,29 +215,20 @@ def _where(error: BaseException, assignment: Assignment) -> str:
 
 
 def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
-    """Take the worker's device for as long as this process lives.
-
-    Raises:
-        DeviceTakenError: another process has it.
-        DeviceError: its lock cannot be used.
-    """
+    """Take the worker's device for as long as this process lives."""
     device = assignment.device
     if device is None:
         return None
     where, claim = Path(assignment.locks), assignment.work.job
+    path = device_locks.path_of(where, device)
     try:
         lock = device_locks.take_device(where, device, claim=claim, within_s=LOCK_S)
     except OSError as error:
-        sentence = (
-            f"the script was not run: {device_locks.path_of(where, device)}: {error.strerror}"
-        )
-        raise DeviceError(sentence) from error
-    if lock is not None:
-        return lock
-    who = device_locks.holder_text(where, device)
-    raise DeviceTakenError(
-        f"the script was not run: {who} has device {device} ({device_locks.path_of(where, device)})"
-    )
+        raise DeviceError(f"the script was not run: {path}: {error.strerror}") from error
+    if lock is None:
+        who = device_locks.holder_text(where, device)
+        raise DeviceTakenError(f"the script was not run: {who} has device {device} ({path})")
+    return lock
 
 
 def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
@@ -277,12 +254,9 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     module = types.ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    names: dict[str, Any] = {
-        "__builtins__": sys.modules["builtins"],
-        "__cached__": None,
-        "__annotations__": {},
-    }
-    module.__dict__.update(names)
+    module.__dict__.update(
+        __builtins__=sys.modules["builtins"], __cached__=None, __annotations__={}
+    )
     sys.modules["__main__"] = module
     try:
         source = Path(path).read_bytes()

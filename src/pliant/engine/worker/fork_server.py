@@ -28,21 +28,7 @@ from pliant.core.exits import EXIT_FAILED
 from pliant.core.values import ReplicaId
 from pliant.engine.worker import bootstrap
 from pliant.machine.processes import adopt_orphans, die_with_parent
-from pliant.wire.launch import (
-    MAX_RECORD_BYTES,
-    NUM_START_FDS,
-    Assignment,
-    GuardFiles,
-    KillWorker,
-    Report,
-    ServerFailed,
-    ServerReady,
-    StartWorker,
-    WorkerExited,
-    WorkerStarted,
-    read_request,
-    write_report,
-)
+from pliant.wire import launch
 
 WARM_MODULES: tuple[str, ...] = (
     "numpy",
@@ -67,7 +53,7 @@ class ForkServer:
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent
         self._workers: dict[int, ReplicaId] = {}
-        self._guarded: dict[str, tuple[int, int]] = {}
+        self._guarded: dict[str, os.stat_result] = {}
         self._child_r, self._child_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
@@ -80,7 +66,7 @@ class ForkServer:
         poll.register(self._agent, select.POLLIN)
         poll.register(self._child_r, select.POLLIN)
         try:
-            self._report(ServerReady(pid=os.getpid()))
+            self._report(launch.ServerReady(pid=os.getpid()))
             while True:
                 ready = {fd for fd, _ in poll.poll()}
                 if self._child_r in ready:
@@ -91,36 +77,36 @@ class ForkServer:
             self._end_all()
             os._exit(0)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: launch.Report) -> None:
         try:
-            self._agent.send(write_report(report))
+            self._agent.send(launch.REPORTS.dump_json(report))
         except OSError as error:
             raise AgentGoneError from error
 
     def _obey(self) -> None:
-        """Carry out one request."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._agent, MAX_RECORD_BYTES, NUM_START_FDS)
+            data, fds, _, _ = socket.recv_fds(
+                self._agent, launch.MAX_RECORD_BYTES, launch.NUM_START_FDS
+            )
         except OSError as error:
             raise AgentGoneError from error
         if not data:
             raise AgentGoneError
-        match read_request(data):
-            case StartWorker(assignment=assignment):
+        match launch.REQUESTS.validate_json(data):
+            case launch.StartWorker(assignment=assignment):
                 self._start(assignment, fds)
-            case KillWorker(replica=replica):
+            case launch.KillWorker(replica=replica):
                 for pid, name in self._workers.items():
                     if name == replica:
                         _kill_group(pid)
-            case GuardFiles(paths=paths):
+            case launch.GuardFiles(paths=paths):
                 for path in paths:
                     with contextlib.suppress(OSError):
-                        found = Path(path).stat()
-                        self._guarded[path] = (found.st_dev, found.st_ino)
+                        self._guarded[path] = Path(path).stat()
             case other:
                 assert_never(other)
 
-    def _start(self, assignment: Assignment, fds: list[int]) -> None:
+    def _start(self, assignment: launch.Assignment, fds: list[int]) -> None:
         parent = os.getpid()
         # OpenMP hangs the child of a process that has run a region of two threads, and a
         # parent-death signal follows the thread that forks: hence one thread does everything.
@@ -135,9 +121,11 @@ class ForkServer:
         with contextlib.suppress(OSError):  # the child does it too, whoever is first
             os.setpgid(pid, pid)
         self._workers[pid] = assignment.replica
-        self._report(WorkerStarted(replica=assignment.replica, pid=pid))
+        self._report(launch.WorkerStarted(replica=assignment.replica, pid=pid))
 
-    def _become_worker(self, assignment: Assignment, fds: list[int], parent: int) -> NoReturn:
+    def _become_worker(
+        self, assignment: launch.Assignment, fds: list[int], parent: int
+    ) -> NoReturn:
         """Turn the forked child into a process of its own; never returns."""
         os.setpgid(0, 0)
         die_with_parent(parent, code=EXIT_FAILED)
@@ -170,15 +158,14 @@ class ForkServer:
             replica = self._workers.pop(pid, None)
             if replica is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._report(WorkerExited(replica=replica, pid=pid, returncode=code))
+                self._report(launch.WorkerExited(replica=replica, pid=pid, returncode=code))
 
     def _end_all(self) -> None:
         """Leave nothing: no worker, no process of one, no file of the job's runtime."""
         deadline_s = time.monotonic() + END_ALL_S
-        for path, (device, inode) in self._guarded.items():
+        for path, guarded in self._guarded.items():
             with contextlib.suppress(OSError):
-                found = Path(path).stat()
-                if (found.st_dev, found.st_ino) == (device, inode):
+                if os.path.samestat(Path(path).stat(), guarded):
                     Path(path).unlink()
         for pid in self._workers:
             _kill_group(pid)
@@ -194,8 +181,7 @@ class ForkServer:
 def _tie_children() -> None:
     """Make processes that this worker's main thread forks die with it.
 
-    Only those: PR_SET_PDEATHSIG follows the forking thread, and a grandchild may be a daemon
-    on purpose.
+    Only those: PR_SET_PDEATHSIG follows the forking thread; a grandchild may be meant as a daemon.
     """
     worker = os.getpid()
     thread = threading.get_native_id()
@@ -245,7 +231,7 @@ def main() -> NoReturn:
             importlib.import_module(name)
     except ImportError as error:
         with contextlib.suppress(OSError):
-            agent.send(write_report(ServerFailed(reason=f"{error}")))
+            agent.send(launch.REPORTS.dump_json(launch.ServerFailed(reason=f"{error}")))
         sys.exit(EXIT_FAILED)
     gc.collect()
     gc.freeze()  # pages stay shared with the workers
