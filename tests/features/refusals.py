@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import pliant
+from pliant.engine.protocol.meeting import StepMetadata, check_alike
 from pliant.engine.protocol.membership_port import Condition
-from pliant.engine.protocol.metadata import StepMetadata, check_alike
 from pliant.engine.worker import bootstrap
 
 Script = Callable[[], object]

@@ -205,7 +205,7 @@ class Collaborators:
         self._loader.want(0, [0])
         with randomness.preserved():
             batch = self._loader.take_batch(request)
-            randomness.seed_slot(self._settings.seed, 0, 0)
+            randomness.seed_place("slot", self._settings.seed, 0, 0)
             self.buffers.begin()
             loss = warmup(batch)
             if isinstance(loss, torch.Tensor) and loss.requires_grad:

@@ -26,7 +26,6 @@ import torch
 from torch.utils.data import default_collate
 
 from pliant.core.errors import UsageError
-from pliant.core.step import seeds
 from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.loading import Samples
@@ -132,7 +131,7 @@ class Evaluation:
     def _row(self, number: int, buffers: BufferRules) -> Row:
         start = number * self._micro_batch_size
         stop = min(start + self._micro_batch_size, self._size)
-        randomness.reseed(seeds.mix("evaluate", *self._coordinates, number))
+        randomness.seed_place("evaluate", *self._coordinates, number)
         batch = self._collate_fn([self._dataset[index] for index in range(start, stop)])
         row = _read(self._fn(batch), stop - start)
         buffers.rewind()

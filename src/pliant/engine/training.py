@@ -137,7 +137,7 @@ class Training:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(is_needed=False)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
-        randomness.seed_head(self._schedule.seed, self.committed)
+        randomness.seed_place("head", self._schedule.seed, self.committed)
         return index
 
     def leave_loop(self) -> None:
@@ -158,7 +158,7 @@ class Training:
                 self._complete(step)
             except GroupBroken as broken:
                 self.membership.recover(broken.reason)
-        randomness.seed_tail(self._schedule.seed, step)
+        randomness.seed_place("tail", self._schedule.seed, step)
         probe.at("tail", step)
         return None
 

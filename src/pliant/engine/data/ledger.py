@@ -29,27 +29,11 @@ class Ledger:
         self, *, lineage: int, step: int, generation: int, slot: int, ids: Sequence[int]
     ) -> None:
         """Record that ``slot`` of ``step`` was computed from these samples."""
-        self._write(
-            {
-                "lineage": lineage,
-                "step": step,
-                "generation": generation,
-                "slot": slot,
-                "ids": list(ids),
-            }
-        )
+        self._write(lineage=lineage, step=step, generation=generation, slot=slot, ids=list(ids))
 
     def commit(self, *, lineage: int, step: int, generation: int, digest: str) -> None:
         """Record that ``step`` was committed with this result."""
-        self._write(
-            {
-                "lineage": lineage,
-                "step": step,
-                "generation": generation,
-                "commit": True,
-                "digest": digest,
-            }
-        )
+        self._write(lineage=lineage, step=step, generation=generation, commit=True, digest=digest)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -57,6 +41,6 @@ class Ledger:
             os.close(self._fd)
             self._fd = -1
 
-    def _write(self, line: dict[str, object]) -> None:
+    def _write(self, **line: object) -> None:
         if self._fd >= 0:
             os.write(self._fd, (json.dumps(line, separators=(",", ":")) + "\n").encode())

@@ -12,20 +12,23 @@ worker is free; when it has none, it gives ``None``, which costs a worker nothin
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 from typing import Any, NamedTuple, Protocol, cast
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order
 from pliant.engine.data import randomness
-from pliant.engine.data.packing import pack, unpack
 from pliant.machine.processes import die_with_parent
 
 Collate = Callable[[list[Any]], Any]
@@ -83,10 +86,6 @@ class Schedule:
         full, rest = divmod(self.size, self.global_batch_size)
         return full + (rest > 0 and not self.drop_last)
 
-    def epoch(self, step: int) -> int:
-        """Return the pass over the data that ``step`` belongs to, from 0."""
-        return step // self.steps_per_epoch
-
     def num_samples(self, step: int) -> int:
         """Return how many samples ``step`` consumes."""
         start = step % self.steps_per_epoch * self.global_batch_size
@@ -127,10 +126,10 @@ class SlotLoader:
         self._loader = DataLoader(
             slots,
             batch_size=None,
-            sampler=_Requests(self._next_request),
+            sampler=(self._next_request() for _ in count()),  # when a loader worker is free
             num_workers=num_workers,
-            collate_fn=cast("Collate", _unchanged),
-            worker_init_fn=_LoaderWorker(os.getpid(), slots) if num_workers else None,
+            collate_fn=lambda fetched: fetched,
+            worker_init_fn=partial(_start_loader_worker, os.getpid(), slots),
             generator=torch.Generator(),  # else making the iterator draws from the default one
             multiprocessing_context="fork" if num_workers else None,
             prefetch_factor=2 if num_workers else None,
@@ -201,17 +200,6 @@ class SlotLoader:
         return None
 
 
-class _Requests(Sampler["BatchRequest | None"]):
-    """The sampler: asks for the next request each time a loader worker is free."""
-
-    def __init__(self, next_request: Callable[[], BatchRequest | None]) -> None:
-        self._next_request = next_request
-
-    def __iter__(self) -> Iterator[BatchRequest | None]:
-        while True:
-            yield self._next_request()
-
-
 class _Slots(Dataset["Fetched | None"]):
     """The user's dataset, fetched a slot at a time with the random numbers of that slot."""
 
@@ -229,35 +217,29 @@ class _Slots(Dataset["Fetched | None"]):
         if request is None:
             return None
         if self._fetch_all is not None:
-            randomness.seed_collate(self._seed, request.step, request.slot)
+            randomness.seed_place("collate", self._seed, request.step, request.slot)
             items = self._fetch_all(list(request.samples))
         else:
             items = []
             for position, sample in zip(request.positions, request.samples, strict=True):
-                randomness.seed_item(self._seed, request.epoch, position)
+                randomness.seed_place("item", self._seed, request.epoch, position)
                 items.append(self._dataset[sample])
-            randomness.seed_collate(self._seed, request.step, request.slot)
+            randomness.seed_place("collate", self._seed, request.step, request.slot)
         batch = self._collate_fn(items)
         if torch.utils.data.get_worker_info() is None:
             return Fetched(request, batch, len(items), is_packed=False)
         return Fetched(request, pack(batch), len(items), is_packed=True)
 
 
-class _LoaderWorker:
-    """Makes a loader worker die with its worker, however that one ends; the first checks the data.
+def _start_loader_worker(parent: int, slots: _Slots, worker: int) -> None:
+    """Make a loader worker die with its worker, however that one ends; the first checks the data.
 
     Not the worker itself: what a dataset opens at its first item, the loader workers would share,
     and two of them would read from one place in one file.
     """
-
-    def __init__(self, parent: int, slots: _Slots) -> None:
-        self._parent = parent
-        self._slots = slots
-
-    def __call__(self, worker: int) -> None:
-        die_with_parent(self._parent, code=0)
-        if worker == 0:
-            self._slots.check()
+    die_with_parent(parent, code=0)
+    if worker == 0:
+        slots.check()
 
 
 def check_dataset(dataset: object) -> int:
@@ -282,9 +264,9 @@ def warn_if_random(dataset: Any, seed: int) -> None:
     A generator of the dataset's own cannot be reseeded: its draws depend on who fetched what.
     """
     with randomness.preserved():
-        randomness.seed_item(seed, 0, 0)
+        randomness.seed_place("item", seed, 0, 0)
         first = dataset[0]
-        randomness.seed_item(seed, 0, 0)
+        randomness.seed_place("item", seed, 0, 0)
         again = dataset[0]
     if not _is_same(first, again):
         warnings.warn(
@@ -311,5 +293,41 @@ def _is_same(first: Any, again: Any) -> bool:
     return True  # an object of the user's: nothing can be said
 
 
-def _unchanged(fetched: Fetched | None) -> Fetched | None:
-    return fetched
+def pack(batch: Any) -> bytes:
+    """Return a batch as bytes, for its way from a loader process to its worker.
+
+    Torch would send tensors by file descriptor or shared memory, which leave a socket in the
+    temporary directory or a file in ``/dev/shm`` when a process is killed, and need a large
+    ``/dev/shm`` in containers.  Bytes through the pipe leave nothing.
+    For processes of one worker only: it is pickle.
+    """
+    stream = io.BytesIO()
+    _Packer(stream, protocol=5).dump(batch)
+    return stream.getvalue()
+
+
+def unpack(packed: bytes) -> Any:
+    """Return the batch that ``pack`` got."""
+    return pickle.loads(packed)  # noqa: S301  # from this worker's own child
+
+
+class _Packer(pickle.Pickler):
+    """Writes a tensor's memory as it is; torch's own way makes an archive of each."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or value.layout is not torch.strided:
+            return NotImplemented
+        if value.requires_grad or value.device.type != "cpu" or value.is_quantized:
+            return NotImplemented
+        if value.is_conj() or value.is_neg():
+            value = value.resolve_conj().resolve_neg()
+        order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
+        dense = value.permute(order).contiguous().reshape(-1).view(torch.uint8)
+        return _rebuild, (dense.numpy(), value.dtype, tuple(value.shape), tuple(order))
+
+
+def _rebuild(
+    memory: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...], order: tuple[int, ...]
+) -> torch.Tensor:
+    dense = torch.from_numpy(memory).view(dtype).reshape([shape[axis] for axis in order])
+    return dense.permute([order.index(axis) for axis in range(len(order))])

@@ -4,10 +4,11 @@ Owns the seeding of torch, numpy and ``random`` from coordinates (DESIGN 4.1), s
 drawn depends on where in the data and in the step it is drawn, never on which process does it,
 how often, or what was drawn before.  Must not know datasets, slots' content or replicas.
 
-    before each ``__getitem__``          (seed, epoch, position)
-    ``collate_fn`` and ``__getitems__``  (seed, step, slot)
-    each slot's forward                  (seed, step, slot)
-    head and tail of a step              (seed, step)
+    item        before each ``__getitem__``          (seed, epoch, position)
+    collate     ``collate_fn`` and ``__getitems__``  (seed, step, slot)
+    slot        its forward and backward             (seed, step, slot)
+    head, tail  the script's code around the slots   (seed, step)
+    evaluate    each batch of an evaluation          (seed, ..., batch)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +24,9 @@ import torch
 from pliant.core.errors import ConfigError
 from pliant.core.step import seeds
 
-_chosen: int | None = None
+Place = Literal["item", "collate", "slot", "head", "tail", "evaluate"]
+
+_chosen = 0
 
 
 def seed(value: int) -> None:
@@ -41,32 +45,7 @@ def seed(value: int) -> None:
 
 def chosen_seed() -> int:
     """Return what was last given to ``seed``; 0 if it was never called."""
-    return 0 if _chosen is None else _chosen
-
-
-def seed_item(seed_: int, epoch: int, position: int) -> None:
-    """Seed for ``dataset[...]`` of the sample at ``position`` of ``epoch``."""
-    reseed(seeds.mix("item", seed_, epoch, position))
-
-
-def seed_collate(seed_: int, step: int, slot: int) -> None:
-    """Seed for the collate function of a slot."""
-    reseed(seeds.mix("collate", seed_, step, slot))
-
-
-def seed_slot(seed_: int, step: int, slot: int) -> None:
-    """Seed for the forward and backward of a slot."""
-    reseed(seeds.mix("slot", seed_, step, slot))
-
-
-def seed_head(seed_: int, step: int) -> None:
-    """Seed for the user's code before the first micro-batch of a step."""
-    reseed(seeds.mix("head", seed_, step))
-
-
-def seed_tail(seed_: int, step: int) -> None:
-    """Seed for the user's code after the last micro-batch of a step."""
-    reseed(seeds.mix("tail", seed_, step))
+    return _chosen
 
 
 @contextmanager
@@ -81,8 +60,9 @@ def preserved() -> Iterator[None]:
         random.setstate(states[2])
 
 
-def reseed(number: int) -> None:
-    """Seed the three generators with one number."""
+def seed_place(place: Place, *coordinates: int) -> None:
+    """Seed the three generators for what is drawn at these coordinates of a place."""
+    number = seeds.mix(place, *coordinates)
     # The default generator directly: torch.manual_seed is 70 times slower.
     torch.default_generator.manual_seed(number)
     np.random.seed(number)

@@ -92,17 +92,16 @@ class Attempt:
     """Flat buffers by bucket in which to add up; see ``GradientSums.begin``."""
 
 
+@dataclass(slots=True)
 class _OpenSlot:
     """The slot that the user's code is computing now."""
 
-    __slots__ = ("loss", "position", "request", "weight")
-
-    def __init__(self, position: Position, request: BatchRequest) -> None:
-        self.position = position
-        self.request = request
-        self.weight = 0.0
-        self.loss: float | None = None
-        """None: no backward so far, or one of weight 0."""
+    position: Position
+    request: BatchRequest
+    has_backward: bool = False
+    weight: float = 0.0
+    loss: float | None = None
+    """None: no backward so far, or one of weight 0."""
 
 
 class Slots:
@@ -130,7 +129,6 @@ class Slots:
         self._attempt: Attempt | None = None
         self._left: list[Position] = []
         self._open: _OpenSlot | None = None
-        self._has_backward = False
         self._ready: list[bool] = []
         self._launched = 0
 
@@ -173,22 +171,20 @@ class Slots:
         slot = self._open
         if slot is None:
             raise UsageError("step.backward was called outside of the loop over the step")
-        if self._has_backward:
+        if slot.has_backward:
             raise UsageError(
                 "step.backward was called twice for one micro-batch; add the losses, call it once"
             )
         weight = _checked_weight(weight, len(slot.request.samples))
         _check_loss(loss)
-        self._has_backward = True
+        slot.has_backward = True
         if weight == 0.0:
             return
         slot.weight = weight
         root = loss if self._scaler is None else self._scaler.scale(loss)
         with torch.autocast(loss.device.type, enabled=False):
-            self._sums.capture(
-                lambda: torch.autograd.backward(root),
-                weight / self._schedule.micro_batch_size,
-            )
+            scale = weight / self._schedule.micro_batch_size
+            self._sums.capture(lambda: torch.autograd.backward(root), scale)
         slot.loss = float(loss.detach())
 
     def give_up(self) -> None:
@@ -224,8 +220,7 @@ class Slots:
         batch = self._loader.take_batch(request)
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
-        self._has_backward = False
-        randomness.seed_slot(self._schedule.seed, request.step, request.slot)
+        randomness.seed_place("slot", self._schedule.seed, request.step, request.slot)
         return batch
 
     def _close(self) -> None:

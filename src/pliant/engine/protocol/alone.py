@@ -21,6 +21,7 @@ from pliant.engine.protocol.formed import Formed, Shape, form
 from pliant.engine.protocol.membership_port import (
     KEPT_LOOK_S,
     KEPT_S,
+    NOT_KEPT,
     Condition,
     StepDecision,
     TrainingCallbacks,
@@ -99,7 +100,6 @@ class Alone:
 
     def decide(self, step: int, condition: Condition, requests: VoteRequests) -> StepDecision:
         """Commit: the only member has voted."""
-        del condition
         self.member = protocol.voted(self.member, step)
         self.member = protocol.committed(self.member, self.member.current)
         self._is_stopping = self._is_stopping or requests.stop
@@ -117,23 +117,20 @@ class Alone:
 
     def team(self, generation: Generation) -> EvaluationTeam:
         """Return the team of one."""
-        del generation
         return SingleMemberTeam()
 
     def tell_busy(self, max_s: float) -> None:
         """Nobody supervises."""
-        del max_s
 
     def await_kept(self) -> None:
         """Wait for what is being written."""
         look, deadline_s = threading.Event(), time.monotonic() + KEPT_S
         while not self._callbacks.is_kept():
             if time.monotonic() > deadline_s:
-                self._noted(f"the last checkpoint was not written within {KEPT_S:g} s")
+                self._noted(NOT_KEPT)
                 return
             look.wait(KEPT_LOOK_S)
 
     def finish(self, *, has_left_loop: bool) -> None:
         """Nobody needs this replica, once its state is kept."""
-        del has_left_loop
         self.await_kept()

@@ -1,6 +1,7 @@
-"""Checkpoint channel: what a writer of checkpoints asks and tells, alone and in a job.
+"""Checkpoint channels: whom a writer of checkpoints asks and tells, alone and in a job.
 
-Owns the way of its questions and news.  Must not know what a checkpoint is made of.
+Owns the two sides of ``state.durable.CheckpointChannel``.  Must not know what a checkpoint is made
+of.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ class LocalCheckpointChannel:
 
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Say yes: whoever holds the place of the checkpoints is the run."""
-        del name, committed, lineage
         return True
 
     def saved(
@@ -55,15 +55,13 @@ class CoordinatorCheckpointChannel:
 
     def __init__(self, runtime: ProtocolRuntime, reporter: Reporter) -> None:
         self._runtime = runtime
+        self._replica = runtime.member.replica
         self._reporter = reporter
 
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         """Ask until there is an answer; False if there is none, or this replica is dismissed."""
         question = PublishAsked(
-            replica=self._runtime.member.replica,
-            lineage=lineage,
-            committed=committed,
-            checkpoint=name,
+            replica=self._replica, lineage=lineage, committed=committed, checkpoint=name
         )
         deadline_s = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline_s:
@@ -78,7 +76,7 @@ class CoordinatorCheckpointChannel:
         """Tell the coordinator."""
         self._runtime.tell(
             Saved(
-                replica=self._runtime.member.replica,
+                replica=self._replica,
                 lineage=lineage,
                 committed=committed,
                 checkpoint=name,
@@ -90,17 +88,12 @@ class CoordinatorCheckpointChannel:
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell people, and that the job is to end if ``retry_s`` is None."""
         self._runtime.tell(
-            SaveFailed(
-                replica=self._runtime.member.replica,
-                committed=committed,
-                reason=reason,
-                retry_s=retry_s,
-            )
+            SaveFailed(replica=self._replica, committed=committed, reason=reason, retry_s=retry_s)
         )
 
     def explained(self, reason: str) -> None:
         """Tell people."""
-        self._runtime.tell(IntervalChosen(replica=self._runtime.member.replica, reason=reason))
+        self._runtime.tell(IntervalChosen(replica=self._replica, reason=reason))
 
     def noted(self, text: str) -> None:
         """Pass on one sentence."""

@@ -30,16 +30,16 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.identity import describe_layout
 from pliant.engine.protocol.formed import Formed, Shape, form
-from pliant.engine.protocol.meeting import LoopFlags, Meeting, meet
+from pliant.engine.protocol.meeting import LoopFlags, Meeting, StepMetadata, check_alike, meet
 from pliant.engine.protocol.membership_port import (
     KEPT_LOOK_S,
     KEPT_S,
+    NOT_KEPT,
     Condition,
     StepDecision,
     TrainingCallbacks,
     VoteRequests,
 )
-from pliant.engine.protocol.metadata import StepMetadata, check_alike
 from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
@@ -93,10 +93,9 @@ class ElasticMembership:
         """Whether it is the first member of the generation it is in that is still there."""
         if self._formed is None:
             return False
-        present = self._runtime.released or self._formed.order.replicas
-        return self.member.replica == next(
-            (name for name in self._formed.order.replicas if name in present), None
-        )
+        members = self._formed.order.replicas
+        present = self._runtime.released or members
+        return self.member.replica == next((name for name in members if name in present), None)
 
     # --- WorkerMembership -------------------------------------------------------------
 
@@ -227,8 +226,7 @@ class ElasticMembership:
         told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
         while not self._callbacks.is_kept():
             if time.monotonic() > deadline_s:
-                text = f"the last checkpoint was not written within {KEPT_S:g} s"
-                self._runtime.tell(Noted(replica=self.member.replica, text=text))
+                self._runtime.tell(Noted(replica=self.member.replica, text=NOT_KEPT))
                 break
             if time.monotonic() - told_s > BUSY_S / 3:
                 told_s = time.monotonic()
@@ -240,10 +238,7 @@ class ElasticMembership:
             self._runtime.tell_busy(0.0)
 
     def _keep_to_the_end(self, *, is_new: bool = False) -> None:
-        """Do this replica's part of the last checkpoint; of a new one, if somebody dies meanwhile.
-
-        ``is_new``: somebody did already.
-        """
+        """Do this replica's part of the last checkpoint; of a new one once somebody has died."""
         while True:
             try:
                 self.await_kept()
@@ -282,12 +277,9 @@ class ElasticMembership:
             order, group, self._shape, replica=self.member.replica, previous=previous
         )
         self._crossing = None
+        step = self.member.committed
         self._runtime.tell(
-            Switched(
-                replica=self.member.replica,
-                generation=order.generation,
-                step=self.member.committed,
-            )
+            Switched(replica=self.member.replica, generation=order.generation, step=step)
         )
 
     def _act_on(self, order: Order, group: Group, meeting: Meeting) -> None:
@@ -320,17 +312,17 @@ class ElasticMembership:
         self._enter(order)
         old.retire()
 
-    def _busy_while_saving(self) -> None:
-        """Ask to be waited for: what the members of a hold have may be the last of it."""
-        if not self._callbacks.is_kept():
-            self._runtime.tell_busy(3 * LOOK_S)
-
     def _hold(self, formed: Formed) -> None:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
         self._callbacks.keep(is_needed=True)  # these may be the last that have it
-        self._runtime.await_ready(generation, self._busy_while_saving)
+
+        def ask_to_be_waited_for() -> None:
+            if not self._callbacks.is_kept():
+                self._runtime.tell_busy(3 * LOOK_S)
+
+        self._runtime.await_ready(generation, ask_to_be_waited_for)
         nothing = VoteRequests(stop=False, save=False)
         said = StepMetadata.of(self.member, None, nothing).exchange(formed.group)
         self._learn(self._runtime.check(generation), said)
@@ -340,11 +332,7 @@ class ElasticMembership:
     # --- helpers ----------------------------------------------------------------------------
 
     def _current(self) -> Formed:
-        """Return the generation this replica is in.
-
-        Raises:
-            GroupBroken: it has failed or is sealed.
-        """
+        """Return the generation this replica is in; GroupBroken if it has failed or is sealed."""
         formed = self._formed
         if formed is None:
             raise GroupBroken(NO_GENERATION, "no generation was entered")

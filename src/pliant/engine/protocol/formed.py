@@ -38,11 +38,6 @@ class Formed:
     owned: range
     """Its slots of every step."""
 
-    @property
-    def num_replicas(self) -> int:
-        """Number of members."""
-        return self.group.size
-
 
 def form(
     order: Order,

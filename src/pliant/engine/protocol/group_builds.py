@@ -42,14 +42,11 @@ class GroupBuilds:
         self._committed = committed
         self._window_cache = WindowCache()
         self._server = StoreServer(address)
+        self.endpoint = self._server.endpoint
+        """Where this worker's store is reached."""
         self._aborts: dict[Generation, Abort] = {}
         self._groups: dict[Generation, Group] = {}
         self._entered: Group | None = None
-
-    @property
-    def endpoint(self) -> str:
-        """Where this worker's store is reached."""
-        return self._server.endpoint
 
     def start(self, order: Order) -> None:
         """Connect the members of ``order`` on a thread of its own."""
@@ -89,11 +86,7 @@ class GroupBuilds:
             self._groups[order.generation] = group
 
     def connected(self, order: Order) -> Group:
-        """Return the group that waits to be entered.
-
-        Raises:
-            GroupBroken: it was given up meanwhile.
-        """
+        """Return the group that waits to be entered; GroupBroken if it was given up meanwhile."""
         if order.generation not in self._groups:
             raise GroupBroken(order.generation, "it was given up")
         return self._groups[order.generation]

@@ -59,13 +59,14 @@ class Link:
         on_agent_gone: Callable[[], None] = lambda: os._exit(EXIT_AGENT_GONE),
     ) -> None:
         self.replica = replica
+        self.incarnation = incarnation
+        """The highest seen."""
         self.stale = 0
         """Commands of an older incarnation that were refused (R3)."""
         self.refused = 0
         """Messages that were no commands."""
         self._sock = sock
         self._sock.setblocking(False)
-        self._incarnation = incarnation
         self._on_agent_gone = on_agent_gone
         self._unframer = Unframer()
         self._queue: deque[Message] = deque()
@@ -78,11 +79,6 @@ class Link:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
-
-    @property
-    def incarnation(self) -> Incarnation:
-        """The highest incarnation seen."""
-        return self._incarnation
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -150,7 +146,8 @@ class Link:
         while not self._closing:
             if time.monotonic() >= beat_at_s:
                 beat_at_s = time.monotonic() + HEARTBEAT_S
-                self._beat()
+                if (beat := self._heartbeat()) is not None:
+                    self.send(beat, urgent=False)
             if not self._write():
                 return
             poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._buffer else 0))
@@ -162,17 +159,11 @@ class Link:
                 elif happened & ~select.POLLOUT and not self._read():
                     return
 
-    def _beat(self) -> None:
-        beat = self._heartbeat()
-        if beat is not None:
-            with self._lock:
-                self._queue.append(beat)
-
     def _write(self) -> bool:
         """Move the queue into the socket as far as it takes it; False if the agent is gone."""
         with self._lock:
             while self._queue:
-                self._buffer += frame(encode(self._queue.popleft(), self._incarnation))
+                self._buffer += frame(encode(self._queue.popleft(), self.incarnation))
             try:
                 if self._buffer:
                     del self._buffer[: self._sock.send(self._buffer)]
@@ -207,10 +198,10 @@ class Link:
             self.refused += 1
             _log.warning("refused a message of the agent: %s", received.reason)
             return
-        if received.incarnation < self._incarnation:
+        if received.incarnation < self.incarnation:
             self.stale += 1
             return
-        self._incarnation = received.incarnation
+        self.incarnation = received.incarnation
         command: Command = received.message  # type: ignore[assignment]  # decode allows only these
         self._early.append((command, received.incarnation))
         self._deliver_early()

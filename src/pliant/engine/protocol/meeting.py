@@ -1,7 +1,8 @@
-"""Meeting: what the members of a new generation learn of each other before they go on.
+"""Meeting: what the members of a generation tell each other in a few integers.
 
-Owns the exchange of headers and what follows from them for this replica.  Which state counts is
-decided in ``core.membership.resolve``.  Must not know steps or what is trained.
+Owns the headers of a new generation with what follows from them for this replica (which state
+counts is decided in ``core.membership.resolve``), and what is said beside the votes for a step
+with the refusal to commit what differs.  Must not know what is trained, or what a commit does.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import torch
 
 from pliant.core.errors import NoStateError, UsageError
 from pliant.core.membership import member as protocol
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
+from pliant.engine.protocol.membership_port import Condition, VoteRequests
 from pliant.engine.protocol.runtime import ProtocolRuntime
 
 _HEADER_INTS = 7
@@ -87,3 +90,51 @@ def _check_loops(settled: Sequence[LoopFlags]) -> None:
             "one replica left the loop over session.steps() early and another did not; call "
             "step.stop(), which all replicas obey after the same step"
         )
+
+
+class StepMetadata(NamedTuple):
+    """What a member says beside its vote; all integers, for they travel as one small tensor."""
+
+    ready: int
+    """Number of the generation that it is ready to enter; 0: none (R7)."""
+
+    stop: int
+    settings: int
+    weights: int
+    save: int
+
+    @classmethod
+    def of(
+        cls, member: Member, condition: Condition | None, requests: VoteRequests
+    ) -> StepMetadata:
+        """Return what ``member`` says; without a condition it votes for no step."""
+        return cls(
+            ready=protocol.ready_number(member),
+            stop=int(requests.stop or member.stopping),
+            settings=0 if condition is None else condition.settings,
+            weights=0 if condition is None else condition.weights,
+            save=int(requests.save),
+        )
+
+    def exchange(self, group: Group) -> list[StepMetadata]:
+        """Return what each member says, in rank order.  All members must call."""
+        rows = group.all_gather(torch.tensor(self, dtype=torch.int64)).tolist()
+        return [StepMetadata(*row) for row in rows]
+
+
+def check_alike(said: Sequence[StepMetadata], step: int, condition: Condition) -> None:
+    """Refuse to commit what would differ from a run of one replica.
+
+    Raises:
+        UsageError: the members' weights or hyper-parameters are not the same.
+    """
+    if len({one.settings for one in said}) > 1:
+        what = "the optimizers' settings"
+    elif len({one.weights for one in said}) > 1:
+        what = f"the weights in {condition.names}"
+    else:
+        return
+    raise UsageError(
+        f"at step {step} {what} differ between replicas: the script changed them on some "
+        "replicas only; do it on every replica alike, not where session.leader is true"
+    )

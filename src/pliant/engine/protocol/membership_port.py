@@ -27,6 +27,8 @@ KEPT_LOOK_S = 0.02
 KEPT_S = 3600.0
 """Longest wait for what is being written: one operation of a storage may never return."""
 
+NOT_KEPT = f"the last checkpoint was not written within {KEPT_S:g} s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDecision:
@@ -99,7 +101,11 @@ class TrainingCallbacks(Protocol):
 
 
 class WorkerMembership(Protocol):
-    """Who trains together with this replica now."""
+    """Who trains together with this replica now.
+
+    ``formed``, ``reduce``, ``decide`` and ``await_kept`` raise GroupBroken once the generation is
+    over or somebody has died: call ``recover``.
+    """
 
     @property
     def member(self) -> Member:
@@ -113,18 +119,10 @@ class WorkerMembership(Protocol):
         """Be a member that holds state, or learn that this ``steps()`` call is over: False."""
 
     def formed(self) -> Formed:
-        """Return the generation to compute in; serves what is pending first.
-
-        Raises:
-            GroupBroken: this generation is over; call ``recover``.
-        """
+        """Return the generation to compute in; serves what is pending first."""
 
     def reduce(self) -> list[torch.Tensor]:
-        """Wait for the step's reduced buckets, all launched before.
-
-        Raises:
-            GroupBroken: call ``recover``.
-        """
+        """Wait for the step's reduced buckets, all launched before."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -133,8 +131,7 @@ class WorkerMembership(Protocol):
     def decide(self, step: int, condition: Condition, requests: VoteRequests) -> StepDecision:
         """Vote for ``step``, whose reduced result is complete, and wait until it is committed.
 
-        Raises:
-            GroupBroken: it is not known whether the others committed it; call ``recover``.
+        After GroupBroken it is not known whether the others committed it.
         """
 
     def recover(self, reason: str) -> None:
@@ -154,11 +151,7 @@ class WorkerMembership(Protocol):
         """Tell supervision that no step will end for up to ``max_s``."""
 
     def await_kept(self) -> None:
-        """Wait until this replica has done its part of what is being kept, or for ``KEPT_S``.
-
-        Raises:
-            GroupBroken: somebody died meanwhile; call ``recover``.
-        """
+        """Wait until this replica has done its part of what is being kept, or for ``KEPT_S``."""
 
     def finish(self, *, has_left_loop: bool) -> None:
         """The script is done: wait until nobody needs this replica.

@@ -17,30 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from pliant.core.commands import (
-    Command,
-    Dismiss,
-    FallThrough,
-    Prepare,
-    Publish,
-    Reform,
-    Release,
-    RollCall,
-    Stop,
-    Switch,
-)
-from pliant.core.events import (
-    Broken,
-    Busy,
-    Event,
-    ExitKind,
-    Finished,
-    Prepared,
-    Progressed,
-    Refused,
-    Registered,
-    Spare,
-)
+from pliant.core import commands, events
+from pliant.core.commands import Command
+from pliant.core.events import Event, ExitKind, Spare
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Outcome
@@ -62,7 +41,9 @@ LOOK_S = 1.0
 class ProtocolRuntime:
     """See the module's text; one per process.
 
-    Methods of the main thread raise SystemExit once this replica is dismissed or has left.
+    Methods of the main thread raise SystemExit once this replica is dismissed or has left;
+    ``vote``, ``commit``, ``resolve``, ``receive``, ``enter`` and ``check`` raise GroupBroken once
+    the generation is sealed (R13).
     """
 
     def __init__(
@@ -78,11 +59,14 @@ class ProtocolRuntime:
             on_built=self._after_build,
             committed=lambda: self._member.committed,
         )
+        self.endpoint = self._groups.endpoint
+        """Where this worker's store is reached."""
+        self.released: tuple[ReplicaId, ...] = ()
+        """Who was released together with this replica; empty before."""
         self._fall_through = 0
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
         self._dismissed: str | None = None
-        self._released: tuple[ReplicaId, ...] = ()
         self._waiting = NO_GENERATION
         """The generation in a collective of which the main thread waits for the others."""
         self._is_finishing = False
@@ -97,16 +81,6 @@ class ProtocolRuntime:
         """The protocol's value, as of now."""
         return self._member
 
-    @property
-    def released(self) -> tuple[ReplicaId, ...]:
-        """Who was released together with this replica; empty before."""
-        return self._released
-
-    @property
-    def endpoint(self) -> str:
-        """Where this worker's store is reached."""
-        return self._groups.endpoint
-
     def tell(self, message: Event | WorkerNote) -> None:
         """Send an event to the coordinator, or a fact for people; never blocks."""
         if isinstance(message, Spare):
@@ -115,7 +89,7 @@ class ProtocolRuntime:
 
     def tell_busy(self, max_s: float) -> None:
         """Tell that no step will end for a while."""
-        self.tell(Busy(replica=self._member.replica, max_s=max_s))
+        self.tell(events.Busy(replica=self._member.replica, max_s=max_s))
 
     def await_leave(self, checkpoint: str, limit_s: float) -> bool:
         """Wait for leave to publish a checkpoint; from any thread."""
@@ -133,56 +107,36 @@ class ProtocolRuntime:
                     self._groups.start(order)
                 case Abandon(generation=generation):
                     self._groups.abandon(generation)
-                case Prepared() | Refused() | Broken() | Registered():
+                case _:
                     self.tell(task)
         return self._member
 
     def vote(self, generation: Generation, step: int) -> Member:
-        """Vote for ``step``, whose result is complete; return what the metadata is to say (R14).
-
-        Raises:
-            GroupBroken: the generation is sealed.
-        """
+        """Vote for ``step``, whose result is complete; return what the metadata is to say (R14)."""
         with self._changed:
             self._check_sealed(generation)
             return self._become((protocol.voted(self._member, step), ()))
 
     def commit(self, generation: Generation) -> Member:
-        """Commit the step voted for: its metadata exchange is complete.
-
-        Raises:
-            GroupBroken: the generation was sealed before that was looked at (R13).
-        """
+        """Commit the step voted for: its metadata exchange is complete."""
         with self._changed:
             self._check_sealed(generation)
             return self._become((protocol.committed(self._member, generation), ()))
 
     def resolve(self, order: Order, resolution: Resolution, rank: int) -> None:
-        """Take this member's part of what the members of ``order`` concluded.
-
-        Raises:
-            GroupBroken: a newer Reform was accepted meanwhile.
-        """
+        """Take this member's part of what the members of ``order`` concluded."""
         with self._changed:
             self._check_sealed(order.generation)
             self._become((protocol.resolved(self._member, resolution, rank), ()))
 
     def receive(self, order: Order, resolution: Resolution) -> None:
-        """Hold the state that was received, or loaded.
-
-        Raises:
-            GroupBroken: a newer Reform was accepted meanwhile.
-        """
+        """Hold the state that was received, or loaded."""
         with self._changed:
             self._check_sealed(order.generation)
             self._become((protocol.received(self._member, resolution), ()))
 
     def enter(self, order: Order) -> None:
-        """Be in ``order``.
-
-        Raises:
-            GroupBroken: a newer Reform was accepted meanwhile.
-        """
+        """Be in ``order``."""
         with self._changed:
             self._check_sealed(order.generation)
             self._become((protocol.entered(self._member, order), ()))
@@ -211,17 +165,15 @@ class ProtocolRuntime:
     def finish(self) -> None:
         """Say Finished; a coordinator that comes later learns it from the registration."""
         with self._changed:
-            self.tell(Finished(replica=self._member.replica, committed=self._member.committed))
+            self.tell(
+                events.Finished(replica=self._member.replica, committed=self._member.committed)
+            )
             self._is_finishing = True
 
     # --- main thread: what holds now ------------------------------------------------------
 
     def check(self, generation: Generation) -> Member:
-        """Return the value, if the main thread may go on in the generation it is in.
-
-        Raises:
-            GroupBroken: it is sealed, or has failed.
-        """
+        """Return the value; GroupBroken also if the generation has failed here."""
         with self._changed:
             self._check_dismissed()
             self._check_sealed(generation)
@@ -240,16 +192,12 @@ class ProtocolRuntime:
             self._check_dismissed()
             if not self._member.leaving:
                 return
-            while not (self._released or self._dismissed is not None):
+            while not self._may_go():
                 self._changed.wait(LOOK_S)
         self._go()
 
     def group(self, order: Order) -> Group:
-        """Return the connected group of an order that is being entered.
-
-        Raises:
-            GroupBroken: it was given up meanwhile.
-        """
+        """Return the group to enter; GroupBroken if it was given up meanwhile."""
         with self._changed:
             return self._groups.connected(order)
 
@@ -286,7 +234,7 @@ class ProtocolRuntime:
         with self._changed:
             while True:
                 self._check_dismissed()
-                if self._released:
+                if self.released:
                     if self._is_finishing:
                         return None
                     # A leaver whose last exchange broke: the others have crossed without it.
@@ -297,10 +245,7 @@ class ProtocolRuntime:
                 self._changed.wait(LOOK_S)
 
     def await_ready(self, generation: Generation, look: Callable[[], None]) -> None:
-        """Wait in a hold until this replica is ready to enter a newer generation.
-
-        ``look`` is called about once a second.
-        """
+        """Wait in a hold until ready to enter a newer one; ``look`` is called about each second."""
         with self._changed:
             while not protocol.ready_number(self._member):
                 self.check(generation)
@@ -311,15 +256,13 @@ class ProtocolRuntime:
         """Wait until released, needed, or ``limit_s`` has passed; return whether released."""
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    bool(self._released)
-                    or self._dismissed is not None
-                    or self._member.reform is not None
-                    or self._member.broken
-                ),
+                lambda: self._may_go() or self._member.reform is not None or self._member.broken,
                 limit_s,
             )
-            return bool(self._released) or self._dismissed is not None
+            return self._may_go()
+
+    def _may_go(self) -> bool:
+        return bool(self.released) or self._dismissed is not None
 
     def _check_dismissed(self) -> None:
         if self._dismissed is not None:
@@ -334,7 +277,7 @@ class ProtocolRuntime:
 
     def _heartbeat(self) -> Event:
         member = self._member
-        return Progressed(
+        return events.Progressed(
             replica=member.replica,
             generation=member.current,
             committed=member.committed if member.has_state else 0,
@@ -351,26 +294,26 @@ class ProtocolRuntime:
         """Return what a command makes of the value; the rest is for the main thread to act on."""
         member = self._member
         match command:
-            case Prepare(order=order):
+            case commands.Prepare(order=order):
                 return protocol.on_prepare(member, order, incarnation)
-            case Switch(order=order):
+            case commands.Switch(order=order):
                 return protocol.on_switch(member, order, incarnation)
-            case Reform(order=order):
+            case commands.Reform(order=order):
                 return protocol.on_reform(member, order, incarnation)
-            case RollCall():
+            case commands.RollCall():
                 return protocol.on_roll_call(
                     member, incarnation, spare=self._spare, finished=self._is_finishing
                 )
-            case Stop():
+            case commands.Stop():
                 return protocol.told_to_stop(member), ()
-            case FallThrough(calls=calls):
+            case commands.FallThrough(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
-            case Dismiss(reason=reason):
+            case commands.Dismiss(reason=reason):
                 self._dismissed = reason
                 self._groups.abandon_all(f"dismissed: {reason}")
-            case Release(to=names):
-                self._released = names
-            case Publish(checkpoint=checkpoint):
+            case commands.Release(to=names):
+                self.released = names
+            case commands.Publish(checkpoint=checkpoint):
                 self._publishable.add(checkpoint)
             case _:
                 pass  # the agent's
@@ -389,8 +332,7 @@ class ProtocolRuntime:
                 return
             self._groups.keep(order, group)
             if group is None:
-                outcome = protocol.on_build_failed(self._member, generation, reason)
+                self._become(protocol.on_build_failed(self._member, generation, reason))
             else:
-                outcome = protocol.on_built(self._member, generation)
-            self._become(outcome)
+                self._become(protocol.on_built(self._member, generation))
             self._changed.notify_all()

@@ -69,11 +69,7 @@ class StateHandover:
             due()
 
     def _restore(self, order: Order, resolution: Resolution, restore: Restore) -> None:
-        """Take the state of a checkpoint, for all members.
-
-        Raises:
-            GroupBroken: it cannot be used; the coordinator was told.
-        """
+        """Take the state of a checkpoint for all members; tell the coordinator if it is damaged."""
         probe.at("restore", restore.committed)
         self._runtime.tell_busy(RESTORE_S)
         try:
@@ -128,9 +124,7 @@ class StateHandover:
         """Give no state: a joiner would run code between two calls of ``steps()`` on top of it.
 
         It was in the members' call when the Switch was sent; some have come to the next one since.
-
-        Raises:
-            GroupBroken: always; the members go on without the joiners, which come again.
+        The members go on without the joiners, which come again.
         """
         reason = "the members are not in the same call of steps() as the joiner"
         for rank in resolution.joiners:
@@ -138,12 +132,7 @@ class StateHandover:
         raise GroupBroken(order.generation, reason)
 
     def _refuse(self, order: Order, joiner: ReplicaId, reason: str, *, calls: int = 0) -> None:
+        number = order.generation
         self._runtime.tell(
-            Refused(
-                replica=joiner,
-                generation=order.generation,
-                reason=reason,
-                joiner=True,
-                calls=calls,
-            )
+            Refused(replica=joiner, generation=number, reason=reason, joiner=True, calls=calls)
         )
