@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,7 @@ def test_the_run_goes_on_as_if_nothing_had_been_evaluated() -> None:
         total: torch.Tensor = model(batch[0]).sum()
         return total
 
-    work = evaluation(model, 9, 2)
-    work._fn = fn
+    work = replace(evaluation(model, 9, 2), fn=fn)
     work.run(model, BufferRules(model, {}, 1), SingleMemberTeam())
 
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -139,7 +139,7 @@ def digests(session: pliant.Session) -> dict[str, str]:
                 look(f"{path}.{number}", inner)
 
     look("", session._state.capture())
-    for name in session._state._local_buffers:
+    for name in session._state.local_buffers:
         found.pop(f".buffers.{name}", None)
     return found
 

@@ -124,7 +124,6 @@ class Collaborators:
             shape=self._shape,
             schedule=self.schedule,
             slots=slots,
-            num_parameters=num_parameters,
             update=self.update,
             state=self.state,
             ledger=self._ledger,
@@ -145,7 +144,7 @@ class Collaborators:
     def close(self, *, is_leaving: bool, is_over: bool) -> None:
         """Give everything back; ``is_over``: the run is, not only this replica's part in it."""
         self._saver.close(is_leaving=is_leaving, is_over=is_over)
-        self.training.close()
+        self.training.give_up_attempt(buffers_may_be_written=False)
         self._sums.unhook()
         self.update.close()
         self._loader.close()

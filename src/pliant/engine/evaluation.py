@@ -33,7 +33,6 @@ from pliant.engine.state.buffers import BufferRules
 
 Values = dict[str, float]
 Outcome = float | Values
-Evaluated = Callable[[Any], Any]
 
 _ONLY = ""
 """Name of the value of a function that returns one number."""
@@ -75,40 +74,22 @@ class Row:
     values: Values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One call of ``session.evaluate``."""
+    """One call of ``session.evaluate``, which says what its arguments are."""
 
-    def __init__(
-        self,
-        *,
-        dataset: Samples,
-        size: int,
-        fn: Evaluated,
-        collate_fn: Callable[[list[Any]], Any] | None,
-        micro_batch_size: int,
-        coordinates: tuple[int, ...],
-    ) -> None:
-        """Describe the work.
-
-        Args:
-            dataset: map-style.
-            size: its length.
-            fn: of one micro-batch; see ``session.evaluate``.
-            collate_fn: makes a micro-batch of a list of items.
-            micro_batch_size: samples of one call of ``fn``; the last may be short.
-            coordinates: of this call in the run: seed, committed steps, how many were before it in
-                the same tail.
-        """
-        self._dataset = dataset
-        self._size = size
-        self._fn = fn
-        self._collate_fn = collate_fn or default_collate
-        self._micro_batch_size = micro_batch_size
-        self._coordinates = coordinates
+    dataset: Samples
+    size: int
+    """Of the dataset."""
+    fn: Callable[[Any], Any]
+    collate_fn: Callable[[list[Any]], Any] | None
+    micro_batch_size: int
+    coordinates: tuple[int, ...]
+    """Of this call in the run: seed, committed steps, how many were before it in the same tail."""
 
     def run(self, model: torch.nn.Module, buffers: BufferRules, team: EvaluationTeam) -> Outcome:
         """Return the weighted mean over the dataset: a number, or one by name."""
-        count = -(-self._size // self._micro_batch_size)
+        count = -(-self.size // self.micro_batch_size)
         with _undisturbed(model, buffers):
             rows = self._share(count, buffers, team)
             rows |= {n: self._row(n, buffers) for n in range(count) if n not in rows}
@@ -119,21 +100,22 @@ class Evaluation:
         rank, size = team.place
         rows: dict[int, Row] = {}
         for number in range(count * rank // size, count * (rank + 1) // size):
-            probe.at("evaluate", self._coordinates[1])
+            probe.at("evaluate", self.coordinates[1])
             team.attend()
             rows[number] = self._row(number, buffers)
-        name = "evaluate/" + "/".join(map(str, self._coordinates))
+        name = "evaluate/" + "/".join(map(str, self.coordinates))
         parts = team.exchange(name, _pack(rows)) if size > 1 else None
         for part in parts or ():
             rows |= _unpack(part)
         return rows
 
     def _row(self, number: int, buffers: BufferRules) -> Row:
-        start = number * self._micro_batch_size
-        stop = min(start + self._micro_batch_size, self._size)
-        randomness.seed_place("evaluate", *self._coordinates, number)
-        batch = self._collate_fn([self._dataset[index] for index in range(start, stop)])
-        row = _read(self._fn(batch), stop - start)
+        start = number * self.micro_batch_size
+        stop = min(start + self.micro_batch_size, self.size)
+        randomness.seed_place("evaluate", *self.coordinates, number)
+        items = [self.dataset[index] for index in range(start, stop)]
+        batch = (self.collate_fn or default_collate)(items)
+        row = _read(self.fn(batch), stop - start)
         buffers.rewind()
         return row
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
@@ -24,7 +23,7 @@ from pliant.engine.data.loading import Samples
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.stateful import Stateful
+from pliant.engine.state.training_state import Stateful
 from pliant.engine.steps import Steps
 from pliant.engine.update import Scheduler
 from pliant.engine.worker.bootstrap import torchrun_world_size, worker_context
@@ -158,13 +157,7 @@ class Session:
             self._context.open_session(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        del error, traceback
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and not self._is_closed:
                 self._leave_steps()
@@ -174,7 +167,7 @@ class Session:
 
     def close(self) -> None:
         """End the session as leaving its ``with`` block does; a second call does nothing."""
-        self.__exit__(None, None, None)
+        self.__exit__(None)
 
     # --- the loop -------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.stateful import Stateful, extra_parts
+from pliant.engine.state.training_state import Stateful, held
 from pliant.engine.update import Scheduler
 
 REDUCTIONS = ("exact", "fast")
@@ -26,34 +26,17 @@ REDUCTIONS = ("exact", "fast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """The numbers and switches of a session."""
+    """The numbers and switches of a session; ``Session`` says what each is."""
 
     global_batch_size: int
-    """Samples per optimizer step, over all replicas; constant across resizes."""
-
     micro_batch_size: int
-    """Samples per forward and backward of one worker; divides the global batch."""
-
     seed: int
-    """Of data order and of every random number drawn inside the session."""
-
     reduction: str = "exact"
-    """``exact``: bit-identical results for any membership; ``fast``: one all-reduce per bucket."""
-
     max_grad_norm: float | None = None
-    """Clip the global gradient to this norm."""
-
     num_workers: int = 0
-    """Loader processes per worker."""
-
     threads: int = 1
-    """Of torch inside a worker.  Part of a run's identity: other numbers give other bits."""
-
     shuffle: bool = True
-    """Whether every epoch has an order of its own."""
-
     drop_last: bool = False
-    """Whether to leave out the short batch at the end of an epoch."""
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -102,14 +85,13 @@ class UserObjects:
         Raises:
             ConfigError: one of them cannot be trained here.
         """
-        checked = check_model(model)
         return cls(
-            model=checked,
-            optimizers=check_optimizers(_as_list(optimizers), checked),
-            schedulers=check_schedulers(_as_list(schedulers)),
-            plateau=check_plateau(plateau or {}),
-            scaler=check_scaler(scaler, checked),
-            extra=extra_parts(extra_state),
+            model=(checked := _check_model(model)),
+            optimizers=_check_optimizers(_as_list(optimizers), checked),
+            schedulers=_check_schedulers(_as_list(schedulers)),
+            plateau=_check_plateau(plateau or {}),
+            scaler=_check_scaler(scaler, checked),
+            extra=_extra_parts(extra_state),
         )
 
 
@@ -119,18 +101,13 @@ def _as_list(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def check_model(model: object) -> torch.nn.Module:
-    """Refuse a model that cannot be trained here.
-
-    Raises:
-        ConfigError: names the module or parameter and what to do.
-    """
+def _check_model(model: object) -> torch.nn.Module:
+    """Refuse a model that cannot be trained here."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     for name, module in model.named_modules():
         _check_module(name, module)
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    for name, tensor in tensors:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise ConfigError(
                 f"{name!r} is an uninitialised lazy parameter; run one batch through the model "
@@ -146,16 +123,11 @@ def check_model(model: object) -> torch.nn.Module:
     return model
 
 
-def check_optimizers(
+def _check_optimizers(
     optimizers: Sequence[object], model: torch.nn.Module
 ) -> list[torch.optim.Optimizer]:
-    """Refuse what is no optimizer, needs a closure, or holds parameters of something else.
-
-    Raises:
-        ConfigError: in each of these cases.
-    """
+    """Refuse what is no optimizer, needs a closure, or holds parameters of something else."""
     known = {id(parameter) for parameter in model.parameters()}
-    checked: list[torch.optim.Optimizer] = []
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
@@ -175,24 +147,17 @@ def check_optimizers(
                 "would not reach a joining replica; keep it in optimizer.state or in the "
                 "parameter groups"
             )
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        if any(id(parameter) not in known for parameter in held):
+        if any(id(parameter) not in known for parameter in held(optimizer)):
             raise ConfigError(
                 f"{type(optimizer).__name__} holds a parameter that is not in the model; put "
                 "everything that is trained into one module"
             )
-        checked.append(optimizer)
-    if not checked:
+    if not optimizers:
         raise ConfigError("a session needs an optimizer")
-    return checked
+    return list(optimizers)  # type: ignore[arg-type]  # checked one by one
 
 
-def check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
-    """Refuse what is no learning-rate scheduler.
-
-    Raises:
-        ConfigError: names the type it got.
-    """
+def _check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
     for scheduler in schedulers:
         if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
             raise ConfigError(
@@ -202,12 +167,7 @@ def check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
     return list(schedulers)  # type: ignore[arg-type]  # checked one by one
 
 
-def check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]:
-    """Refuse what is no ReduceLROnPlateau.
-
-    Raises:
-        ConfigError: names the type it got.
-    """
+def _check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]:
     for name, scheduler in plateau.items():
         if not isinstance(scheduler, ReduceLROnPlateau):
             raise ConfigError(
@@ -217,12 +177,8 @@ def check_plateau(plateau: Mapping[str, object]) -> dict[str, ReduceLROnPlateau]
     return dict(plateau)  # type: ignore[arg-type]  # checked one by one
 
 
-def check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScaler | None:
-    """Refuse what is no gradient scaler, or cannot unscale; a disabled one counts as none.
-
-    Raises:
-        ConfigError: names the type it got, or the parameter.
-    """
+def _check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScaler | None:
+    """Refuse what is no gradient scaler, or cannot unscale; a disabled one counts as none."""
     if scaler is None:
         return None
     if not isinstance(scaler, torch.amp.GradScaler):
@@ -263,6 +219,20 @@ def check_torchrun(world_size: int) -> None:
             f"this process is one of {world_size} that torchrun started; a pliant session would "
             "train alone in each of them. Start the script with `pliant run`, or with `python`"
         )
+
+
+def _extra_parts(extra_state: Stateful | Mapping[str, Stateful] | None) -> dict[str, Stateful]:
+    """Name the parts; an object that is not named is the part ``""``."""
+    if extra_state is None:
+        return {}
+    is_many = isinstance(extra_state, Mapping) and not hasattr(extra_state, "state_dict")
+    parts: dict[str, Any] = dict(extra_state) if is_many else {"": extra_state}  # type: ignore[arg-type]
+    for name, part in parts.items():
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(part, method, None)):
+                what = f"extra_state[{name!r}]" if is_many else "extra_state"
+                raise ConfigError(f"{what} is a {type(part).__name__} and has no {method}()")
+    return parts
 
 
 def _check_module(name: str, module: torch.nn.Module) -> None:

@@ -12,6 +12,7 @@ Must not know how a step is computed or committed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Step:
         if self._is_iterated:
             raise UsageError(f"step {self.index} was iterated twice; its micro-batches come once")
         self._is_iterated = True
-        return _MicroBatches(self)
+        return map(itemgetter(0), iter(self._next_batch, None))
 
     @property
     def is_committed(self) -> bool:
@@ -57,7 +58,7 @@ class Step:
         """Norm of the global gradient before clipping; ask in the tail of the step."""
         if self._loss is None or self._training.done is None:
             raise UsageError("step.grad_norm is known in the tail of its step, not elsewhere")
-        return self._training.grad_norm
+        return self._training.update.grad_norm
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """Run backward on the mean loss of this micro-batch; once per micro-batch.
@@ -70,40 +71,21 @@ class Step:
         Raises:
             UsageError: called twice, outside of the loop, or with an impossible weight.
         """
-        self._training.backward(loss, weight)
+        self._training.slots.backward(loss, weight)
 
     def stop(self) -> None:
         """Let the job end: all replicas stop after the same step.
 
         Called inside the loop that is this step; in its tail it is the one after it.
         """
-        self._training.ask_stop()
+        self._training.wants_stop = True
 
-    def next_batch(self) -> tuple[Any] | None:
-        """Return the next micro-batch in a tuple; None once the step is committed."""
+    def _next_batch(self) -> tuple[Any] | None:
         batch = self._training.next_batch(self.index)
         if batch is None and self._loss is None:
             done = self._training.done
             self._loss = float("nan") if done is None else done.loss
         return batch
-
-
-class _MicroBatches:
-    """The iterator over one step's micro-batches."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._step.is_committed:
-            raise StopIteration
-        batch = self._step.next_batch()
-        if batch is None:
-            raise StopIteration
-        return batch[0]
 
 
 class Steps:
@@ -114,7 +96,7 @@ class Steps:
         self._total = total
         self._steps_per_epoch = steps_per_epoch
         self._step: Step | None = None
-        self._is_over = not training.start_call()
+        self._is_over = not training.membership.arrive()
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -127,12 +109,8 @@ class Steps:
         if index is None:
             self._is_over = True
             raise StopIteration
-        self._step = Step(
-            self._training,
-            index,
-            index // self._steps_per_epoch,
-            is_last=index == self._total - 1,
-        )
+        epoch, is_last = index // self._steps_per_epoch, index == self._total - 1
+        self._step = Step(self._training, index, epoch, is_last=is_last)
         return self._step
 
     def leave(self) -> None:

@@ -61,40 +61,30 @@ class Done:
     decision: StepDecision
 
 
+@dataclass(kw_only=True, eq=False)
 class Training:
     """Ties the collaborators of a session together; see the module's text."""
 
-    def __init__(
-        self,
-        *,
-        shape: Shape,
-        schedule: Schedule,
-        slots: Slots,
-        num_parameters: int,
-        update: Update,
-        state: State,
-        ledger: Ledger,
-        reporter: Reporter,
-        saver: Saver,
-    ) -> None:
-        self._shape = shape
-        self._schedule = schedule
-        self._slots = slots
-        self._num_parameters = num_parameters
-        self._update = update
-        self._state = state
-        self._ledger = ledger
-        self._reporter = reporter
-        self._saver = saver
+    shape: Shape
+    schedule: Schedule
+    slots: Slots
+    update: Update
+    state: State
+    ledger: Ledger
+    reporter: Reporter
+    saver: Saver
+
+    def __post_init__(self) -> None:
         self._membership: WorkerMembership | None = None
         self._attempted: int | None = None
         self._result: Result | None = None
-        self._wants_stop = False
         self._has_left_loop = False
         self._has_said_idle = False
         self._committed_at_s = time.monotonic()
         self.done: Done | None = None
         """The step whose tail is running."""
+        self.wants_stop = False
+        """Stop after the step whose metadata this replica sends next."""
 
     @property
     def membership(self) -> WorkerMembership:
@@ -118,26 +108,23 @@ class Training:
         self._membership = membership
         self._committed_at_s = time.monotonic()
 
-    def start_call(self) -> bool:
-        """Begin a ``steps()`` call; False if the job has finished it already."""
-        return self.membership.arrive()
-
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over."""
         done, self.done = self.done, None
-        self._state.check_parameters()
-        self._update.check_schedulers()
-        self._update.forget_gradients()
+        self.state.check_parameters()
+        self.update.check_schedulers()
+        self.update.forget_gradients()
         if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
             self._end_call()
             index = None
         else:
             index = self.committed
-            if done is not None and self._is_to_be_kept(done.decision):
+            current = self.membership.member.current  # else those who agreed are not together
+            if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(is_needed=False)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
-        randomness.seed_place("head", self._schedule.seed, self.committed)
+        randomness.seed_place("head", self.schedule.seed, self.committed)
         return index
 
     def leave_loop(self) -> None:
@@ -152,28 +139,15 @@ class Training:
                 if self._attempted != step:
                     self._begin(step)
                 self.membership.formed()  # serves a Reform that came meanwhile
-                batch = self._slots.next()
+                batch = self.slots.next()
                 if batch is not None:
                     return batch
                 self._complete(step)
             except GroupBroken as broken:
                 self.membership.recover(broken.reason)
-        randomness.seed_place("tail", self._schedule.seed, step)
+        randomness.seed_place("tail", self.schedule.seed, step)
         probe.at("tail", step)
         return None
-
-    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
-        """Run the backward of the open slot."""
-        self._slots.backward(loss, weight)
-
-    def ask_stop(self) -> None:
-        """Stop after the step whose metadata this replica sends next."""
-        self._wants_stop = True
-
-    @property
-    def grad_norm(self) -> float:
-        """Norm of the gradient of the step whose tail is running."""
-        return self._update.grad_norm
 
     def finish(self) -> None:
         """The script is done."""
@@ -182,58 +156,80 @@ class Training:
     # --- what the members of a generation ask for (TrainingCallbacks) ----------------
 
     def commit_voted(self, decision: StepDecision) -> None:
-        """Commit from this replica's own reduced gradient."""
-        self._commit(decision)
+        """Commit from the own reduced gradient; the protocol's value counts the step already."""
+        result, self._result = self._result, None
+        if result is None:
+            raise RuntimeError("told to commit without a reduced result")
+        probe.at("commit", result.step)
+        digest = self.update.digest(result.buckets, result.extras, result.step)
+        self.update.apply(result.buckets, result.extras)
+        self.slots.commit(result.extras)
+        self._attempted = None
+        member = self.membership.member
+        self.ledger.commit(
+            lineage=member.lineage,
+            step=result.step,
+            generation=decision.generation,
+            digest=digest,
+        )
+        if not result.extras.num_computed and not self._has_said_idle:
+            self._has_said_idle = True
+            self.reporter.noted(
+                f"step {result.step} learned nothing: no micro-batch of it had a "
+                "step.backward(...) of a weight above 0"
+            )
+        self.done = Done(loss=result.extras.loss, decision=decision)
+        self._report(result, decision)
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
         """Forget the unfinished attempt, if there is one."""
-        self._slots.give_up()
+        self.slots.give_up()
         self._attempted = None
         self._result = None
         if buffers_may_be_written:
-            self._slots.forget_buffers()
+            self.slots.forget_buffers()
 
     def state_to_send(self) -> Any:
         """Return the state for joiners."""
-        return self._state.capture_to_send()
+        return self.state.capture_to_send()
 
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
-        return self._state.allocate(document, specs)
+        return self.state.allocate(document, specs)
 
     def take_state(self, state: Any) -> None:
         """Take a received state."""
-        self._state.apply(state)
-        self._update.follow_schedulers()
+        self.state.apply(state)
+        self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
-        self._saver.restore(checkpoint, committed)
-        self._update.follow_schedulers()
+        self.saver.restore(checkpoint, committed)
+        self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
     def keep(self, *, is_needed: bool) -> None:
         """Hand over this replica's share of the state at this boundary."""
-        self._saver.save(self.membership.member, self.membership.place, is_needed=is_needed)
+        self.saver.save(self.membership.member, self.membership.place, is_needed=is_needed)
 
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
-        return self._saver.is_settled
+        return self.saver.is_settled
 
     def lose(self) -> None:
         """A member of the generation is gone, or may be."""
-        self._saver.lose()
+        self.saver.lose()
 
     # --- helpers ------------------------------------------------------------------------
 
     def _begin(self, step: int) -> None:
         torch.clear_autocast_cache()  # the script may have changed weights that it had used before
         formed = self.membership.formed()
-        self._slots.begin(
+        self.slots.begin(
             Attempt(
                 step=step,
-                nodes=nodes(formed, self._shape),
+                nodes=nodes(formed, self.shape),
                 lineage=self.membership.member.lineage,
                 generation=formed.order.generation,
                 launch=formed.reduction.launch,
@@ -245,13 +241,20 @@ class Training:
     def _complete(self, step: int) -> None:
         """Reduce, decide and commit; or begin again what a replica found to be wrong."""
         *buckets, values = self.membership.reduce()
-        extras = Extras(values=values, num_parameters=self._num_parameters)
+        extras = Extras(values=values, num_parameters=len(self.shape.layout.parameters))
         probe.at("reduced", step)
         if extras.is_invalid:
             self.give_up_attempt(buffers_may_be_written=False)
             return
         self._result = Result(step=step, buckets=buckets, extras=extras)
-        self._commit(self.membership.decide(step, self._condition(step), self._requests()))
+        condition = Condition(
+            settings=self.update.settings_digest(),
+            weights=self.update.weights_digest(step),
+            names=self.update.weights_names(step),
+        )
+        is_due = self.membership.leads and self.saver.is_due(self.membership.member)
+        requests = VoteRequests(stop=self.wants_stop, save=is_due)
+        self.commit_voted(self.membership.decide(step, condition, requests))
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""
@@ -265,63 +268,18 @@ class Training:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)
 
-    def _is_to_be_kept(self, decision: StepDecision) -> bool:
-        """Whether those who agreed to keep this boundary are still together."""
-        return decision.is_saved and decision.generation == self.membership.member.current
-
-    def _requests(self) -> VoteRequests:
-        is_due = self.membership.leads and self._saver.is_due(self.membership.member)
-        return VoteRequests(stop=self._wants_stop, save=is_due)
-
-    def _condition(self, step: int) -> Condition:
-        return Condition(
-            settings=self._update.settings_digest(),
-            weights=self._update.weights_digest(step),
-            names=self._update.weights_names(step),
-        )
-
-    def _commit(self, decision: StepDecision) -> None:
-        """Do what a commit does; the protocol's value counts it already."""
-        result, self._result = self._result, None
-        if result is None:
-            raise RuntimeError("told to commit without a reduced result")
-        probe.at("commit", result.step)
-        digest = self._update.digest(result.buckets, result.extras, result.step)
-        self._update.apply(result.buckets, result.extras)
-        self._slots.commit(result.extras)
-        self._attempted = None
-        member = self.membership.member
-        self._ledger.commit(
-            lineage=member.lineage,
-            step=result.step,
-            generation=decision.generation,
-            digest=digest,
-        )
-        if not result.extras.num_computed and not self._has_said_idle:
-            self._has_said_idle = True
-            self._reporter.noted(
-                f"step {result.step} learned nothing: no micro-batch of it had a "
-                "step.backward(...) of a weight above 0"
-            )
-        self.done = Done(loss=result.extras.loss, decision=decision)
-        self._report(result, decision)
-
     def _report(self, result: Result, decision: StepDecision) -> None:
         now_s = time.monotonic()
-        self._reporter.committed(
+        self.reporter.committed(
             Committed(
                 replica=self.membership.member.replica,
                 generation=decision.generation,
                 step=result.step,
                 mono_s=now_s,
                 loss=result.extras.loss,
-                grad_norm=self._update.known_grad_norm,
-                samples=self._schedule.num_samples(result.step),
+                grad_norm=self.update.known_grad_norm,
+                samples=self.schedule.num_samples(result.step),
                 step_s=now_s - self._committed_at_s,
             )
         )
         self._committed_at_s = now_s
-
-    def close(self) -> None:
-        """Give up an unfinished attempt when the session ends in the middle of a step."""
-        self.give_up_attempt(buffers_may_be_written=False)

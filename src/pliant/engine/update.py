@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import UsageError
 from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.state.training_state import held
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 
@@ -71,9 +72,7 @@ class Update:
         Only until the next step has begun: the buffers are used again.
         """
         if self._grad_norm is None:
-            self._grad_norm = (
-                float(torch.nn.utils.get_total_norm(self._gradients)) if self._gradients else 0.0
-            )
+            self._grad_norm = float(torch.nn.utils.get_total_norm(self._gradients))
         return self._grad_norm
 
     @property
@@ -91,9 +90,7 @@ class Update:
         torch.clear_autocast_cache()
         with torch.autocast("cpu", enabled=False):
             present = self._set_gradients(buckets, extras)
-            self._gradients = [
-                parameter.grad for parameter in present if parameter.grad is not None
-            ]
+            self._gradients = [p.grad for p in present if p.grad is not None]
             self._grad_norm = None
             if present and self._step(present):
                 self._step_schedulers(extras.loss)
@@ -194,7 +191,7 @@ class Update:
 
     def _step(self, present: list[torch.nn.Parameter]) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
-        active = [optimizer for optimizer in self._optimizers if _has_gradient(optimizer)]
+        active = [o for o in self._optimizers if any(p.grad is not None for p in held(o))]
         if self._scaler is not None:
             for optimizer in active:
                 self._scaler.unscale_(optimizer)
@@ -222,7 +219,7 @@ class Update:
     def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler made this optimizer skip; a fused one is called all the same."""
         found = self._scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
-        return any(bool(value) for value in found.values())
+        return any(map(bool, found.values()))
 
     def _step_schedulers(self, loss: float) -> None:
         for scheduler in self._schedulers:
@@ -232,10 +229,8 @@ class Update:
                 scheduler.step()
 
     def _schedule_counts(self) -> list[int | None]:
-        return [
-            getattr(scheduler, "last_epoch", None)
-            for scheduler in [*self._schedulers, *self._plateau.values()]
-        ]
+        schedulers = [*self._schedulers, *self._plateau.values()]
+        return [getattr(scheduler, "last_epoch", None) for scheduler in schedulers]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
@@ -244,14 +239,6 @@ class Update:
                 "optimizer.step() was called by the script; the session steps the optimizer when "
                 "the loop over a step ends"
             )
-
-
-def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
-    return any(
-        parameter.grad is not None
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    )
 
 
 def _bits(hasher: xxhash.xxh3_64) -> int:

@@ -15,7 +15,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from pliant.agent.agent import Agent, nobody_counts, nobody_listens
+from pliant.agent.agent import Agent, nobody_listens
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
 from pliant.core.commands import EndJob
@@ -90,7 +90,7 @@ def _agent(
             start_server=start_server,
         ),
         listener=observer.output if observer else nobody_listens,
-        on_devices=tenant.on_devices if tenant else nobody_counts,
+        on_devices=tenant.on_devices if tenant else lambda: None,
     )
 
 

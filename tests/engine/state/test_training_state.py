@@ -78,7 +78,7 @@ def test_other_parameter_groups_are_named_to_the_joiner() -> None:
     old, new = nn.Linear(2, 1), nn.Linear(2, 1)
     groups: Any = [{"params": [new.bias]}, {"params": [new.weight]}]
     other = state_of(new)
-    other._optimizers = [torch.optim.SGD(groups, lr=0.1)]
+    other.optimizers = [torch.optim.SGD(groups, lr=0.1)]
 
     with pytest.raises(ConfigError, match="SGD has other parameter groups here than on the"):
         transfer(state_of(old), other)
@@ -128,12 +128,12 @@ def test_what_a_script_keeps_of_the_model_itself_moves_with_the_model_on_a_joine
 
 def test_state_of_an_optimizer_that_belongs_to_no_parameter_travels_too() -> None:
     old, new = state_of(nn.Linear(2, 1)), state_of(nn.Linear(2, 1))
-    shared: Any = old._optimizers[0].state
+    shared: Any = old.optimizers[0].state
     shared["all"] = {"steps": 3, "size": torch.tensor(4.0)}
 
     transfer(old, new)
 
-    assert new._optimizers[0].state == {"all": {"steps": 3, "size": torch.tensor(4.0)}}
+    assert new.optimizers[0].state == {"all": {"steps": 3, "size": torch.tensor(4.0)}}
     assert new.digest(3) == old.digest(3)
     shared["all"]["steps"] = 4
     assert new.digest(3) != old.digest(3)

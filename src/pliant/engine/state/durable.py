@@ -1,8 +1,8 @@
 """Durable: what a session's state looks like outside of its processes, and who keeps it there.
 
-Owns the names that tensors have in a checkpoint, the document that holds everything else, and the
-seam to whoever writes and reads them (``pliant.checkpoint``).  Must not know storage, files or
-intervals.
+Owns the names that tensors have in a checkpoint, the document that holds everything else, the
+refusals of one of another model or other optimizers, and the seam to whoever writes and reads them
+(``pliant.checkpoint``).  Must not know storage, files or intervals.
 
     model.<fqn>                 parameters and persistent buffers, named as by ``state_dict()``
     buffers.<fqn>               buffers that are not persistent
@@ -15,7 +15,7 @@ intervals.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,13 +25,7 @@ from pliant.core.errors import ConfigError, PliantError
 from pliant.core.values import Found, Generation, Lineage
 from pliant.engine.state.codec_memory import LARGE, Memory
 from pliant.engine.state.stream import TensorSpec
-from pliant.engine.state.tagged_codec import (
-    DTYPES,
-    WORDS,
-    DocumentError,
-    decode,
-    encode,
-)
+from pliant.engine.state.tagged_codec import DTYPES, WORDS, DocumentError, TensorRef, decode, encode
 from pliant.engine.state.training_state import State
 
 VERSION = 1
@@ -195,12 +189,9 @@ class Describer:
             return
         names = _names(self._places.of(self._memory.form), len(tensors), persistent)
         if self._key is None or names != self._names or looks != self._key[2]:
-            specs = [TensorSpec.of(tensor) for tensor in tensors]
+            specs = zip(names, map(TensorSpec.of, tensors), strict=True)
             self._looks = json.dumps(
-                [
-                    [name, WORDS[spec.dtype], spec.shape, spec.stride]
-                    for name, spec in zip(names, specs, strict=True)
-                ]
+                [[name, WORDS[s.dtype], s.shape, s.stride] for name, s in specs]
             )
         self._key, self._names = (document, persistent, looks), names
 
@@ -277,57 +268,88 @@ def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
 
 
 def restore(state: State, reader: CheckpointReader, *, committed: int) -> None:
-    """Put a checkpoint into a session's objects; they may be half written if it raises.
-
-    Args:
-        state: the session's.
-        reader: of the checkpoint.
-        committed: steps after which it was taken, as its name says.
+    """Put the checkpoint of a step into a session's objects; they may be half written if it raises.
 
     Raises:
         CheckpointDamaged: it cannot be read, or is not what was written.
         ConfigError: it was made by another model or other optimizers.
     """
-    kept = _read(reader)
-    if kept.committed != committed:
-        raise CheckpointDamaged(f"it holds step {kept.committed}, and should hold {committed}")
-    specs = [spec for _, spec in kept.tensors]
-    state.check_fits(kept.tree, specs)
-    targets = state.allocate(kept.tree, specs)
-    reader.read({name: target for (name, _), target in zip(kept.tensors, targets, strict=True)})
-    state.apply(decode(kept.document, targets))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """A document that was read."""
-
-    committed: int
-    tensors: list[tuple[str, TensorSpec]]
-    document: bytes
-    tree: Any
-    """The state with references in place of its tensors."""
-
-
-def _read(reader: CheckpointReader) -> _Kept:
     text = reader.document()
     try:
         form = json.loads(text)
         is_newer = form["version"] > VERSION
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointDamaged(f"its document cannot be read: {error}") from error
+        raise _unreadable(error) from error
     if is_newer:
         raise ConfigError("the checkpoint was written by a newer pliant; install that version")
     try:
+        kept = int(form["committed"])
+        names, specs = [], []
+        for name, word, shape, stride in form["tensors"]:
+            names.append(name)
+            specs.append(TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
         document = form["state"].encode()
-        return _Kept(
-            committed=int(form["committed"]),
-            tensors=[
-                (name, TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
-                for name, word, shape, stride in form["tensors"]
-            ],
-            document=document,
-            tree=decode(document),
-        )
+        tree = decode(document)
     except (ValueError, KeyError, TypeError, AttributeError, DocumentError) as error:
-        raise CheckpointDamaged(f"its document cannot be read: {error}") from error
+        raise _unreadable(error) from error
+    if kept != committed:
+        raise CheckpointDamaged(f"it holds step {kept}, and should hold {committed}")
+    _check_fits(state, tree, specs)
+    targets = state.allocate(tree, specs)
+    reader.read(dict(zip(names, targets, strict=True)))
+    state.apply(decode(document, targets))
+
+
+def _unreadable(error: Exception) -> CheckpointDamaged:
+    return CheckpointDamaged(f"its document cannot be read: {error}")
+
+
+def _check_fits(state: State, document: Any, specs: Sequence[TensorSpec]) -> None:
+    """Make sure that a state that was kept is one of this model, before anything is written.
+
+    ``document`` has references in place of its tensors; ``specs`` are theirs.
+
+    Raises:
+        ConfigError: names the first tensor of the model that differs.
+    """
+    here = state.capture()
+    for part in ("parameters", "buffers"):
+        theirs, ours = document[part], here[part]
+        for name, found in theirs.items():
+            if name not in ours:
+                raise ConfigError(
+                    f"the checkpoint's model has {name!r}, which this script's has not"
+                )
+            if isinstance(found, TensorRef):
+                kept = _words(specs[found.index])
+                if kept != _words(ours[name]):
+                    raise ConfigError(
+                        f"{name!r} is {kept} in the checkpoint and {_words(ours[name])} in this"
+                        " script's model"
+                    )
+        strange = sorted(ours.keys() - theirs.keys() - state.local_buffers)
+        if strange:
+            raise ConfigError(
+                f"this script's model has {strange[0]!r}, which the checkpoint's has not"
+            )
+    _check_others(document, here)
+
+
+def _check_others(document: Any, here: Mapping[str, Any]) -> None:
+    """Make sure that there is a place for everything else, and something for every place."""
+    for part in ("optimizers", "schedulers"):
+        kept, ours = len(document[part]), len(here[part])
+        if kept != ours:
+            raise ConfigError(f"the checkpoint has {kept} {part}, and this script has {ours}")
+    if (document["scaler"] is None) != (here["scaler"] is None):
+        who = "this script" if document["scaler"] is None else "the checkpoint"
+        raise ConfigError(f"only {who} has a scaler")
+    for part in ("extra", "modules"):
+        what = "extra_state" if part == "extra" else "a module with extra state"
+        for name in sorted(document[part].keys() ^ here[part].keys()):
+            who = "this script" if name in here[part] else "the checkpoint"
+            raise ConfigError(f"only {who} has {what}" + f" named {name!r}" * bool(name))
+
+
+def _words(tensor: TensorSpec | torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

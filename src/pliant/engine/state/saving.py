@@ -89,7 +89,9 @@ class Saver:
             CheckpointDamaged: it cannot be read, or is not what was written.
             ConfigError: it is of another model.
         """
-        durable.restore(self._state, self._open().reader(name), committed=committed)
+        if self._durability is None:
+            raise AssertionError("nothing was found without a place to find it in")
+        durable.restore(self._state, self._durability.reader(name), committed=committed)
 
     @property
     def is_settled(self) -> bool:
@@ -106,8 +108,3 @@ class Saver:
         """End; who leaves first does its part of what is being written."""
         if self._durability is not None:
             self._durability.close(wait_s=CLOSE_S if is_leaving else 0.0, is_over=is_over)
-
-    def _open(self) -> Durability:
-        if self._durability is None:
-            raise AssertionError("nothing was found without a place to find it in")
-        return self._durability

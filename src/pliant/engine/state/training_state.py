@@ -13,16 +13,24 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.engine.state.fit import check_fits
-from pliant.engine.state.stateful import Stateful
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
+
+
+class Stateful(Protocol):
+    """What a script gives to be kept with its run: ``extra_state``, schedulers, a scaler."""
+
+    def state_dict(self) -> Any:
+        """Return the state; plain values and tensors."""
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Take the state that another replica's ``state_dict`` gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,48 +42,41 @@ class _Spelled:
     aliases: Mapping[str, str]
 
 
+@dataclass(kw_only=True, eq=False)
 class State:
     """The state of one run's objects."""
 
-    def __init__(
-        self,
-        *,
-        model: torch.nn.Module,
-        local_buffers: frozenset[str],
-        optimizers: Sequence[torch.optim.Optimizer],
-        schedulers: Sequence[Stateful],
-        scaler: Stateful | None,
-        extra: Mapping[str, Stateful],
-    ) -> None:
-        self._model = model
-        self._local_buffers = local_buffers
-        self._optimizers = optimizers
-        self._schedulers = schedulers
-        self._scaler = scaler
-        self._extra = extra
-        self._names = {id(tensor): name for name, tensor in model.named_parameters()}
+    model: torch.nn.Module
+    local_buffers: frozenset[str]
+    optimizers: Sequence[torch.optim.Optimizer]
+    schedulers: Sequence[Stateful]
+    scaler: Stateful | None
+    extra: Mapping[str, Stateful]
+
+    def __post_init__(self) -> None:
+        self._names = {id(tensor): name for name, tensor in self.model.named_parameters()}
         self._spelled: _Spelled | None = None
         self._views: dict[str, torch.Tensor] = {}
 
     def capture(self) -> dict[str, Any]:
         """Return the state; its tensors are the run's own, not copies."""
-        parameters = dict(self._model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         return {
             "parameters": {n: self._view(n, p) for n, p in parameters.items()},
-            "buffers": {n: self._view(n, b) for n, b in self._model.named_buffers()},
+            "buffers": {n: self._view(n, b) for n, b in self.model.named_buffers()},
             "requires_grad": {n: p.requires_grad for n, p in parameters.items()},
-            "training": {name: module.training for name, module in self._model.named_modules()},
+            "training": {name: module.training for name, module in self.model.named_modules()},
             "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
-            "optimizers": [self._optimizer_state(optimizer) for optimizer in self._optimizers],
-            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
-            "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "extra": {name: part.state_dict() for name, part in self._extra.items()},
+            "optimizers": [self._optimizer_state(optimizer) for optimizer in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "extra": {name: part.state_dict() for name, part in self.extra.items()},
         }
 
     def _capture_shared(self) -> dict[str, Any]:
         """Return the state without buffers that are local to a replica: they may have any shape."""
         state = self.capture()
-        for name in self._local_buffers:
+        for name in self.local_buffers:
             state["buffers"].pop(name, None)
         return state
 
@@ -140,7 +141,7 @@ class State:
         Raises:
             ConfigError: that run's model has not all of this one's tensors, or others.
         """
-        wanted = set(self._model.state_dict())
+        wanted = set(self.model.state_dict())
         tied = {alias for alias, name in self.aliases().items() if name[6:] in weights}
         missing = sorted(n for n in wanted - weights.keys() if f"model.{n}" not in tied)
         if missing:
@@ -150,9 +151,9 @@ class State:
             raise ConfigError(
                 f"the checkpoint to start from has {strange[0]!r}, which this model has not"
             )
-        parameters = dict(self._model.named_parameters())
-        for optimizer in self._optimizers:
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        parameters = dict(self.model.named_parameters())
+        for optimizer in self.optimizers:
+            own = set(map(id, held(optimizer)))
             for name, entries in states.items():
                 if name in parameters and id(parameters[name]) in own:
                     optimizer.state[parameters[name]] = dict(entries)
@@ -164,15 +165,15 @@ class State:
     def _spelling(self) -> _Spelled:
         """Look again only if a buffer is another tensor than before; parameters never are."""
         buffers = tuple(
-            (name, id(tensor)) for name, tensor in self._model.named_buffers(remove_duplicate=False)
+            (name, id(tensor)) for name, tensor in self.model.named_buffers(remove_duplicate=False)
         )
         if self._spelled is None or self._spelled.buffers != buffers:
-            first = {id(tensor): name for name, tensor in self._model.named_parameters()}
-            first |= {id(tensor): name for name, tensor in self._model.named_buffers()}
-            found = self._model.state_dict(keep_vars=True)
+            first = {id(tensor): name for name, tensor in self.model.named_parameters()}
+            first |= {id(tensor): name for name, tensor in self.model.named_buffers()}
+            found = self.model.state_dict(keep_vars=True)
             self._spelled = _Spelled(
                 buffers=buffers,
-                persistent=frozenset(name for name, _ in self._model.named_buffers()) & set(found),
+                persistent=frozenset(name for name, _ in self.model.named_buffers()) & set(found),
                 aliases={
                     f"model.{name}": f"model.{first[id(tensor)]}"
                     for name, tensor in found.items()
@@ -190,7 +191,7 @@ class State:
         plain = (bool, int, float, str, type(None))
         groups = [
             {"params": group["params"], **group["values"]}
-            for optimizer in self._optimizers
+            for optimizer in self.optimizers
             for group in self._optimizer_state(optimizer)["groups"]
         ]
         return {
@@ -200,10 +201,6 @@ class State:
             if isinstance(value, plain)
             or (isinstance(value, tuple | list) and all(isinstance(part, plain) for part in value))
         }
-
-    def check_fits(self, document: Any, specs: Sequence[TensorSpec]) -> None:
-        """Make sure that a state that was kept is one of this model; see ``fit``."""
-        check_fits(self.capture(), document, specs, local_buffers=self._local_buffers)
 
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         """Return where each tensor of a document is to be written: own storage where there is any.
@@ -239,19 +236,19 @@ class State:
             for name, tensor in state[part].items():
                 if tensor.data_ptr() != here[part][name].data_ptr():
                     here[part][name].copy_(tensor)
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(state["requires_grad"][name])
-        for name, module in self._model.named_modules():
+        for name, module in self.model.named_modules():
             module.training = state["training"][name]
         for name, module in self._with_extra():
             module.set_extra_state(state["modules"][name])
-        for optimizer, received in zip(self._optimizers, state["optimizers"], strict=True):
+        for optimizer, received in zip(self.optimizers, state["optimizers"], strict=True):
             self._apply_optimizer(optimizer, received)
-        for scheduler, received in zip(self._schedulers, state["schedulers"], strict=True):
+        for scheduler, received in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(received)
-        if self._scaler is not None:
-            self._scaler.load_state_dict(state["scaler"])
-        for name, thing in self._extra.items():
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        for name, thing in self.extra.items():
             thing.load_state_dict(state["extra"][name])
 
     def digest(self, committed: int) -> str:
@@ -276,14 +273,8 @@ class State:
         Raises:
             UsageError: one was added, replaced or taken out, or an optimizer holds another.
         """
-        found = {id(tensor): name for name, tensor in self._model.named_parameters()}
-        held = (
-            parameter
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-        if found == self._names and all(id(parameter) in found for parameter in held):
+        found = {id(tensor): name for name, tensor in self.model.named_parameters()}
+        if found == self._names and all(id(p) in found for o in self.optimizers for p in held(o)):
             return
         new = sorted(name for key, name in found.items() if self._names.get(key) != name)
         gone = sorted(name for key, name in self._names.items() if key not in found)
@@ -305,8 +296,7 @@ class State:
             ConfigError: something in it cannot travel; names where it is.
         """
         try:
-            document, tensors = encode(self.capture())
-            decode(document, tensors)
+            decode(*encode(self.capture()))
         except CodecError as error:
             raise ConfigError(
                 f"the state of this run cannot be sent to a joining replica: {error}"
@@ -317,7 +307,7 @@ class State:
         base = torch.nn.Module
         return [
             (name, module)
-            for name, module in self._model.named_modules()
+            for name, module in self.model.named_modules()
             if type(module).get_extra_state is not base.get_extra_state
             and type(module).set_extra_state is not base.set_extra_state
         ]
@@ -332,8 +322,7 @@ class State:
         ]
         states = {
             self._names[id(parameter)]: dict(optimizer.state[parameter])
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+            for parameter in held(optimizer)
             if parameter in optimizer.state
         }
         shared = {key: value for key, value in optimizer.state.items() if not torch.is_tensor(key)}
@@ -342,7 +331,7 @@ class State:
     def _apply_optimizer(
         self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
     ) -> None:
-        parameters = dict(self._model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         here = [group["params"] for group in self._optimizer_state(optimizer)["groups"]]
         there = [group["params"] for group in received["groups"]]
         if here != there[: len(here)]:
@@ -358,6 +347,11 @@ class State:
         for name, entries in received["state"].items():
             optimizer.state[parameters[name]] = dict(entries)
         optimizer.state.update(received["shared"])
+
+
+def held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of all its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _optimizer_tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
