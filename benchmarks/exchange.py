@@ -68,7 +68,7 @@ def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any
     fast = Reduction(build(2, plan.one_each()), layout, plan, exact=False)
     partials = ones(exact, plan.partials[rank])
     whole = ones(fast, 1)
-    copies = [bucket.zeros() for bucket in layout.buckets]
+    copies = [bucket.empty().zero_() for bucket in layout.buckets]
 
     def reduce_exactly() -> None:
         for bucket in layout.buckets:

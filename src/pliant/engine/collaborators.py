@@ -225,8 +225,7 @@ class Collaborators:
         self.reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
 
     def _load_initial_weights(self) -> None:
-        path = None if self._context is None else self._context.assignment.work.init
-        if path is None:
+        if self._context is None or (path := self._context.assignment.work.init) is None:
             return
         model = self._objects.model
         try:

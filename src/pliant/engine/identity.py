@@ -50,14 +50,12 @@ def describe_layout(layout: Layout) -> str:
 
     The first line that differs is what the one who is refused gets to read.
     """
-    lines = [
+    text = "\n".join(
         f"{name} {dtype.removeprefix('torch.')} {list(shape)}"
         for name, dtype, shape, _ in layout.parameters
-    ]
-    text = "\n".join(lines)
-    if len(text) > MAX_LAYOUT_CHARACTERS:
-        return f"layout {layout.digest}"
-    return f"{text}\nlayout {layout.digest}"
+    )
+    last = f"layout {layout.digest}"
+    return last if len(text) > MAX_LAYOUT_CHARACTERS else f"{text}\n{last}"
 
 
 def _variant(optimizer: torch.optim.Optimizer) -> str:

@@ -247,11 +247,12 @@ class Session:
                 "evaluation ask there for step.is_last"
             )
         size = loading.check_dataset(dataset)
-        micro_batch = (
-            self._settings.micro_batch_size if micro_batch_size is None else micro_batch_size
-        )
-        if size < 1 or micro_batch < 1:
-            raise ConfigError(f"cannot evaluate {size} samples in micro-batches of {micro_batch}")
+        if micro_batch_size is None:
+            micro_batch_size = self._settings.micro_batch_size
+        if size < 1 or micro_batch_size < 1:
+            raise ConfigError(
+                f"cannot evaluate {size} samples in micro-batches of {micro_batch_size}"
+            )
         step, count = self._evaluated
         self._evaluated = (self.committed, count + 1 if step == self.committed else 0)
         work = Evaluation(
@@ -259,7 +260,7 @@ class Session:
             size=size,
             fn=fn,
             collate_fn=collate_fn or self._collate_fn,
-            micro_batch_size=micro_batch,
+            micro_batch_size=micro_batch_size,
             coordinates=(self._settings.seed, *self._evaluated),
         )
         team = self._training.membership.team(done.decision.generation)
@@ -296,11 +297,7 @@ class Session:
         if self.leader:
             self._write_weights(Path(path))
         else:
-            self._unwritten = {
-                target: count
-                for target, count in self._unwritten.items()
-                if count == self.committed
-            } | {Path(path): self.committed}
+            self._unwritten[Path(path)] = self.committed
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""

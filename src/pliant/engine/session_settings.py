@@ -80,11 +80,7 @@ class UserObjects:
         scaler: object,
         extra_state: Stateful | Mapping[str, Stateful] | None,
     ) -> UserObjects:
-        """Check the arguments of a session; of optimizers and schedulers one, several or none.
-
-        Raises:
-            ConfigError: one of them cannot be trained here.
-        """
+        """Check the arguments of a session; of optimizers and schedulers one, several or none."""
         return cls(
             model=(checked := _check_model(model)),
             optimizers=_check_optimizers(_as_list(optimizers), checked),
@@ -196,11 +192,7 @@ def _check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScale
 
 
 def check_checkpoint(checkpoint: Any) -> None:
-    """Make sure that ``checkpoint=`` is what keeps checkpoints.
-
-    Raises:
-        ConfigError: it is something else, a path for instance.
-    """
+    """Refuse as ``checkpoint=`` what does not keep checkpoints, a path for instance."""
     if checkpoint is not None and not isinstance(checkpoint, Durability):
         raise ConfigError(
             f"checkpoint={checkpoint!r} is a {type(checkpoint).__name__}; pass a place and an "
@@ -209,11 +201,7 @@ def check_checkpoint(checkpoint: Any) -> None:
 
 
 def check_torchrun(world_size: int) -> None:
-    """Refuse to train alone several times over.
-
-    Raises:
-        ConfigError: the environment was made by torchrun for several processes.
-    """
+    """Refuse to train alone several times over, in each of the processes of torchrun."""
     if world_size > 1:
         raise ConfigError(
             f"this process is one of {world_size} that torchrun started; a pliant session would "

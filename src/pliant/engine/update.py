@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,41 +30,34 @@ LOOKED_AT = 3
 optimizer remembers of its last gradient is there in the second."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Update:
     """Applies one reduced gradient after another."""
 
-    def __init__(
-        self,
-        *,
-        parameters: Mapping[str, torch.nn.Parameter],
-        layout: Layout,
-        optimizers: Sequence[torch.optim.Optimizer],
-        schedulers: Sequence[Scheduler],
-        plateau: Mapping[str, ReduceLROnPlateau],
-        scaler: torch.amp.GradScaler | None,
-        max_grad_norm: float | None,
-        micro_batch_size: int,
-    ) -> None:
-        self._buckets = layout.buckets[: layout.extras_index]
+    parameters: Mapping[str, torch.nn.Parameter]
+    layout: Layout
+    optimizers: Sequence[torch.optim.Optimizer]
+    schedulers: Sequence[Scheduler]
+    plateau: Mapping[str, ReduceLROnPlateau]
+    scaler: torch.amp.GradScaler | None
+    max_grad_norm: float | None
+    micro_batch_size: int
+
+    def __post_init__(self) -> None:
+        self._buckets = self.layout.buckets[: self.layout.extras_index]
         self._parameters = [
-            [parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
+            [self.parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
         ]
-        self._optimizers = optimizers
-        self._schedulers = schedulers
-        self._plateau = plateau
-        self._scaler = scaler
-        self._max_grad_norm = max_grad_norm
-        self._micro_batch_size = micro_batch_size
         self._is_stepping = False
         self._scheduled: list[int | None] | None = None
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers
+            optimizer.register_step_pre_hook(self._before_step) for optimizer in self.optimizers
         ]
         self._gradients: list[torch.Tensor] = []
         self._grad_norm: float | None = None
         self._looks_left = LOOKED_AT
-        if scaler is not None:  # it makes its scale at first use, and slots of weight 0 use none
-            scaler.scale(torch.zeros(()))
+        if self.scaler is not None:  # made at first use, and slots of weight 0 use none
+            self.scaler.scale(torch.zeros(()))
 
     @property
     def grad_norm(self) -> float:
@@ -111,13 +105,13 @@ class Update:
         """
         self.check_schedulers()
         for name, value in values.items():
-            if name not in self._plateau:
-                known = ", ".join(sorted(self._plateau)) or "none"
+            if name not in self.plateau:
+                known = ", ".join(sorted(self.plateau)) or "none"
                 raise UsageError(
                     f"session.feed({name}=...): plateau= has no scheduler of that name; it has: "
                     f"{known}"
                 )
-            self._plateau[name].step(float(value))
+            self.plateau[name].step(float(value))
         self.follow_schedulers()
 
     def follow_schedulers(self) -> None:
@@ -153,7 +147,7 @@ class Update:
         """Return 63 bits of all hyper-parameters, which every replica must have alike."""
         values = [
             sorted((key, repr(value)) for key, value in group.items() if key != "params")
-            for optimizer in self._optimizers
+            for optimizer in self.optimizers
             for group in optimizer.param_groups
         ]
         return _bits(xxhash.xxh3_64(repr((values, self._schedule_counts())).encode()))
@@ -177,7 +171,7 @@ class Update:
         """Make ``.grad`` of each parameter; None where no slot touched it."""
         if not extras.weight:
             return []
-        factor = self._micro_batch_size / extras.weight
+        factor = self.micro_batch_size / extras.weight
         presence = iter(extras.presence)
         present = []
         for bucket, flat, parameters in zip(self._buckets, buckets, self._parameters, strict=False):
@@ -191,45 +185,45 @@ class Update:
 
     def _step(self, present: list[torch.nn.Parameter]) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
-        active = [o for o in self._optimizers if any(p.grad is not None for p in held(o))]
-        if self._scaler is not None:
+        active = [o for o in self.optimizers if any(p.grad is not None for p in held(o))]
+        if self.scaler is not None:
             for optimizer in active:
-                self._scaler.unscale_(optimizer)
-        if self._max_grad_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(present, self._max_grad_norm)
+                self.scaler.unscale_(optimizer)
+        if self.max_grad_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(present, self.max_grad_norm)
             self._grad_norm = float(norm)
         self._is_stepping = True
         try:
             for optimizer in active:
-                if self._scaler is None:
+                if self.scaler is None:
                     optimizer.step()
                 else:
-                    self._scaler.step(optimizer)
+                    self.scaler.step(optimizer)
         finally:
             self._is_stepping = False
         if self._looks_left:
             self._looks_left -= 1
             _refuse_kept_gradients(active, present)
-        if self._scaler is None or not active:
+        if self.scaler is None or not active:
             return True
         has_overflowed = any(map(self._has_overflowed, active))
-        self._scaler.update()
+        self.scaler.update()
         return not has_overflowed
 
     def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler made this optimizer skip; a fused one is called all the same."""
-        found = self._scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+        found = self.scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
         return any(map(bool, found.values()))
 
     def _step_schedulers(self, loss: float) -> None:
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(math.inf if math.isnan(loss) else loss)
             else:
                 scheduler.step()
 
     def _schedule_counts(self) -> list[int | None]:
-        schedulers = [*self._schedulers, *self._plateau.values()]
+        schedulers = [*self.schedulers, *self.plateau.values()]
         return [getattr(scheduler, "last_epoch", None) for scheduler in schedulers]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

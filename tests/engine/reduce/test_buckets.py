@@ -61,7 +61,7 @@ def test_leaves_are_never_narrower_than_float32(dtype: torch.dtype) -> None:
 def test_views_keep_the_memory_order_of_channels_last() -> None:
     weight = torch.randn(8, 3, 5, 5).to(memory_format=torch.channels_last)
     (bucket,) = Layout.of([("bias", torch.empty(3)), ("weight", weight)]).buckets
-    flat = bucket.zeros()
+    flat = bucket.empty().zero_()
 
     view = bucket.views(flat)["weight"]
     view.copy_(weight)

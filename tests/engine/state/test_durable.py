@@ -100,7 +100,7 @@ def test_tensors_have_the_names_that_plain_pytorch_gives_them() -> None:
     states = dcp.get_optimizer_state_dict(run.model, run.optimizer)["state"]
     optim = {f"optim.state.{name}.{key}" for name, kept in states.items() for key in kept}  # type: ignore[union-attr]
 
-    assert model | optim <= names | set(run.state.aliases())
+    assert model | optim <= names | set(run.state.spelled().aliases)
     assert names - model - optim == {"buffers.scratch", "extra.mean"}
 
 
@@ -137,7 +137,7 @@ def test_one_that_described_often_says_what_a_new_one_says(
 def test_tied_weights_have_one_tensor_and_a_further_name() -> None:
     run = Run(seed=1, steps=0)
 
-    assert run.state.aliases() == {
+    assert run.state.spelled().aliases == {
         "model.tied.weight": "model.head.weight",
         "model.tied.bias": "model.head.bias",
     }

@@ -20,62 +20,41 @@ two addends of ``a.view(n) + b.view(n)``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.step.batching import Node, merge_plan
-from pliant.engine.reduce.buckets import Bucket, BucketEntry, Layout
+from pliant.engine.reduce.buckets import BucketEntry, Layout
 from pliant.engine.reduce.sums import SumStack
-
-_Value = TypeVar("_Value")
 
 BucketReady = Callable[[int], None]
 
 
+@dataclass(slots=True, eq=False)
 class _Column:
     """One parameter: where its leaves come from and where its sums go."""
 
-    __slots__ = (
-        "bucket",
-        "dtype",
-        "entry",
-        "fired",
-        "index",
-        "is_deferred",
-        "is_merged",
-        "is_tracked",
-        "outs",
-        "parameter",
-        "pending",
-        "stack",
-        "version",
-        "zeroed",
-    )
-
-    def __init__(
-        self, index: int, parameter: torch.nn.Parameter, bucket: Bucket, entry: BucketEntry
-    ) -> None:
-        self.index = index
-        self.parameter = parameter
-        self.bucket = bucket.index
-        self.dtype = bucket.dtype
-        self.entry = entry
-        self.stack = SumStack()
-        self.outs: list[torch.Tensor] = []
-        self.zeroed: list[bool] = []
-        self.fired = False
-        self.is_deferred = False
-        """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
-        self.is_merged = False
-        """Whether the open slot's leaf was merged when the hook fired."""
-        self.is_tracked = False
-        """Whether it required a gradient at the step's start."""
-        self.pending: torch.Tensor | None = None
-        self.version = 0
-        """Of its values at the step's start: it counts changes in place."""
+    index: int
+    parameter: torch.nn.Parameter
+    bucket: int
+    dtype: torch.dtype
+    entry: BucketEntry
+    stack: SumStack = field(default_factory=SumStack)
+    outs: list[torch.Tensor] = field(default_factory=list)
+    zeroed: list[bool] = field(default_factory=list)
+    fired: bool = False
+    is_deferred: bool = False
+    """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
+    is_merged: bool = False
+    """Whether the open slot's leaf was merged when the hook fired."""
+    is_tracked: bool = False
+    """Whether it required a gradient at the step's start."""
+    pending: torch.Tensor | None = None
+    version: int = 0
+    """Of its values at the step's start: it counts changes in place."""
 
 
 class GradientSums:
@@ -88,9 +67,10 @@ class GradientSums:
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], layout: Layout) -> None:
         self._buckets = layout.buckets[: layout.extras_index]
+        self.num_buckets = len(self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
         self._columns = [
-            _Column(index, parameters[entry.name], bucket, entry)
+            _Column(index, parameters[entry.name], bucket.index, bucket.dtype, entry)
             for index, (bucket, entry) in enumerate(entries)
         ]
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
@@ -108,11 +88,6 @@ class GradientSums:
         self._factor = 1.0
         self.is_invalid = False
         """A leaf grew after it had been added: this attempt's sums are wrong, do it again."""
-
-    @property
-    def num_buckets(self) -> int:
-        """Number of buckets that hold parameters."""
-        return len(self._buckets)
 
     def begin(
         self,
@@ -299,17 +274,15 @@ class GradientSums:
                 self._on_ready(column.bucket)
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """Where one slot stands in this replica's sums; computed from the tree."""
 
-    __slots__ = ("is_last", "is_last_of_part", "merges", "part", "slot")
-
-    def __init__(self, slot: int, merges: int, part: int, is_last_of_part: bool) -> None:
-        self.slot = slot
-        self.merges = merges
-        self.part = part
-        self.is_last_of_part = is_last_of_part
-        self.is_last = False
+    slot: int
+    merges: int
+    part: int
+    is_last_of_part: bool
+    is_last: bool = False
 
 
 def positions(nodes: Sequence[Node]) -> list[Position]:
@@ -333,6 +306,5 @@ def _zero_frozen(column: _Column) -> None:
             column.zeroed[part] = True
 
 
-def _nobody(bucket: int) -> None:
+def _nobody(_: int) -> None:
     """Tell nobody that a bucket is ready."""
-    del bucket

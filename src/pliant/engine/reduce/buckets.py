@@ -1,17 +1,14 @@
 """Bucket layout: how the gradients of one model lie in flat buffers.
 
-Owns one function of the model alone: which parameter lies at which offset of
-which bucket.  All members of a generation must agree on it before their first
-collective (a size mismatch ends the process inside gloo), so it has a digest
-and can explain the first difference between two layouts.
+Owns one function of the model alone: which parameter lies at which offset of which bucket.  All
+members of a generation must agree on it before their first collective (a size mismatch ends the
+process inside gloo), so it has a digest and can explain the first difference between two layouts.
+Must not know groups, slots, who owns what, the values of any tensor.
 
-Must not know: groups, slots, who owns what, the values of any tensor.
-
-Buckets are filled in reverse parameter order, the order in which backward
-finishes.  16-bit parameters have float32 leaves; float64 and complex ones have
-buckets of their own.  Inside a bucket every parameter is packed in its own
-memory order (channels_last stays channels_last), so that a view of the buffer
-has the parameter's strides.
+Buckets are filled in reverse parameter order, the order in which backward finishes.  16-bit
+parameters have float32 leaves; float64 and complex ones have buckets of their own.  Inside a bucket
+every parameter is packed in its own memory order (channels_last stays channels_last), so that a
+view of the buffer has the parameter's strides.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from typing import Any
 
 import torch
@@ -74,10 +71,6 @@ class Bucket:
         """Return a new flat buffer with arbitrary content."""
         return torch.empty(self.numel, dtype=self.dtype)
 
-    def zeros(self) -> torch.Tensor:
-        """Return a new flat buffer of +0.0, the value of an absent leaf."""
-        return torch.zeros(self.numel, dtype=self.dtype)
-
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return every parameter's view of a flat buffer by name."""
         return {entry.name: entry.view(flat) for entry in self.entries}
@@ -105,13 +98,9 @@ class Layout:
         extras: int = 0,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> Layout:
-        """Lay out all parameters, whether or not they require a gradient now.
+        """Lay out all of a model's named parameters, whether or not they require a gradient now.
 
-        Args:
-            parameters: as ``model.named_parameters()`` gives them.
-            buffers: as ``model.named_buffers()`` gives them.
-            extras: length of the float64 bucket that is appended; 0 for none.
-            bucket_bytes: a bucket is closed when it has reached this size.
+        ``extras`` is the length of the float64 bucket that is appended; 0 for none.
         """
         parameters = list(parameters)
         buckets = _fill(parameters, bucket_bytes)
@@ -119,8 +108,8 @@ class Layout:
             entry = BucketEntry(name="", offset=0, numel=extras, shape=(extras,), stride=(1,))
             buckets.append(_bucket(len(buckets), torch.float64, [entry]))
         return cls(
-            parameters=tuple(_describe(name, tensor) for name, tensor in parameters),
-            buffers=tuple(_describe(name, tensor) for name, tensor in buffers),
+            parameters=tuple(starmap(_describe, parameters)),
+            buffers=tuple(starmap(_describe, buffers)),
             buckets=tuple(buckets),
             extras=extras,
         )
@@ -139,8 +128,8 @@ class Layout:
     def describe(self) -> dict[str, object]:
         """Return what defines the layout, as JSON values."""
         return {
-            "parameters": [_as_list(described) for described in self.parameters],
-            "buffers": [_as_list(described) for described in self.buffers],
+            "parameters": [*map(_as_list, self.parameters)],
+            "buffers": [*map(_as_list, self.buffers)],
             "extras": self.extras,
             "buckets": [[str(bucket.dtype), bucket.numel] for bucket in self.buckets],
         }
@@ -205,8 +194,7 @@ def _describe(name: str, tensor: torch.Tensor) -> Described:
 
 
 def _as_list(described: Described) -> list[object]:
-    name, dtype, shape, stride = described
-    return [name, dtype, list(shape), list(stride)]
+    return [*described[:2], *map(list, described[2:])]
 
 
 def _fill(parameters: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int) -> list[Bucket]:

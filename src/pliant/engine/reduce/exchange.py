@@ -55,12 +55,9 @@ class Reduction:
         exact: bool = True,
         previous: Reduction | None = None,
     ) -> None:
-        """Prepare to reduce ``layout``'s buckets over ``group``.
+        """Prepare to reduce ``layout``'s buckets over ``group``; layout and plan are everybody's.
 
         Args:
-            group: has as many members as ``plan`` has ranks.
-            layout: the same on all members.
-            plan: likewise.
             exact: by the fold plan, else one partial per member, in any order.
             previous: the reduction of an earlier generation, whose buffers are taken over as far
                 as nothing can still write into them.  A result of its last step stays valid.
@@ -72,7 +69,9 @@ class Reduction:
         self._plan = plan if exact else plan.one_each()
         self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
-        self._shared = self._divide_windows()
+        windows, self._shared = group.windows, None
+        if windows is not None and Shared.fit(windows, layout, self._plan):
+            self._shared = Shared(windows, layout, self._plan, group.rank)
         self.lent: Sequence[Sequence[torch.Tensor]] = (
             () if self._shared is None else self._shared.lent
         )
@@ -134,7 +133,7 @@ class Reduction:
         self, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
     ) -> Callable[[Comm], torch.Tensor]:
         shared = self._shared
-        if shared is None or not shared.covers(bucket_index):
+        if shared is None or not shared.lent[bucket_index]:
             job = _Job(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
             return job.exact if self._exact else job.fast
 
@@ -143,14 +142,6 @@ class Reduction:
             return reduced
 
         return read
-
-    def _divide_windows(self) -> Shared | None:
-        windows = self.group.windows
-        if windows is None or not Shared.fit(windows, self.layout, self._plan):
-            return None
-        shared = Shared(windows, self.layout, self._plan, self.group.rank)
-        shared.enter()
-        return shared
 
     def _no_buffers(self) -> list[torch.Tensor | None]:
         return [None] * len(self.layout.buckets)
@@ -231,14 +222,9 @@ class _Job:
         counts, numel = self._plan.partials, self._reduced.numel()
         own = torch.cat(self._partials).repeat(comm.size)
         everything = self._scratch.provide(sum(counts) * numel, own.dtype)
-        comm.run(
-            comm.backend.all_to_all(
-                everything,
-                own,
-                [count * numel for count in counts],
-                [counts[comm.rank] * numel] * comm.size,
-            )
-        )
+        receives = [count * numel for count in counts]
+        sends = [counts[comm.rank] * numel] * comm.size
+        comm.run(comm.backend.all_to_all(everything, own, receives, sends))
         self._blockwise.fold(torch.split(everything, numel), self._reduced)
 
     def _by_shards(self, comm: Comm) -> None:
@@ -248,13 +234,8 @@ class _Job:
         shards = torch.split(self._reduced, sizes)
         if mine:
             self._blockwise.fold(received, shards[comm.rank])
-        comm.run(
-            *(
-                comm.backend.broadcast(shard, root)
-                for root, shard in enumerate(shards)
-                if shard.numel()
-            )
-        )
+        works = [comm.backend.broadcast(s, root) for root, s in enumerate(shards) if s.numel()]
+        comm.run(*works)
 
     def _receive_shards(self, comm: Comm, sizes: list[int]) -> list[torch.Tensor]:
         """Return my shard of all partials, numbered through.

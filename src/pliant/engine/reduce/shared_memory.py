@@ -90,7 +90,8 @@ class Shared:
     """The windows of one group, divided up for one layout and plan."""
 
     def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
-        """Divide; every member whose windows are ``fit`` must do the same."""
+        """Divide, and take the own into use; all whose windows ``fit`` must do the same."""
+        windows.enter()
         self._windows = windows
         self._plan = plan
         self._rank = rank
@@ -101,7 +102,7 @@ class Shared:
             self._partials(bucket.index, rank) if bucket.index in self._buckets else ()
             for bucket in layout.buckets
         )
-        """Where this member's partials of each bucket belong; none for small buckets.
+        """Where this member's partials of each bucket belong; none for buckets not reduced here.
 
         Partials that lie elsewhere are copied.
         """
@@ -114,19 +115,14 @@ class Shared:
             for rank, memory in enumerate(windows.memories)
         )
 
-    def enter(self) -> None:
-        """Take the own window into use; see ``Windows.enter``."""
-        self._windows.enter()
-
-    def covers(self, bucket_index: int) -> bool:
-        """Whether the bucket is reduced through windows."""
-        return bucket_index in self._buckets
-
     def reduce(
         self, comm: Comm, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
     ) -> None:
         """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
-        self._place(bucket_index, partials)
+        for place, partial in zip(self.lent[bucket_index], partials, strict=True):
+            if place.data_ptr() != partial.data_ptr():  # it was added up elsewhere
+                with self._windows.writing():
+                    place.copy_(partial)
         comm.meet()
         pieces = [
             as_real(partial)
@@ -154,13 +150,6 @@ class Shared:
         for rank, target in enumerate(targets):
             if rank != comm.rank:
                 target.copy_(self._shard(bucket_index, rank, target))
-
-    def _place(self, bucket_index: int, partials: Sequence[torch.Tensor]) -> None:
-        """Copy partials that were added up elsewhere."""
-        for place, partial in zip(self.lent[bucket_index], partials, strict=True):
-            if place.data_ptr() != partial.data_ptr():
-                with self._windows.writing():
-                    place.copy_(partial)
 
     def _partials(self, bucket_index: int, rank: int) -> tuple[torch.Tensor, ...]:
         bucket, memory = self._buckets[bucket_index], self._windows.memories[rank]

@@ -27,7 +27,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -188,11 +188,9 @@ class Windows:
         """
         self._own.enter(self._generation)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Write into the own window on the communication thread; see ``Window.writing``."""
-        with self._own.writing(self._generation):
-            yield
+        return self._own.writing(self._generation)
 
     def check(self) -> None:
         """Make sure that everything read so far was of this generation.

@@ -38,7 +38,7 @@ class BufferRules:
         self._model = model
         self._names = frozenset(named)
         self._kept = [
-            _buffer(name, *_owner(model, name), tensor, rules.get(name), num_slots)
+            _CLASSES[rules.get(name) or _default(tensor)](model, name, tensor, num_slots)
             for name, tensor in named.items()
             if rules.get(name) != "local"
         ]
@@ -94,11 +94,11 @@ class _Buffer:
     """One buffer that follows the mean rule; the others derive from it."""
 
     def __init__(
-        self, name: str, module: torch.nn.Module, key: str, tensor: torch.Tensor, num_slots: int
+        self, model: torch.nn.Module, name: str, tensor: torch.Tensor, num_slots: int
     ) -> None:
         self.name = name
-        self.module = module
-        self.key = key
+        path, _, self.key = name.rpartition(".")
+        self.module = model.get_submodule(path)
         self.tensor = tensor
         self.start = torch.empty(0)
         self.num_slots = num_slots
@@ -237,20 +237,10 @@ _CLASSES: dict[str, type[_Buffer]] = {
 }
 
 
-def _buffer(
-    name: str,
-    module: torch.nn.Module,
-    key: str,
-    tensor: torch.Tensor,
-    rule: str | None,
-    num_slots: int,
-) -> _Buffer:
-    if rule is None:
-        is_float = tensor.is_floating_point() or tensor.is_complex()
-        rule = "mean" if is_float else "agree"
-        if tensor.numel() > LARGE_NUMEL:
-            rule = "constant"
-    return _CLASSES[rule](name, module, key, tensor, num_slots)
+def _default(tensor: torch.Tensor) -> str:
+    if tensor.numel() > LARGE_NUMEL:
+        return "constant"
+    return "mean" if _has_mean(tensor) else "agree"
 
 
 def _check_rules(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> None:
@@ -263,16 +253,14 @@ def _check_rules(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) ->
                 f"buffers={{{name!r}: {rule!r}}}: the rule must be one of "
                 f"{', '.join(sorted(RULES))}"
             )
-        is_float = named[name].is_floating_point() or named[name].is_complex()
-        if rule == "mean" and not is_float:
+        if rule == "mean" and not _has_mean(named[name]):
             raise ConfigError(f"buffers={{{name!r}: 'mean'}}: {named[name].dtype} has no mean")
         if rule == "max" and named[name].is_complex():
             raise ConfigError(f"buffers={{{name!r}: 'max'}}: complex numbers have no order")
 
 
-def _owner(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
-    path, _, key = name.rpartition(".")
-    return model.get_submodule(path), key
+def _has_mean(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -183,7 +183,7 @@ class Describer:
 
     def _note_looks(self, document: bytes, tensors: list[torch.Tensor]) -> None:
         """Name the tensors, and say what they look like, unless that is as before."""
-        persistent = self._state.persistent_buffers()
+        persistent = self._state.spelled().persistent
         looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
         if (document, persistent, looks) == self._key:
             return

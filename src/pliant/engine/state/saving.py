@@ -75,7 +75,7 @@ class Saver:
                 document=document,
                 tensors=tensors,
                 objects=self._state.parameter_groups(),
-                aliases=self._state.aliases(),
+                aliases=self._state.spelled().aliases,
             ),
             is_needed=is_needed,
         )

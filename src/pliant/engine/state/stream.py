@@ -9,6 +9,7 @@ one large tensor, or several small tensors packed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,10 +45,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Length of its part of the stream."""
-        numel = 1
-        for length in self.shape:
-            numel *= length
-        return numel * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory, read from its start, is its part of the stream."""

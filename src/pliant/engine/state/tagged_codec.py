@@ -72,16 +72,11 @@ def encode(
     """Return the document and the tensors that it refers to.
 
     One tensor met twice is one entry; unless ``shared`` is false: then the document says nothing
-    of which tensors are the same object.
-
-    Args:
-        value: what to encode.
-        name: what paths begin with.
-        shared: whether tensors met twice are one.
-        memory: of the value before, most of which may be the same; it changes nothing but time.
+    of which tensors are the same object.  A ``memory`` of the value before, most of which may be
+    the same, changes nothing but time.
 
     Raises:
-        CodecError: a value of unsupported type, with its path starting at ``name``.
+        CodecError: a value of unsupported type, with its path, which starts at ``name``.
     """
     encoder = _Encoder(shared=shared, memory=memory)
     form = encoder.encode(value, (name,), 0)
@@ -201,14 +196,10 @@ class _Encoder:
 
     def _tensor(self, tensor: torch.Tensor, path: ValuePath) -> int:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            raise _refusal(
-                path, f"is a {type(tensor).__name__}, a kind of tensor that cannot travel"
-            )
-        if (
-            tensor.layout is not torch.strided
-            or tensor.device.type == "meta"
-            or tensor.is_quantized
-        ):
+            kind = type(tensor).__name__
+            raise _refusal(path, f"is a {kind}, a kind of tensor that cannot travel")
+        is_strided = tensor.layout is torch.strided
+        if not is_strided or tensor.is_meta or tensor.is_quantized:
             raise _refusal(path, "is a sparse, quantized or meta tensor, which cannot travel")
         if not self._shared or id(tensor) not in self._index_of:
             self._index_of[id(tensor)] = len(self.tensors)
@@ -218,7 +209,7 @@ class _Encoder:
     def _numpy(self, value: Any, path: ValuePath) -> Any:
         if value.dtype.hasobject or value.dtype.kind not in "biufcSU":
             raise _refusal(path, f"is a numpy value of dtype {value.dtype}, which cannot travel")
-        data = base64.b64encode(value.tobytes()).decode()
+        data = _pack_bytes(value.tobytes())
         if type(value) is np.ndarray:
             return ["ndarray", value.dtype.str, list(value.shape), data]
         return ["numpy", value.dtype.str, data]
@@ -239,7 +230,7 @@ class _Decoder:
         if tag in _CONTAINERS:
             return _CONTAINERS[tag]([self.decode(item) for item in rest])
         if tag in _PAIRED:
-            return _PAIRED[tag](self._pairs(rest))
+            return _PAIRED[tag](dict(self._pairs(rest)))  # of pairs a Counter would count them
         if tag == "defaultdict":
             return defaultdict(_FACTORIES[rest[0]], self._pairs(rest[1:]))
         if tag == "deque":
@@ -248,12 +239,11 @@ class _Decoder:
             return self._tensor(*rest)
         if tag == "ndarray":
             dtype, shape, data = rest
-            flat = np.frombuffer(base64.b64decode(data, validate=True), dtype=_numpy_dtype(dtype))
+            flat = np.frombuffer(_unpack_bytes(data), dtype=_numpy_dtype(dtype))
             return flat.reshape(shape).copy()
         if tag == "numpy":
             dtype, data = rest
-            raw = base64.b64decode(data, validate=True)
-            return np.frombuffer(raw, dtype=_numpy_dtype(dtype), count=1)[0]
+            return np.frombuffer(_unpack_bytes(data), dtype=_numpy_dtype(dtype), count=1)[0]
         return _READERS[tag](*rest)
 
     def _pairs(self, forms: list[Any]) -> list[tuple[Any, Any]]:
@@ -280,52 +270,25 @@ def _pack_bytes(value: bytes | bytearray) -> str:
     return base64.b64encode(value).decode()
 
 
-def _pack_complex(value: complex) -> str:
-    return struct.pack("<dd", value.real, value.imag).hex()
-
-
-def _unpack_complex(text: str) -> complex:
-    return complex(*struct.unpack("<dd", bytes.fromhex(text)))
-
-
-def _unpack_float(text: str) -> float:
-    return float(struct.unpack("<d", bytes.fromhex(text))[0])
-
-
-def _counter(pairs: list[tuple[Any, Any]]) -> Counter[Any]:
-    """Keep counts as they are: ``Counter(pairs)`` would count the pairs."""
-    return Counter(dict(pairs))
-
-
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size"}
 _SETS: dict[type, str] = {set: "set", frozenset: "frozenset"}
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "odict", Counter: "counter"}
-_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "size": torch.Size,
-    "set": set,
-    "frozenset": frozenset,
-}
-_PAIRED: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
-    "dict": dict,
-    "odict": OrderedDict,
-    "counter": _counter,
-}
+_CONTAINERS = {tag: kind for kind, tag in (_SEQUENCES | _SETS).items()}
+_PAIRED = {tag: kind for kind, tag in _MAPPINGS.items()}
 _SIMPLE: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("bytes", _pack_bytes),
     bytearray: ("bytearray", _pack_bytes),
-    complex: ("complex", _pack_complex),
+    complex: ("complex", lambda value: struct.pack("<dd", value.real, value.imag).hex()),
     range: ("range", lambda value: [value.start, value.stop, value.step]),
     torch.dtype: ("dtype", WORDS.__getitem__),
     torch.device: ("device", str),
 }
 _READERS: dict[str, Callable[..., Any]] = {
     "int": lambda text: int(text, 16),
-    "float": _unpack_float,
+    "float": lambda text: struct.unpack("<d", bytes.fromhex(text))[0],
     "bytes": _unpack_bytes,
     "bytearray": lambda text: bytearray(_unpack_bytes(text)),
-    "complex": _unpack_complex,
+    "complex": lambda text: complex(*struct.unpack("<dd", bytes.fromhex(text))),
     "range": lambda bounds: range(*bounds),
     "dtype": lambda text: DTYPES[text],
     "device": torch.device,

@@ -34,12 +34,15 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Spelled:
+class Spelled:
     """How ``model.state_dict()`` names things, for these buffers."""
 
     buffers: tuple[tuple[str, int], ...]
+    """Names and tensors, by ``id``."""
     persistent: frozenset[str]
+    """Names of the buffers that it has."""
     aliases: Mapping[str, str]
+    """Its further names for a tensor: tied weights."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,7 +58,7 @@ class State:
 
     def __post_init__(self) -> None:
         self._names = {id(tensor): name for name, tensor in self.model.named_parameters()}
-        self._spelled: _Spelled | None = None
+        self._spelled: Spelled | None = None
         self._views: dict[str, torch.Tensor] = {}
 
     def capture(self) -> dict[str, Any]:
@@ -127,10 +130,6 @@ class State:
         state["extra"] = copy.deepcopy(state["extra"], memo)
         return state
 
-    def persistent_buffers(self) -> frozenset[str]:
-        """Return the names of the buffers that ``model.state_dict()`` has."""
-        return self._spelling().persistent
-
     def begin_with(
         self,
         weights: Mapping[str, torch.Tensor],
@@ -142,7 +141,7 @@ class State:
             ConfigError: that run's model has not all of this one's tensors, or others.
         """
         wanted = set(self.model.state_dict())
-        tied = {alias for alias, name in self.aliases().items() if name[6:] in weights}
+        tied = {alias for alias, name in self.spelled().aliases.items() if name[6:] in weights}
         missing = sorted(n for n in wanted - weights.keys() if f"model.{n}" not in tied)
         if missing:
             raise ConfigError(f"the checkpoint to start from has no {missing[0]!r}")
@@ -158,11 +157,7 @@ class State:
                 if name in parameters and id(parameters[name]) in own:
                     optimizer.state[parameters[name]] = dict(entries)
 
-    def aliases(self) -> dict[str, str]:
-        """Return the further names that ``model.state_dict()`` has for a tensor: tied weights."""
-        return dict(self._spelling().aliases)
-
-    def _spelling(self) -> _Spelled:
+    def spelled(self) -> Spelled:
         """Look again only if a buffer is another tensor than before; parameters never are."""
         buffers = tuple(
             (name, id(tensor)) for name, tensor in self.model.named_buffers(remove_duplicate=False)
@@ -171,7 +166,7 @@ class State:
             first = {id(tensor): name for name, tensor in self.model.named_parameters()}
             first |= {id(tensor): name for name, tensor in self.model.named_buffers()}
             found = self.model.state_dict(keep_vars=True)
-            self._spelled = _Spelled(
+            self._spelled = Spelled(
                 buffers=buffers,
                 persistent=frozenset(name for name, _ in self.model.named_buffers()) & set(found),
                 aliases={

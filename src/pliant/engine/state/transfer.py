@@ -94,16 +94,12 @@ def receive_state(
     joiners: Sequence[int],
     allocate: Callable[[Any, Sequence[TensorSpec]], Sequence[torch.Tensor]],
 ) -> Any:
-    """Receive the state on a joiner; return the value, its tensors being what ``allocate`` gave.
+    """Receive the state that ``send_state`` offers; its tensors are what ``allocate`` gave.
 
     When it raises, the copy is not complete, and what ``allocate`` gave may still change until
     the group is quiesced; a later ``receive_state`` waits for that by itself.
 
     Args:
-        group: the new generation's.
-        stamp: of the state that is wanted.
-        survivors: as on all members.
-        joiners: likewise.
         allocate: gets the document with ``TensorRef`` leaves and the specs, returns one
             destination per spec (own storage, e.g. the parameters; same dtype and shape).
             Runs on the communication thread; what it raises, this raises.
@@ -114,9 +110,6 @@ def receive_state(
     """
     parties = _Parties(stamp, tuple(survivors), tuple(joiners))
     return group.submit(lambda comm: _receive(comm, parties, allocate)).wait()
-
-
-# The manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +174,8 @@ def _digest(data: torch.Tensor, seed: int) -> int:
 
 
 def _seed(stamp: Stamp, manifest: int, chunk: int) -> int:
-    words = (stamp.generation, stamp.step, stamp.lineage, manifest, chunk)
-    return int(xxhash.xxh3_64_intdigest(struct.pack("<5q", *words)))
+    words = struct.pack("<5q", stamp.generation, stamp.step, stamp.lineage, manifest, chunk)
+    return int(xxhash.xxh3_64_intdigest(words))
 
 
 def _send(
@@ -192,7 +185,8 @@ def _send(
     _, digest = parties.agree(comm, raw)
     if not parties.joiners:
         return
-    comm.run(comm.backend.broadcast(_writable(raw), parties.survivors[0]))
+    writable = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+    comm.run(comm.backend.broadcast(writable, parties.survivors[0]))
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
     # Point to point, not collective: data streams, and several joiners need no copies.
     works = []
@@ -313,7 +307,3 @@ def _unpack(chunk: StreamChunk, data: torch.Tensor, targets: Sequence[torch.Tens
         size = segment.stop - segment.start
         targets[segment.tensor][segment.start : segment.stop].copy_(data[offset : offset + size])
         offset += size
-
-
-def _writable(raw: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
