@@ -82,8 +82,8 @@ ALLOCATION_FAULTS = [
         rule="Pool",
         what="a victim is cut to its minimum at once",
         path=_TAKING,
-        old="    share = victim.lower(int(wanted)) if kind == CUTTABLE else 0\n    claim",
-        new="    share = victim.base if kind == CUTTABLE else 0\n    claim",
+        old="    share = victim.lower(int(wanted)) if kind == CUTTABLE else 0\n    need",
+        new="    share = victim.base if kind == CUTTABLE else 0\n    need",
     ),
     Fault(
         rule="Pool",

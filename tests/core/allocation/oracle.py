@@ -15,9 +15,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pliant.core.allocation.draft import Draft
+from pliant.core.allocation.ordered import Ordered
 from pliant.core.allocation.settling import MOST_AT_ONCE
-from pliant.core.allocation.state import ClaimEntry, Pool
+from pliant.core.allocation.state import LISTS, ClaimEntry, Group, Pool
 from pliant.core.allocation.values import Team
+from pliant.core.table import Table
 
 
 def usable(pool: Pool) -> int:
@@ -316,3 +319,23 @@ def recomputed(pool: Pool, before: Pool, *, now_s: float) -> dict[str, int]:
         now_s: of the event.
     """
     return Oracle(pool, before, now_s=now_s).shares()
+
+
+def rebuilt(pool: Pool) -> Pool:
+    """Return the pool with every list and sum computed anew from its entries.
+
+    What an incremental pool must equal at any time.
+    """
+    blank = replace(
+        pool,
+        held=0,
+        entries=type(pool.entries)(),
+        lists=Table({name: Table[Group, Ordered]() for name in LISTS}),
+        share=0,
+        used=Table(),
+        takeable=Table(),
+    )
+    draft = Draft(blank, now_s=0.0)
+    for _, entry in sorted(pool.entries.items()):
+        draft.put(entry)
+    return draft.pool()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.core.allocation.oracle import Oracle, Want, recomputed
+from tests.core.allocation.oracle import Oracle, Want, rebuilt, recomputed
 
 from pliant.core.allocation import (
     Action,
@@ -51,7 +51,7 @@ from pliant.core.allocation import (
     why,
 )
 from pliant.core.allocation import decide as inside
-from pliant.core.allocation.draft import Draft, rebuilt
+from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.state import ClaimEntry
 from pliant.core.tenancy import Kind
 

@@ -23,11 +23,7 @@ def refusal(pool: Pool, claim: Claim) -> str:
 
 
 def require_team(pool: Pool, team: Team) -> None:
-    """Check a new or changed team against classes and claims; looks at every claim.
-
-    Raises:
-        ConfigError: it names an unknown class, or could not hold the minimum of one of its claims.
-    """
+    """Refuse a team that names an unknown class, or cannot hold a minimum; looks at every claim."""
     if not team.name:
         raise ConfigError("a team needs a name")
     for name in team.reclaim.by or ():
@@ -45,11 +41,7 @@ def require_team(pool: Pool, team: Team) -> None:
 
 
 def require_no_claims(pool: Pool, team: str) -> None:
-    """Check that a team can go.
-
-    Raises:
-        ConfigError: it is not there, is the default, or has claims.
-    """
+    """Refuse that a team goes that is not there, is the default, or has claims."""
     if team not in pool.teams:
         raise ConfigError(f"there is no team {team!r} to remove; there are {_names(pool.teams)}")
     if team == DEFAULT_TEAM:
@@ -60,35 +52,20 @@ def require_no_claims(pool: Pool, team: str) -> None:
 
 
 def require_class(priority: PriorityClass) -> None:
-    """Check a new or changed class.
-
-    Raises:
-        ConfigError: it has no name, or its value is no integer.
-    """
-    value: object = priority.value
-    if not priority.name or not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(
-            f"a priority class is a name and an integer, got {priority.name!r} and {value!r}"
-        )
+    """Refuse a class without a name, or with a value that is no integer."""
+    name, value = priority.name, priority.value
+    if not name or type(value) is not int:
+        raise ConfigError(f"a priority class is a name and an integer, got {name!r} and {value!r}")
 
 
 def require_count(count: int) -> None:
-    """Check a number of devices.
-
-    Raises:
-        ConfigError: it is no integer of 0 or more.
-    """
-    given: object = count
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+    """Refuse a number of devices that is no integer of 0 or more."""
+    if type(count) is not int or count < 0:
         raise ConfigError(f"a pool has 0 or more devices, got {count!r}")
 
 
 def require_devices(size: int, devices: Iterable[int]) -> None:
-    """Check that devices exist.
-
-    Raises:
-        ConfigError: one does not.
-    """
+    """Refuse devices that do not exist."""
     strange = [device for device in devices if not 0 <= device < size]
     if strange:
         there = f"0 to {size - 1}" if size else "none"
@@ -138,8 +115,7 @@ def _too_large(pool: Pool, claim: Claim) -> str:
 
 
 def _limit(team: Team) -> str:
-    parts = f"quota {team.quota or 0}, borrow_limit {team.borrow_limit}"
-    return f"a limit of {team.limit} ({parts})"
+    return f"a limit of {team.limit} (quota {team.quota or 0}, borrow_limit {team.borrow_limit})"
 
 
 def _names(known: Iterable[str]) -> str:

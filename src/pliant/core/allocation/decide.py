@@ -1,7 +1,7 @@
 """The one way to change a pool: an event in, the next pool and the actions that follow out.
 
-Owns what each event means.  Must not know sockets, files,
-processes, or the wall clock; the caller passes ``now_s`` in.
+Owns what each event means.  Must not know sockets, files, processes, or the wall clock; the caller
+passes ``now_s`` in.
 """
 
 from __future__ import annotations
@@ -10,35 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core.allocation import checking, demand, state
+from pliant.core.allocation import checking, demand, state, values
 from pliant.core.allocation.draft import Draft
 from pliant.core.allocation.settling import settle
 from pliant.core.allocation.state import ALARMS, NEVER, ClaimEntry, Pool
 from pliant.core.allocation.telling import may_have, overdue, tell_changes
-from pliant.core.allocation.values import (
-    CLASSES,
-    Action,
-    Actions,
-    Asked,
-    Claim,
-    ClassSet,
-    Cordoned,
-    DevicesSet,
-    Drained,
-    Event,
-    Opened,
-    PoolRules,
-    PriorityClass,
-    Recovered,
-    Refuse,
-    Released,
-    Team,
-    TeamRemoved,
-    TeamSet,
-    TimePassed,
-    Uncordoned,
-    Withdrawn,
-)
 from pliant.core.counts import counted
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.core.table import Table
@@ -47,16 +23,16 @@ from pliant.core.table import Table
 def new_pool(
     devices: int,
     *,
-    classes: Iterable[PriorityClass] = CLASSES,
-    teams: Iterable[Team] = (),
-    rules: PoolRules | None = None,
+    classes: Iterable[values.PriorityClass] = values.CLASSES,
+    teams: Iterable[values.Team] = (),
+    rules: values.PoolRules | None = None,
     is_open: bool = True,
 ) -> Pool:
     """Return a pool of idle devices ``0 .. devices-1`` without claims.
 
     Args:
         devices: how many there are.
-        classes: priority classes; more, and other values, by ``ClassSet``.
+        classes: more, and other values, by ``ClassSet``.
         teams: beside the default team (or instead of it, if one of them has its name).
         rules: None: the defaults.
         is_open: False: nothing is given or taken before ``Opened``, so that what is held already
@@ -73,8 +49,8 @@ def new_pool(
         size=devices,
         limit=devices,
         classes=Table(known),
-        teams=Table({DEFAULT_TEAM: Team(name=DEFAULT_TEAM)}),
-        rules=rules or PoolRules(),
+        teams=Table({DEFAULT_TEAM: values.Team(name=DEFAULT_TEAM)}),
+        rules=rules or values.PoolRules(),
         is_open=is_open,
     )
     for team in teams:
@@ -83,17 +59,13 @@ def new_pool(
     return pool
 
 
-def step(pool: Pool, event: Event, *, now_s: float) -> tuple[Pool, Actions]:
+def step(pool: Pool, event: values.Event, *, now_s: float) -> tuple[Pool, values.Actions]:
     """Apply one event; return the next pool and what to tell to whom.
 
     Pure: same arguments, same result.  Waits that are over by ``now_s`` end first, whatever the
     event.  What a *claimant* asks for and cannot have ever is a ``Refuse``; what is merely not
     there yet is no action, and ``why`` explains it.  Late or repeated news changes nothing.
-
-    Args:
-        pool: the value returned by the previous call.
-        event: what happened.
-        now_s: monotonic seconds; must not run backwards between calls.
+    ``now_s`` is monotonic: it must not run backwards between calls.
 
     Raises:
         ConfigError: what an *operator* set is impossible (TeamSet, TeamRemoved, ClassSet,
@@ -102,11 +74,10 @@ def step(pool: Pool, event: Event, *, now_s: float) -> tuple[Pool, Actions]:
     if next_deadline_s(pool) > now_s and _says_nothing(pool, event):
         return pool, ()
     draft = Draft(pool, now_s=now_s)
-    late = _wake(draft)
-    refused = _apply(draft, event)
+    told = [*_wake(draft), *_apply(draft, event)]
     settle(draft)
-    told = tell_changes(draft)
-    return draft.pool(), (*late, *refused, *told)
+    told += tell_changes(draft)
+    return draft.pool(), tuple(told)
 
 
 def next_deadline_s(pool: Pool) -> float:
@@ -118,31 +89,31 @@ def next_deadline_s(pool: Pool) -> float:
 # --- events
 
 
-def _says_nothing(pool: Pool, event: Event) -> bool:
+def _says_nothing(pool: Pool, event: values.Event) -> bool:
     """Whether an event repeats what is known: most reports do."""
     match event:
-        case Asked(claim=claim):
+        case values.Asked(claim=claim):
             known = pool.entries.get(claim.name)
             return (
                 known is not None
                 and not known.is_withdrawn
                 and replace(claim, since=known.claim.since) == known.claim
             )
-        case Released(name=name, devices=devices):
+        case values.Released(name=name, devices=devices):
             holder = pool.entries.get(name)
             return holder is None or not holder.held & _bits(pool.size, devices)
-        case Withdrawn(name=name):
+        case values.Withdrawn(name=name):
             known = pool.entries.get(name)
             return known is None or known.is_withdrawn
-        case TimePassed():
+        case values.TimePassed():
             return True
         case _:
             return False
 
 
-def _wake(draft: Draft) -> Actions:
+def _wake(draft: Draft) -> list[values.Action]:
     """End the waits that are over."""
-    found: list[Action] = []
+    found: list[values.Action] = []
     while (alarms := draft.lists[ALARMS].get(())) and alarms.first[0] <= draft.now_s:
         _, what, name = alarms.first
         entry = draft.entry(name)
@@ -154,46 +125,50 @@ def _wake(draft: Draft) -> Actions:
             case _:
                 draft.put(entry._replace(leave_by_s=NEVER))
                 found.append(overdue(entry))
-    return tuple(found)
+    return found
 
 
-def _apply(draft: Draft, event: Event) -> Actions:
+def _apply(draft: Draft, event: values.Event) -> values.Actions:
     """Take in what happened; what follows from it is ``settle``'s."""
     match event:
-        case Asked(claim=claim):
+        case values.Asked(claim=claim):
             return _asked(draft, claim)
-        case Recovered(claim=claim, devices=devices, is_suspended=is_suspended):
+        case values.Recovered(claim=claim, devices=devices, is_suspended=is_suspended):
             return _recovered(draft, claim, devices, is_suspended=is_suspended)
-        case Withdrawn(name=name):
+        case values.Withdrawn(name=name):
             _withdrawn(draft, name)
-        case Released(name=name, devices=devices):
+        case values.Released(name=name, devices=devices):
             _released(draft, name, devices)
-        case Opened():
+        case values.Opened():
             draft.is_open = True
-        case TimePassed():
+        case values.TimePassed():
             pass
-        case DevicesSet() | Cordoned() | Drained() | Uncordoned():
-            _devices(draft, event)
-        case TeamSet(team=team):
+        case values.DevicesSet(count=count):
+            checking.require_count(count)
+            draft.limit = count
+            draft.size = max(draft.size, count)
+        case values.Cordoned() | values.Drained() | values.Uncordoned():
+            _cordon(draft, event)
+        case values.TeamSet(team=team):
             checking.require_team(draft.before, team)
             draft.teams[team.name] = team
-        case TeamRemoved(name=name):
+        case values.TeamRemoved(name=name):
             checking.require_no_claims(draft.before, name)
             del draft.teams[name]
-        case ClassSet(priority=priority):
+        case values.ClassSet(priority=priority):
             _class_set(draft, priority)
         case _:
             assert_never(event)
     return ()
 
 
-def _asked(draft: Draft, claim: Claim) -> Actions:
+def _asked(draft: Draft, claim: values.Claim) -> values.Actions:
     known = draft.get(claim.name)
     if known is not None and not known.is_withdrawn:
         claim = replace(claim, since=known.claim.since)
     refusal = checking.refusal(draft.before, claim)
     if refusal:
-        return (Refuse(name=claim.name, reason=f"claim {claim.name} is refused: {refusal}"),)
+        return (values.Refuse(name=claim.name, reason=f"claim {claim.name} is refused: {refusal}"),)
     value = draft.classes[claim.priority].value
     base, top = demand.base(claim), demand.top(claim)
     if known is None:
@@ -211,26 +186,27 @@ def _asked(draft: Draft, claim: Claim) -> Actions:
 
 
 def _recovered(
-    draft: Draft, claim: Claim, devices: tuple[int, ...], *, is_suspended: bool
-) -> Actions:
+    draft: Draft, claim: values.Claim, devices: tuple[int, ...], *, is_suspended: bool
+) -> values.Actions:
     if draft.is_open:
-        return (Refuse(name=claim.name, reason=f"claim {claim.name} comes after the opening"),)
+        return (
+            values.Refuse(name=claim.name, reason=f"claim {claim.name} comes after the opening"),
+        )
     known = draft.get(claim.name)
     mine = _bits(draft.size, devices)
     others = draft.held & ~(known.held if known else 0)
     if mine & others:
         taken = state.numbers(mine & others)[0]
         reason = f"claim {claim.name} is refused: device {taken} is held by another claim"
-        return (Refuse(name=claim.name, reason=reason),)
+        return (values.Refuse(name=claim.name, reason=reason),)
     refused = _asked(draft, claim)
     if refused:
         return refused
     entry = draft.entry(claim.name)._replace(held=mine, drained=mine & draft.drained)
     draft.put(entry)
-    count = entry.keeps
     share = 0
     if mine and entry.top and not is_suspended:
-        share = max(entry.base, entry.fit(min(count, entry.top)))
+        share = max(entry.base, entry.fit(min(entry.keeps, entry.top)))
     entry = draft.set_share(entry, share, reason=f"known again, with {counted(mine.bit_count())}")
     if is_suspended:
         entry = entry._replace(is_suspended=True)
@@ -262,27 +238,20 @@ def _released(draft: Draft, name: str, devices: tuple[int, ...]) -> None:
         draft.set_share(entry, 0, reason="it runs no more, and waits for its whole minimum")
 
 
-def _devices(draft: Draft, event: DevicesSet | Cordoned | Drained | Uncordoned) -> None:
+def _cordon(draft: Draft, event: values.Cordoned | values.Drained | values.Uncordoned) -> None:
+    checking.require_devices(draft.size, event.devices)
+    devices = state.bits(event.devices)
     match event:
-        case DevicesSet(count=count):
-            checking.require_count(count)
-            draft.limit = count
-            draft.size = max(draft.size, count)
-        case Cordoned(devices=devices):
-            checking.require_devices(draft.size, devices)
-            draft.cordoned |= state.bits(devices)
-        case Drained(devices=devices):
-            checking.require_devices(draft.size, devices)
-            draft.cordoned |= state.bits(devices)
-            draft.drained |= state.bits(devices)
+        case values.Cordoned():
+            draft.cordoned |= devices
+        case values.Drained():
+            draft.cordoned |= devices
+            draft.drained |= devices
             _redrain(draft)
-        case Uncordoned(devices=devices):
-            checking.require_devices(draft.size, devices)
-            draft.cordoned &= ~state.bits(devices)
-            draft.drained &= ~state.bits(devices)
+        case values.Uncordoned():
+            draft.cordoned &= ~devices
+            draft.drained &= ~devices
             _redrain(draft)
-        case _:
-            assert_never(event)
 
 
 def _redrain(draft: Draft) -> None:
@@ -306,7 +275,7 @@ def _redrain(draft: Draft) -> None:
             draft.set_share(entry, share, reason=reason)
 
 
-def _class_set(draft: Draft, priority: PriorityClass) -> None:
+def _class_set(draft: Draft, priority: values.PriorityClass) -> None:
     """Set a class; looks at every claim, as each of its own changes places."""
     checking.require_class(priority)
     draft.classes[priority.name] = priority

@@ -49,8 +49,7 @@ def base(claim: Claim) -> int:
     """Return the smallest size that makes sense to the claim."""
     if claim.sizes is None:
         return claim.min_replicas
-    at = bisect_left(claim.sizes, claim.min_replicas)
-    return claim.sizes[at]
+    return claim.sizes[bisect_left(claim.sizes, claim.min_replicas)]
 
 
 def top(claim: Claim) -> int:
@@ -65,15 +64,10 @@ def fit(base: int, sizes: Sizes, count: int) -> int:
     return count if sizes is None else sizes[bisect_right(sizes, count) - 1]
 
 
-def lower(base: int, sizes: Sizes, share: int, wanted: int) -> int:
-    """Return the largest size that gives ``wanted`` back, or else ``base``."""
-    return fit(base, sizes, share - wanted) or base
-
-
 @lru_cache(maxsize=1 << 16)
 def rise(sizes: Sizes, top: int, num_slots: int | None, share: int) -> Rise:
     """Say what comes after ``share``, which is below ``top``."""
-    above = _next(sizes, share)
+    above = share + 1 if sizes is None else sizes[bisect_right(sizes, share)]
     best, gain = above, 0.0
     for size in _useful(sizes, top, num_slots, share, above):
         each = (worth(size, num_slots) - worth(share, num_slots)) / (size - share)
@@ -96,10 +90,6 @@ def worth(share: int, num_slots: int | None) -> float:
     if num_slots is None:
         return math.log(share)
     return math.log(num_slots / math.ceil(num_slots / share))
-
-
-def _next(sizes: Sizes, share: int) -> int:
-    return share + 1 if sizes is None else sizes[bisect_right(sizes, share)]
 
 
 def _useful(

@@ -7,12 +7,14 @@ sums at once.  Decides nothing.  A draft lives as long as one ``step``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
+from typing import TypeVar
 
 from pliant.core.allocation import state
-from pliant.core.allocation.ordered import NOTHING, Ordered
+from pliant.core.allocation.ordered import NOTHING
 from pliant.core.allocation.state import NEVER, ClaimEntry, Group, Pool
 from pliant.core.table import Table
+
+K = TypeVar("K")
 
 
 class Draft:
@@ -120,7 +122,7 @@ class Draft:
         if before is not None:
             if before == entry:
                 return
-            self._uncount(before)
+            self._count(before, -1)
         self._count(entry)
         if before is None or before.held != entry.held:
             self.held = self.held & ~(before.held if before else 0) | entry.held
@@ -129,7 +131,7 @@ class Draft:
 
     def forget(self, entry: ClaimEntry) -> None:
         """Drop an entry that holds nothing."""
-        self._uncount(entry)
+        self._count(entry, -1)
         self._relist(entry, None)
         self.changed[entry.name] = None
 
@@ -176,27 +178,11 @@ class Draft:
             takeable=Table(self.takeable),
         )
 
-    def _count(self, entry: ClaimEntry) -> None:
-        self._add(entry.claim.team, entry.share)
+    def _count(self, entry: ClaimEntry, sign: int = 1) -> None:
+        self.share += sign * entry.share
+        _add(self.used, entry.claim.team, sign * entry.share)
         for group, count in state.takeable(entry):
-            self.takeable[group] = self.takeable.get(group, 0) + count
-
-    def _uncount(self, entry: ClaimEntry) -> None:
-        self._add(entry.claim.team, -entry.share)
-        for group, count in state.takeable(entry):
-            left = self.takeable[group] - count
-            if left:
-                self.takeable[group] = left
-            else:
-                del self.takeable[group]
-
-    def _add(self, team: str, count: int) -> None:
-        self.share += count
-        used = self.used.get(team, 0) + count
-        if used:
-            self.used[team] = used
-        else:
-            self.used.pop(team, None)
+            _add(self.takeable, group, sign * count)
 
     def _relist(self, before: ClaimEntry | None, after: ClaimEntry | None) -> None:
         old = set(state.listed(before)) if before is not None else set()
@@ -213,24 +199,13 @@ class Draft:
             groups[group] = groups.get(group, NOTHING).add(key)
 
 
-def rebuilt(pool: Pool) -> Pool:
-    """Return the pool with every list and sum computed anew from its entries.
-
-    What an incremental pool must equal at any time.
-    """
-    blank = replace(
-        pool,
-        held=0,
-        entries=type(pool.entries)(),
-        lists=Table({name: Table[Group, Ordered]() for name in state.LISTS}),
-        share=0,
-        used=Table(),
-        takeable=Table(),
-    )
-    draft = Draft(blank, now_s=0.0)
-    for _, entry in sorted(pool.entries.items()):
-        draft.put(entry)
-    return draft.pool()
+def _add(sums: dict[K, int], key: K, count: int) -> None:
+    """Add to one of the sums, which are kept as far as they are not 0."""
+    total = sums.get(key, 0) + count
+    if total:
+        sums[key] = total
+    else:
+        sums.pop(key, None)
 
 
 def _kept(before: Table, after: dict) -> Table:  # type: ignore[type-arg]

@@ -82,14 +82,8 @@ def overdue(
 ) -> Holding:
     """Choose what a claimant must leave whose notice is over.
 
-    What is drained, then what nobody runs on, and then what it was given last.
-
-    Args:
-        holding: what it was told.
-        devices: its own.
-        drain: those of them that must be among the ones it leaves.
-        excess: how many it should have given back.
-        free: those of its own that no process uses.
+    What is drained, then what is ``free`` (no process uses it), and then what it was given last,
+    until it has left as many as it should have given back: ``excess``.
     """
     drained = [device for device in drain if device not in holding.leaving]
     newest = sorted(

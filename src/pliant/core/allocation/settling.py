@@ -14,7 +14,9 @@ share a list (``state.WAITING``, ``state.GROWING``), and only the first of a lis
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pliant.core.allocation import demand, state
 from pliant.core.allocation.draft import Draft
@@ -40,6 +42,7 @@ from pliant.core.allocation.taking import (
     shed,
     take_from_others,
     take_singly,
+    undo,
 )
 from pliant.core.counts import counted
 
@@ -187,29 +190,24 @@ def _served(draft: Draft, entry: ClaimEntry, next_place: Rank | None) -> bool:
         share = entry.share + request.count
         if not request.is_minimum and not draft.lists[IMPATIENT]:
             share = _climb(draft, request, next_place, int(min(draft.slack, room)))
-        draft.set_share(entry, share, reason=_given(draft, entry, share, ()))
-        return True
+        return _give(draft, entry, share)
     if draft.takings > _MOST_TAKINGS * (draft.size + 1):
         return False
     if not request.is_minimum:
         if not request.gain:
             return False
-        useful = entry.rise.useful
-        request = replace(request, count=useful, is_owed=is_owed(draft, entry.claim.team, useful))
+        request = _useful(draft, entry)
         if _took_many(draft, request, next_place):
             return True
-    return _took(draft, request)
-
-
-def _took(draft: Draft, request: TakeRequest) -> bool:
-    """Take what a request needs from others and give it, or leave everything as it is."""
     cuts = take_from_others(draft, request)
-    if cuts is None:
-        return False
-    share = request.entry.share + request.count
-    reason = _given(draft, request.entry, share, cuts)
-    draft.set_share(request.entry, share, reason=reason)
-    return True
+    return cuts is not None and _give(draft, entry, entry.share + request.count, cuts)
+
+
+def _useful(draft: Draft, entry: ClaimEntry) -> TakeRequest:
+    """Return the request for the step of a claim that pays best: what is taken from others."""
+    _, count, gain = entry.rise
+    owed = is_owed(draft, entry.claim.team, count)
+    return TakeRequest(entry=entry, count=count, is_minimum=False, gain=gain, is_owed=owed)
 
 
 def _took_many(draft: Draft, request: TakeRequest, next_place: Rank | None) -> bool:
@@ -220,20 +218,14 @@ def _took_many(draft: Draft, request: TakeRequest, next_place: Rank | None) -> b
     several devices to bring anything is taken whole or not at all, and so not here.
     """
     entry, room = request.entry, draft.room(request.entry.claim.team)
-    if request.count > 1 or draft.lists[IMPATIENT] or entry.claim.sizes is not None:
-        return False
-    if draft.slack != 0:
+    if request.count > 1 or draft.lists[IMPATIENT] or entry.claim.sizes is not None or draft.slack:
         return False
     most = min(entry.top - entry.share, draft.size)  # it may ask for any number
     most = most if room <= 0 else int(min(room, most))
     share = _climb(draft, request, next_place, most, only_useful=True)
     cuts = take_singly(draft, replace(request, count=share - entry.share))
     count = sum(cut.count for cut in cuts)
-    if not count:
-        return False
-    share = entry.share + count
-    draft.set_share(entry, share, reason=_given(draft, entry, share, cuts))
-    return True
+    return count > 0 and _give(draft, entry, entry.share + count, cuts)
 
 
 def _climb(
@@ -285,40 +277,29 @@ def rebalance(draft: Draft) -> bool:
 
 def _moved(draft: Draft, entry: ClaimEntry) -> bool:
     """Collect one useful step for a claim from its equals, if that pays."""
-    _, useful, gain = entry.rise
-    team = entry.claim.team
-    request = TakeRequest(
-        entry=entry,
-        count=useful,
-        is_minimum=False,
-        gain=gain,
-        is_owed=is_owed(draft, team, useful),
-    )
+    request = _useful(draft, entry)
+    useful, gain, team = request.count, request.gain, entry.claim.team
     budget = gain * useful - draft.rules.min_gain
     if useful > MOST_AT_ONCE or holder(draft, request) is not None:
         return False
     cuts: list[Cut] = []
-    while (missing := request.count - min(draft.slack, draft.room(team))) > 0:
-        own = request.count > draft.room(team)
-        victim = _cheapest(draft, request, only_own=own)
+    while (missing := useful - min(draft.slack, draft.room(team))) > 0:
+        victim = _cheapest(draft, request, only_own=useful > draft.room(team))
         if victim is None or victim.fall.loss * victim.fall.less > budget:
             break
         less, loss = victim.fall
         budget -= loss * less
         why = (
             f"shrink from {draft.share_before(victim.name)} to {victim.share - less}: "
-            f"{entry.name}, also "
-            f"{entry.claim.priority}, gains {gain:.0%} with each device and it loses {loss:.0%}"
+            f"{entry.name}, also {entry.claim.priority}, gains {gain:.0%} with each device and "
+            f"it loses {loss:.0%}"
         )
         cut = draft.set_share(victim, victim.share - less, for_=entry.name, reason=why)
         cuts.append(Cut(before=victim, after=cut))
     if missing > 0:
-        for cut_ in reversed(cuts):
-            draft.put(cut_.before)
+        undo(draft, cuts)
         return False
-    share = entry.share + useful
-    draft.set_share(entry, share, reason=_given(draft, entry, share, tuple(cuts)))
-    return True
+    return _give(draft, entry, entry.share + useful, cuts)
 
 
 def _cheapest(draft: Draft, request: TakeRequest, *, only_own: bool) -> ClaimEntry | None:
@@ -372,11 +353,8 @@ def deliver(draft: Draft) -> None:
             return
 
 
-# --- words
-
-
-def _given(draft: Draft, entry: ClaimEntry, share: int, cuts: tuple[Cut, ...]) -> str:
-    """Tell all that a claim gets by this event, and from whom."""
+def _give(draft: Draft, entry: ClaimEntry, share: int, cuts: Sequence[Cut] = ()) -> Literal[True]:
+    """Give a claim its share, and tell all that it gets by this event, and from whom."""
     sources = draft.sources[entry.name]
     sources.update({cut.before.name: cut.count for cut in cuts})
     sources[""] += max(0, share - entry.share - sum(cut.count for cut in cuts))
@@ -388,4 +366,6 @@ def _given(draft: Draft, entry: ClaimEntry, share: int, cuts: tuple[Cut, ...]) -
         said = f"grow from {before.share} to {share}"
     parts = [f"{count} from {name}" if name else f"{count} idle" for name, count in sources.items()]
     got = ", ".join(part for part in parts if not part.startswith("0 "))
-    return f"{said} of the {entry.claim.ask_replicas} asked for: {got}"
+    reason = f"{said} of the {entry.claim.ask_replicas} asked for: {got}"
+    draft.set_share(entry, share, reason=reason)
+    return True

@@ -119,7 +119,7 @@ class ClaimEntry(NamedTuple):
 
     def lower(self, wanted: int) -> int:
         """Return the largest size that gives ``wanted`` back, or else the smallest."""
-        return demand.lower(self.base, self.claim.sizes, self.share, wanted)
+        return self.fit(self.share - wanted) or self.base
 
     @property
     def rise(self) -> demand.Rise:

@@ -40,26 +40,16 @@ class TakeRequest:
     def rank(self) -> Rank:
         """Its place in the queue."""
         claim = self.entry.claim
-        place = claim.since if self.is_minimum else -self.gain
-        return rank(
-            self.entry.value,
-            (place, claim.since, claim.name),
-            is_owed=self.is_owed,
-            is_minimum=self.is_minimum,
-        )
+        key = (claim.since if self.is_minimum else -self.gain, claim.since, claim.name)
+        return rank(self.entry.value, key, is_owed=self.is_owed, is_minimum=self.is_minimum)
 
 
 def rank(value: int, key: Key, *, is_owed: bool, is_minimum: bool) -> Rank:
     """Return the place of a request in the queue; the smallest is served first.
 
     What a team is owed goes before what it would borrow; then the class; then minimums before
-    increments; then the older minimum, or the increment that is worth more.
-
-    Args:
-        value: of the class.
-        key: under which the claim is listed, in WAITING or GROWING.
-        is_owed: see ``Request``.
-        is_minimum: see ``Request``.
+    increments; then, by the ``key`` in WAITING or GROWING, the older minimum, or the increment
+    that is worth more.
     """
     return (not is_owed, -value, not is_minimum, key[0], *key[-2:])
 
@@ -105,13 +95,8 @@ def bar(
 ) -> Bar:
     """Return the rule that keeps the request from taking of such claims, if there is one.
 
-    Args:
-        draft: the pool.
-        request: who asks.
-        kind: CUTTABLE, for what is above a minimum, or DROPPABLE, for a minimum.
-        team: whose claims they are.
-        value: value of their class.
-        among_equals: whether an increment may take from its own class, because that pays.
+    Of what is above a minimum (``kind`` CUTTABLE) or of minimums (DROPPABLE), in this team and
+    class.  ``among_equals``: an increment may take from its own class, because that pays.
     """
     claim, asks = request.entry.claim, request.entry.value
     reclaim = draft.teams[claim.team].reclaim
@@ -177,8 +162,7 @@ def take_from_others(draft: Draft, request: TakeRequest) -> tuple[Cut, ...] | No
                 break
             cuts.append(_cut(draft, request, victim, kind, short))
     if short.is_left:
-        for cut in reversed(cuts):
-            draft.put(cut.before)
+        undo(draft, cuts)
         return None
     return _spared(draft, cuts, short)
 
@@ -199,6 +183,12 @@ def take_singly(draft: Draft, request: TakeRequest) -> tuple[Cut, ...]:
             break
         cuts.append(_cut(draft, request, victim, CUTTABLE, short))
     return tuple(cuts)
+
+
+def undo(draft: Draft, cuts: list[Cut]) -> None:
+    """Leave everything as it was before these."""
+    for cut in reversed(cuts):
+        draft.put(cut.before)
 
 
 class Shortage:
@@ -252,12 +242,7 @@ def shed(draft: Draft, team: str | None, reason: str) -> None:
     """Cut claims until their team is within its limit, or until the pool has what it promised.
 
     Borrowed devices first, then the order of ``take_from_others``.  What cannot be cut any further
-    stays.
-
-    Args:
-        draft: the pool.
-        team: only its claims; None: all.
-        reason: one sentence's beginning.
+    stays.  Without a team: all claims.
     """
 
     def excess() -> float:
@@ -298,19 +283,17 @@ def _next_victim(
 
 def _cut(draft: Draft, request: TakeRequest, victim: ClaimEntry, kind: str, short: Shortage) -> Cut:
     """Take what is missing from one victim, no more than its team has borrowed."""
+    claim, team = request.entry.claim, victim.claim.team
     wanted: float = short.anywhere
-    team = victim.claim.team
     if team == short.team:
         wanted = max(wanted, short.own)
     elif draft.teams[team].quota is not None:
         wanted = min(wanted, -draft.owed(team))
     share = victim.lower(int(wanted)) if kind == CUTTABLE else 0
-    claim = request.entry.claim
-    taker = f"{claim.priority} claim {claim.name}"
-    need = f"needs its minimum of {request.entry.base}"
-    if not request.is_minimum:
-        need = f"asks for {claim.ask_replicas}"
-    why = f"{_told(draft, victim, share)}: {taker} {need}"
+    need = f"asks for {claim.ask_replicas}"
+    if request.is_minimum:
+        need = f"needs its minimum of {request.entry.base}"
+    why = f"{_told(draft, victim, share)}: {claim.priority} claim {claim.name} {need}"
     if team != claim.team and request.is_owed:
         quota = draft.teams[claim.team].quota
         why += f", and team {claim.team} takes back what it lent of its quota of {quota}"

@@ -53,10 +53,8 @@ def tell_changes(draft: Draft) -> Actions:
             if reason.startswith("shrink"):  # of a promise that was never told
                 reason = f"begin with {to} of the {entry.claim.ask_replicas} asked for ({reason})"
             given.append(Grant(name=name, to=to, devices=state.numbers(new), reason=reason))
-        if is_cut and not entry.share and entry.is_suspended:
-            taken.append(_suspend(entry, draft.for_.get(name, "")))
-        elif is_cut or must:
-            taken.append(_shrink(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
+        if is_cut or must:
+            taken.append(_taking(entry, to, drain, draft.for_.get(name, ""), is_cut=is_cut))
         draft.put(
             entry._replace(
                 told=to,
@@ -68,37 +66,23 @@ def tell_changes(draft: Draft) -> Actions:
     return (*taken, *given)
 
 
-def _suspend(entry: ClaimEntry, for_: str) -> Suspend:
-    return Suspend(name=entry.name, notice_s=entry.claim.notice_s, for_=for_, reason=entry.reason)
-
-
-def _shrink(entry: ClaimEntry, to: int, drain: int, for_: str, *, is_cut: bool) -> Shrink:
+def _taking(entry: ClaimEntry, to: int, drain: int, for_: str, *, is_cut: bool) -> Suspend | Shrink:
+    name, notice_s, reason = entry.name, entry.claim.notice_s, entry.reason
+    if is_cut and not entry.share and entry.is_suspended:
+        return Suspend(name=name, notice_s=notice_s, for_=for_, reason=reason)
     devices = state.numbers(drain)
-    reason = entry.reason
     if not is_cut:
         named = ", ".join(map(str, devices))
         has = "stay at" if entry.told else "have"
         reason = f"give back {named}, drained, and {has} {to} on others"
-    return Shrink(
-        name=entry.name,
-        to=to,
-        devices=devices,
-        notice_s=entry.claim.notice_s,
-        for_=for_,
-        reason=reason,
-    )
+    return Shrink(name=name, to=to, devices=devices, notice_s=notice_s, for_=for_, reason=reason)
 
 
 def overdue(entry: ClaimEntry) -> Overdue:
     """Say that a claim's notice is over."""
-    to = may_have(entry)[0]
-    excess = entry.held.bit_count() - to
-    return Overdue(
-        name=entry.name,
-        to=to,
-        excess=excess,
-        reason=(
-            f"claim {entry.name} may have {counted(to, 'replica')} and still holds "
-            f"{counted(entry.held.bit_count())} after its {entry.claim.notice_s:g} s of notice"
-        ),
+    to, held = may_have(entry)[0], entry.held.bit_count()
+    reason = (
+        f"claim {entry.name} may have {counted(to, 'replica')} and still holds "
+        f"{counted(held)} after its {entry.claim.notice_s:g} s of notice"
     )
+    return Overdue(name=entry.name, to=to, excess=held - to, reason=reason)

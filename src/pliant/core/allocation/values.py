@@ -11,7 +11,7 @@ cordoned and taken back as well.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pliant.core.errors import ConfigError
@@ -69,9 +69,7 @@ class Team:
     def __post_init__(self) -> None:
         for name in ("quota", "borrow_limit"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if value is not None and (type(value) is not int or value < 0):
                 raise ConfigError(
                     f"team {self.name}: {name} must be 0 or more devices, got {value!r}"
                 )
@@ -121,8 +119,7 @@ class Claim(Demand):
     @classmethod
     def of(cls, name: str, demand: Demand, *, since: float) -> Claim:
         """Return the claim of one that wants this."""
-        wanted = {field.name: getattr(demand, field.name) for field in fields(demand)}
-        return cls(name=name, since=since, **wanted)
+        return cls(name=name, since=since, **asdict(demand))
 
 
 # --- events -----------------------------------------------------------------------
