@@ -39,11 +39,6 @@ class Interval:
     steps: int | None = None
     seconds: float | None = None
 
-    @property
-    def is_auto(self) -> bool:
-        """Whether it follows from what is measured."""
-        return self.steps is None and self.seconds is None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -100,8 +95,10 @@ def is_due(interval: Interval, progress: Progress, committed: int, *, now_s: flo
         return True
     if interval.steps is not None:
         return committed // interval.steps > progress.kept // interval.steps
-    wait_s = auto_interval_s(progress, now_s=now_s) if interval.is_auto else interval.seconds
-    return wait_s is not None and now_s - progress.kept_at_s >= wait_s
+    wait_s = interval.seconds
+    if wait_s is None:
+        wait_s = auto_interval_s(progress, now_s=now_s)
+    return now_s - progress.kept_at_s >= wait_s
 
 
 def loss_interval_s(progress: Progress, *, now_s: float) -> float:
@@ -149,10 +146,7 @@ def kept(progress: Progress, committed: int, *, at_s: float) -> Progress:
 def failed(progress: Progress, *, now_s: float) -> tuple[Progress, float]:
     """Take note of a save that the storage refused; return how long to wait as well."""
     wait_s = min(RETRY_S * 2**progress.failures, MAX_RETRY_S)
-    return (
-        replace(progress, failures=progress.failures + 1, retry_at_s=now_s + wait_s),
-        wait_s,
-    )
+    return replace(progress, failures=progress.failures + 1, retry_at_s=now_s + wait_s), wait_s
 
 
 def lost(progress: Progress, *, was_saving: bool) -> Progress:

@@ -77,8 +77,7 @@ def demand_of(
 
     What is left over beside an allowed size is of no use, unless it is kept warm as a spare.
     """
-    has_gaps = policy.replica_discrete_values or (policy.replica_increment_step or 1) > 1
-    sizes = policy.sizes(ask_replicas) if has_gaps and not policy.spares else ()
+    sizes = policy.sizes(ask_replicas) if policy.has_gaps and not policy.spares else ()
     return Demand(
         min_replicas=policy.min_replicas,
         ask_replicas=ask_replicas,
@@ -185,11 +184,6 @@ class Tenancy:
         return 0 if self.admission is Admission.WAITING else min(self.replicas, len(self.usable))
 
 
-def is_newer(tenancy: Tenancy, *, pool: str, revision: int) -> bool:
-    """Whether an offer counts; revisions of two lives of a pool cannot be compared."""
-    return pool != tenancy.pool or revision > tenancy.revision
-
-
 def follow_offer(
     tenancy: Tenancy,
     *,
@@ -199,18 +193,18 @@ def follow_offer(
     replicas: int,
     suspend: bool = False,
 ) -> Tenancy:
-    """Follow an offer; one that is not newer changes nothing."""
-    if not is_newer(tenancy, pool=pool, revision=revision):
+    """Follow an offer; one that is not newer changes nothing.
+
+    Revisions of two lives of a pool cannot be compared.
+    """
+    if pool == tenancy.pool and revision <= tenancy.revision:
         return tenancy
     taken = replace(tenancy, pool=pool, revision=revision, replicas=replicas, usable=devices)
     taken = _without_surplus(taken)
+    is_on = tenancy.admission is not Admission.WAITING
     if suspend:
-        is_on = tenancy.admission is not Admission.WAITING
         return replace(taken, admission=Admission.SUSPENDING if is_on else Admission.WAITING)
-    if (
-        tenancy.admission is Admission.WAITING
-        and min(replicas, len(devices)) >= tenancy.min_replicas
-    ):
+    if not is_on and min(replicas, len(devices)) >= tenancy.min_replicas:
         return replace(taken, admission=Admission.RUNNING, is_suspended=False)
     return taken
 
@@ -277,11 +271,6 @@ def swap_for(
     leave = tuple(device for device in held if device not in devices)
     others = sorted(set(devices).difference(held))
     return Swap(leave=leave, take=tuple(others[: count - len(held) + len(leave)]))
-
-
-def kept_unused(devices: tuple[int, ...], suspend: bool) -> tuple[int, ...]:
-    """Return what a fixed claim that uses nothing yet keeps of an offer: all of it, or nothing."""
-    return () if suspend else devices
 
 
 def _without_surplus(tenancy: Tenancy) -> Tenancy:

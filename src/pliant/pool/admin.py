@@ -22,7 +22,7 @@ from pliant.core.counts import counted
 from pliant.pool.allocator import RefusedError
 from pliant.pool.configuration import team_of
 from pliant.pool.driver import PoolDriver
-from pliant.spec.pool import TeamEntry, promised, promised_too_much
+from pliant.spec.pool import TeamEntry, promised_too_much
 
 
 class PoolAdmin:
@@ -121,6 +121,5 @@ def _without(devices: Iterable[int], device: int) -> tuple[int, ...]:
 
 
 def _refuse_promises(teams: Iterable[TeamEntry], devices: int) -> None:
-    teams = tuple(teams)
-    if promised(teams) > devices:
-        raise RefusedError(promised_too_much(teams, devices))
+    if excess := promised_too_much(teams, devices):
+        raise RefusedError(excess)

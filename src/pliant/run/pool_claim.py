@@ -30,7 +30,7 @@ from types import FrameType
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
-from pliant.core.tenancy import Demand, Swap, kept_unused, swap_for
+from pliant.core.tenancy import Demand, Swap, swap_for
 from pliant.machine import device_locks as locks
 from pliant.machine.device_locks import DeviceLock
 from pliant.machine.pools import DEVICES, find_pool
@@ -197,7 +197,7 @@ class _FixedClaim:
         """Report, and take what is offered; return why nothing is held yet."""
         before = self._offer
         try:
-            offer = self._report(kept_unused(before.devices, before.suspend) if before else ())
+            offer = self._report(before.devices if before and not before.suspend else ())
         except UnheardError as error:
             return str(error)
         swap = self._swap(offer)

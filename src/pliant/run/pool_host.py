@@ -38,7 +38,7 @@ from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import Given, SavedPool, StateFile
 from pliant.run.run_directory import locked, make_private
-from pliant.spec.pool import PoolFile, TeamEntry, promised, promised_too_much
+from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 
 Listener = Callable[[Record], None]
@@ -250,9 +250,9 @@ def _given(config: PoolConfig) -> Given:
 
 
 def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
-    teams = list(teams)
-    if promised(teams) > size:
-        raise ConfigError(promised_too_much(teams, size))
+    """Refuse quotas that promise more than there is."""
+    if excess := promised_too_much(teams, size):
+        raise ConfigError(excess)
 
 
 def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:

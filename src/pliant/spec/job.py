@@ -19,27 +19,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
+from pliant.spec.model import Model, check_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
-
-API_VERSION = "pliant.dev/v1alpha1"
-KIND = "ElasticJob"
-
-
-def _pool_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise impossible(f"spec.pool.name {name!r} {NAME_RULE}")
-    return name
 
 
 class PlaceEntry(Model):
     """Which pool of the machine the job runs in, and how it stands there."""
 
-    name: Annotated[str, AfterValidator(_pool_name)] = DEFAULT_POOL
+    name: Annotated[str, check_name("spec.pool.name")] = DEFAULT_POOL
     team: str | None = None
     """Whose quota it uses; the default team has none."""
 
@@ -50,7 +41,7 @@ class PlaceEntry(Model):
 class Metadata(Model):
     """Who the job is; labels and annotations are kept for Kubernetes and mean nothing here."""
 
-    name: Annotated[str, AfterValidator(checked_name)]
+    name: Annotated[str, check_name("metadata.name")]
     namespace: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)

@@ -56,7 +56,9 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
         lines = {} if root is None else dict(_lines(root, ()))
         twice = next(_duplicates(root), None)
     except yaml.YAMLError as error:
-        place, why = _yaml_place(error), _yaml_why(error)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = "" if mark is None else f" line {mark.line + 1}"
+        why = f": {problem}" if problem else ""
         raise ConfigError(f"{source}{place} is not valid YAML{why}") from None
     except (ValueError, RecursionError) as error:  # an impossible date; an anchor inside itself
         raise ConfigError(f"{source} is not valid YAML: {error}") from None
@@ -64,10 +66,7 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
         raise ConfigError(f"{source} line {twice[1]}: the field {twice[0]} is given twice")
     if not isinstance(values, dict):
         raise ConfigError(f"{source} must be a mapping that starts with apiVersion and kind")
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_sentence(model, error, lines, source)) from None
+    return _checked(model, values, lines, source)
 
 
 def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
@@ -76,43 +75,34 @@ def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
     Raises:
         ConfigError: as for ``load``, without a line.
     """
-    try:
-        return ElasticJob.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_sentence(ElasticJob, error, {}, source)) from None
+    return _checked(ElasticJob, values, {}, source)
 
 
 def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> ElasticPolicy:
-    """Check the fields of an elastic policy, as for ``parse``.
-
-    Raises:
-        ConfigError: as for ``parse``.
-    """
-    try:
-        return ElasticPolicy.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_sentence(ElasticPolicy, error, {}, source)) from None
+    """Check the fields of an elastic policy, as for ``parse``."""
+    return _checked(ElasticPolicy, values, {}, source)
 
 
-def _sentence(
-    model: type[BaseModel], error: ValidationError, lines: dict[Path, int], source: str
-) -> str:
+def _checked(model: type[M], values: Any, lines: dict[Path, int], source: str) -> M:
     """Say the first error of the most telling kind: an unknown field explains a missing one."""
-    errors = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
-    first = errors[0]
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     path: Path = tuple(first["loc"])
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
     where = source if line is None else f"{source} line {line}"
-    return " ".join(f"{where}: {_what(model, first, path)}".split())
+    raise ConfigError(" ".join(f"{where}: {_what(model, first, path)}".split()))
 
 
 def _what(model: type[BaseModel], error: Any, path: Path) -> str:
-    name, given = dotted(path), error.get("input")
+    indexed = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    name, given = "".join(indexed).lstrip("."), error.get("input")  # spec.command[1]
     match error["type"]:
         case "impossible":
             return str(error["msg"])
         case "extra_forbidden":
-            valid = field_names(path[:-1], model)
+            valid = _field_names(path[:-1], model)
             nearest = _nearest(str(path[-1]), valid)
             hint = f"did you mean {nearest}?" if nearest else f"valid are {', '.join(valid)}"
             return f"unknown field {name}; {hint}"
@@ -141,24 +131,13 @@ def _nearest(name: str, valid: list[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
-def dotted(path: Path) -> str:
-    """``("spec", "command", 1)`` is ``spec.command[1]``."""
-    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
-
-
-def field_names(path: Path, model: type[BaseModel] = ElasticJob) -> list[str]:
+def _field_names(path: Path, model: type[BaseModel]) -> list[str]:
     """Return the valid fields at a path of a kind of file, as they are written in YAML."""
     for part in path:
         if isinstance(part, int):
             continue  # of the entries of a list
-        inner = next(
-            (
-                found
-                for item in model.model_fields.values()
-                if item.alias == part and (found := _model_in(item.annotation)) is not None
-            ),
-            None,
-        )
+        fields = {item.alias: item.annotation for item in model.model_fields.values()}
+        inner = _model_in(fields.get(str(part)))
         if inner is None:
             return []
         model = inner
@@ -198,13 +177,3 @@ def _duplicates(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             yield from _duplicates(value)
-
-
-def _yaml_place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return "" if mark is None else f" line {mark.line + 1}"
-
-
-def _yaml_why(error: yaml.YAMLError) -> str:
-    problem = getattr(error, "problem", None)
-    return f": {problem}" if problem else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -34,8 +34,12 @@ def impossible(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("impossible", "{sentence}", {"sentence": sentence})
 
 
-def checked_name(name: str) -> str:
-    """Return the name that ``metadata`` gives; refuse one that could not name a file."""
-    if not NAME.fullmatch(name):
-        raise impossible(f"metadata.name {name!r} {NAME_RULE}")
-    return name
+def check_name(field: str) -> AfterValidator:
+    """Refuse a name in this field that could not name a file."""
+
+    def checked(name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise impossible(f"{field} {name!r} {NAME_RULE}")
+        return name
+
+    return AfterValidator(checked)

@@ -28,7 +28,6 @@ _POLICY = core.Policy()
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
 
-
 BOUNDS = ("minReplicas", "maxReplicas")
 """Fields that have options of their own, beside ``--policy``."""
 
@@ -135,9 +134,7 @@ def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> cor
 def document_of(policy: core.Policy, *, is_whole: bool = True) -> dict[str, Any]:
     """Return the fields of ``elasticPolicy`` as a job file has them.
 
-    Args:
-        policy: the core's.
-        is_whole: False: without those that have their default.
+    If not whole, without those that have their default.
     """
     document: dict[str, Any] = {}
     for name, field in ElasticPolicy.model_fields.items():

@@ -20,23 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_POOL
 from pliant.spec.load import load_as
-from pliant.spec.model import NAME, NAME_RULE, Model, checked_name, impossible
+from pliant.spec.model import Model, check_name, impossible
 
 MOST_DEVICES = 100_000
 """More than any pool of one machine will have; a number above it is a mistake in typing."""
 
 
-def _named(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise impossible(f"name {name!r} {NAME_RULE}")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_named)]
+Name = Annotated[str, check_name("name")]
 
 
 class ClassEntry(Model):
@@ -84,7 +78,7 @@ class TeamEntry(Model):
 class PoolMetadata(Model):
     """Which pool it is."""
 
-    name: Annotated[str, AfterValidator(checked_name)] = DEFAULT_POOL
+    name: Annotated[str, check_name("metadata.name")] = DEFAULT_POOL
 
 
 class PoolSpec(Model):
@@ -103,11 +97,16 @@ class PoolSpec(Model):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise impossible(f"{what} {twice} is given twice")
-        classes = CLASS_VALUES | {entry.name: entry.value for entry in self.priority_classes}
+        classes = CLASS_VALUES.keys() | {entry.name for entry in self.priority_classes}
         for team in self.teams:
-            check_reclaim(team, classes)
-        if self.devices is not None and promised(self.teams) > self.devices:
-            raise impossible(promised_too_much(self.teams, self.devices))
+            strange = next((name for name in team.reclaim.by or () if name not in classes), None)
+            if strange is not None:
+                raise impossible(
+                    f"team {team.name} lets class {strange} reclaim, which does not exist; classes"
+                    f" are {', '.join(sorted(classes))}"
+                )
+        if self.devices is not None and (excess := promised_too_much(self.teams, self.devices)):
+            raise impossible(excess)
         return self
 
 
@@ -129,25 +128,11 @@ def load_pool(text: str, *, source: str = "pool file") -> PoolFile:
     return load_as(PoolFile, text, source=source)
 
 
-def check_reclaim(team: TeamEntry, classes: Iterable[str]) -> None:
-    """Refuse a team whose claims of a class that does not exist may reclaim."""
-    known = sorted(classes)
-    for name in team.reclaim.by or ():
-        if name not in known:
-            raise impossible(
-                f"team {team.name} lets class {name} reclaim, which does not exist; classes are"
-                f" {', '.join(known)}"
-            )
-
-
-def promised(teams: Iterable[TeamEntry]) -> int:
-    """Return the devices that quotas promise."""
-    return sum(team.quota or 0 for team in teams)
-
-
 def promised_too_much(teams: Iterable[TeamEntry], devices: int) -> str:
-    """Say that quotas exceed what there is."""
+    """Say that quotas promise more devices than there are, or nothing if they do not."""
     quotas = [team for team in teams if team.quota]
+    if sum(team.quota or 0 for team in quotas) <= devices:
+        return ""
     said = " + ".join(f"{team.quota} ({team.name})" for team in quotas)
     return (
         f"the quotas {said} are more than the pool's {devices} devices; lower one or give the pool"

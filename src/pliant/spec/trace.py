@@ -58,12 +58,7 @@ def parse_trace(text: str, *, source: str, most: int) -> list[Change]:
     is_bamboo = len(rows[0][1]) == 3
     for number, row in rows:
         where = f"{source} line {number}"
-        if is_bamboo:
-            at_s = _bamboo(row, nodes, where)
-            devices = min(len(nodes), most)
-        else:
-            at_s, devices = _step(row, where)
-            devices = min(devices, most)
+        at_s, devices = _bamboo(row, nodes, where) if is_bamboo else _step(row, where)
         if changes and at_s < changes[-1].at_s:
             raise ConfigError(
                 f"{where}: {at_s:g} s is before {changes[-1].at_s:g} s of the line above; a trace"
@@ -71,7 +66,7 @@ def parse_trace(text: str, *, source: str, most: int) -> list[Change]:
             )
         if changes and at_s == changes[-1].at_s:
             changes.pop()
-        changes.append(Change(at_s=at_s, devices=devices))
+        changes.append(Change(at_s=at_s, devices=min(devices, most)))
     return [
         change
         for before, change in zip([None, *changes], changes, strict=False)
@@ -79,8 +74,8 @@ def parse_trace(text: str, *, source: str, most: int) -> list[Change]:
     ]
 
 
-def _bamboo(row: list[str], nodes: set[str], where: str) -> float:
-    """Take one event into ``nodes``; return its time."""
+def _bamboo(row: list[str], nodes: set[str], where: str) -> tuple[float, int]:
+    """Take one event into ``nodes``."""
     if len(row) != 3 or row[1] not in ("add", "remove") or not row[2]:
         raise ConfigError(f"{where}: {_shown(row)}; expected milliseconds,add|remove,node")
     at_s = _time(row[0], where, "milliseconds,add|remove,node") / 1000
@@ -88,21 +83,18 @@ def _bamboo(row: list[str], nodes: set[str], where: str) -> float:
         nodes.add(row[2])
     else:
         nodes.discard(row[2])
-    return at_s
+    return at_s, len(nodes)
 
 
 def _step(row: list[str], where: str) -> tuple[float, int]:
     if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > MOST_DIGITS:
-        raise ConfigError(f"{where}: {_shown(row)}; {_form(row)}")
+        form = "expected time_s,devices" if len(row) == 2 else EXPECTED
+        raise ConfigError(f"{where}: {_shown(row)}; {form}")
     return _time(row[0], where, "time_s,devices"), int(row[1])
 
 
 def _shown(row: list[str]) -> str:
     return repr(",".join(row)[:40])
-
-
-def _form(row: list[str]) -> str:
-    return "expected time_s,devices" if len(row) == 2 else EXPECTED
 
 
 def _time(text: str, where: str, form: str) -> float:

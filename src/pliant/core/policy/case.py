@@ -87,5 +87,4 @@ def capacity_of(view: PolicyView) -> int:
 
 def fit(policy: Policy, size: int) -> int:
     """Return the largest allowed size up to this one; too few to train stay what they are."""
-    largest = policy.largest(size)
-    return size if largest is None else largest
+    return policy.largest(size) or size

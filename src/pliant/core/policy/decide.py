@@ -187,7 +187,7 @@ def _ceiling(view: PolicyView, policy: Policy, *, is_asked: bool) -> tuple[int, 
     if policy.max_replicas is not None:
         ceiling, because = policy.max_replicas, f"maxReplicas={policy.max_replicas}"
     else:
-        ceiling, because = view.devices, f"there are {counted(view.devices, 'device')}"
+        ceiling, because = view.devices, f"there are {counted(view.devices)}"
         if policy.spares and not is_asked:
             ceiling, because = max(0, ceiling - policy.spares), f"{because}, spares={policy.spares}"
     if view.num_slots is not None and view.num_slots < ceiling:
@@ -235,9 +235,8 @@ def _paying(case: PolicyCase, base: int, possible: int, now_s: float) -> tuple[i
             break
         if size < possible and not is_faster(view.costs, base, size, view.num_slots):
             continue
-        wait = hysteresis.until_it_pays(
-            view.pace, view.costs, base, size, view.num_slots, now_s=now_s
-        )
+        slots = view.num_slots
+        wait = hysteresis.until_it_pays(view.pace, view.costs, base, size, slots, now_s=now_s)
         if wait is None or wait.until_s <= now_s:
             return size, soonest
         if soonest is None or wait.until_s < soonest.until_s:

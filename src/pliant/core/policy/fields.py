@@ -195,17 +195,14 @@ class Policy:
     @property
     def has_gaps(self) -> bool:
         """Whether some sizes between the bounds are not allowed."""
-        step, values = self.replica_increment_step, self.replica_discrete_values
-        return values is not None or (step is not None and step > 1)
+        return self.replica_discrete_values is not None or (self.replica_increment_step or 1) > 1
 
     def sizes_text(self) -> str:
         """Say which sizes are allowed, where not every one between the bounds is."""
         if self.replica_discrete_values is not None:
             return f"replicaDiscreteValues {_list(self.replica_discrete_values)}"
-        return (
-            f"the sizes from minReplicas {self.min_replicas} in steps of "
-            f"{self.replica_increment_step}"
-        )
+        step = self.replica_increment_step
+        return f"the sizes from minReplicas {self.min_replicas} in steps of {step}"
 
 
 def require_slots(policy: Policy, num_slots: int) -> None:
@@ -214,13 +211,12 @@ def require_slots(policy: Policy, num_slots: int) -> None:
     Raises:
         ConfigError: a size that the user set is above ``K``.
     """
-    sizes = [
+    for name, value in (
         ("minReplicas", policy.min_replicas),
         ("maxReplicas", policy.max_replicas),
         ("startReplicas", policy.start_replicas),
-    ]
-    sizes += [("replicaDiscreteValues", value) for value in policy.replica_discrete_values or ()]
-    for name, value in sizes:
+        *(("replicaDiscreteValues", value) for value in policy.replica_discrete_values or ()),
+    ):
         if value is not None and value > num_slots:
             raise ConfigError(
                 f"{name}={value} is above the {counted(num_slots, 'slot')} of a step, and each "

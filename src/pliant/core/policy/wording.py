@@ -13,17 +13,15 @@ from pliant.core.step.batching import efficiency
 
 
 def reason(case: PolicyCase, now: int, target: int, possible: int, wait: Wait | None) -> str:
-    """Say from which size to which, and why.
+    """Say from which size (``now``: the one that people see) to which, and why.
 
-    Args:
-        case: what was decided by.
-        now: the size that people see.
-        target: the size decided on.
-        possible: the size once nothing holds that back.
-        wait: what holds it back.
+    ``possible`` is the size once nothing holds it back, and ``wait`` what does.
     """
-    cause = _cause(case, target, possible, wait)
-    return f"{_move(now, target)}: {cause}{_idle_share(case.view, target)}"
+    move = f"stay at {counted(now, 'replica')}"
+    if target != now:
+        verb = "grow" if target > now else "shrink"
+        move = f"{verb} from {now} to {counted(target, 'replica')}"
+    return f"{move}: {_cause(case, target, possible, wait)}{_idle_share(case.view, target)}"
 
 
 def _cause(case: PolicyCase, target: int, possible: int, wait: Wait | None) -> str:
@@ -98,12 +96,6 @@ def would_change(case: PolicyCase, target: int, possible: int, wait: Wait | None
     if policy.max_replicas is not None:
         return "a wish: pliant scale N; or another bound: pliant policy set maxReplicas=N"
     return "more devices, or a wish: pliant scale N"
-
-
-def _move(now: int, target: int) -> str:
-    if target == now:
-        return f"stay at {counted(now, 'replica')}"
-    return f"{'grow' if target > now else 'shrink'} from {now} to {counted(target, 'replica')}"
 
 
 def _idle_share(view: PolicyView, target: int) -> str:
