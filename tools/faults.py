@@ -155,8 +155,8 @@ FAULTS = [
         rule="R6",
         what="a joiner is blamed for every build that fails",
         path="membership/member.py",
-        old="        joiner=False,\n    )\n",
-        new="        joiner=member.current == NO_GENERATION,\n    )\n",
+        old="reason=reason, joiner=False)",
+        new="reason=reason, joiner=member.current == NO_GENERATION)",
     ),
     Fault(
         rule="R7",

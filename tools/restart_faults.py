@@ -142,8 +142,8 @@ RESTART_FAULTS = [
         rule="R20",
         what="what an older lineage has saved counts",
         path="job/workers.py",
-        old="        case Saved(lineage=lineage) if lineage == before.lineage:\n",
-        new="        case Saved():\n",
+        old="        case events.Saved(lineage=lineage) if lineage == before.lineage:\n",
+        new="        case events.Saved():\n",
     ),
     Fault(
         rule="R20",

@@ -53,15 +53,7 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import Ready
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import (
-    Found,
-    Generation,
-    Incarnation,
-    Lineage,
-    NodeId,
-    Order,
-    ReplicaId,
-)
+from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, Order, ReplicaId
 
 # --- events -----------------------------------------------------------------------------
 

@@ -424,9 +424,6 @@ def test_a_job_that_is_in_no_pool_refuses_offers(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         async with world.people() as people:
             answer = await people.put("/v1/offer", json={"pool": "p", "revision": 1})
-            assert (answer.status_code, answer.json()) == (
-                409,
-                {"detail": "the job is in no pool"},
-            )
+            assert (answer.status_code, answer.json()) == (409, {"detail": "the job is in no pool"})
 
     play(tmp_path, scene)

@@ -96,12 +96,7 @@ OnOffer = Callable[[Offer], int]
 
 
 def create_app(
-    driver: JobDriver,
-    *,
-    work: Work,
-    token: str,
-    events_path: Path,
-    on_offer: OnOffer | None = None,
+    driver: JobDriver, *, work: Work, token: str, events_path: Path, on_offer: OnOffer | None = None
 ) -> FastAPI:
     """Return the app of one job.
 

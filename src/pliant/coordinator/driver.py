@@ -298,10 +298,7 @@ class JobDriver:
             return
         self.put(  # a dead worker's last heartbeat may be older than its last commit
             Progressed(
-                replica=note.replica,
-                generation=note.generation,
-                committed=note.step + 1,
-                calls=0,
+                replica=note.replica, generation=note.generation, committed=note.step + 1, calls=0
             )
         )
         self._notes.write_commit(note)

@@ -57,11 +57,7 @@ class BoardCollector:
         board = self._board
         if (newest := board.checkpoint) is not None:
             for name, help_text, value in (
-                (
-                    "committed_steps",
-                    "Committed steps in the newest.",
-                    newest["committed"],
-                ),
+                ("committed_steps", "Committed steps in the newest.", newest["committed"]),
                 ("unixtime_s", "When it became durable.", newest["at"]),
                 ("save_s", "Seconds from its snapshot.", newest["seconds"]),
             ):
@@ -77,9 +73,7 @@ class BoardCollector:
             value=float(board.checkpoint_failure is not None),
         )
         yield CounterMetricFamily(
-            "pliant_restores",
-            "Times it went on from a checkpoint.",
-            value=float(board.restores),
+            "pliant_restores", "Times it went on from a checkpoint.", value=float(board.restores)
         )
 
     def _by_state(self) -> Iterator[Metric]:

@@ -19,10 +19,7 @@ def spare(layout: str) -> Spare:
     ("layout", "sentence"),
     [
         (RUN, None),
-        (
-            "weight float32 [1, 4]\nlayout b",
-            "its model lacks bias float32 [1], which the run has",
-        ),
+        ("weight float32 [1, 4]\nlayout b", "its model lacks bias float32 [1], which the run has"),
         (
             "weight float32 [1, 4]\nbias float32 [1]\nmore float32 [2]\nlayout b",
             "its model has more float32 [2], which the run has not",

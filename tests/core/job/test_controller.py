@@ -228,12 +228,7 @@ class AnyOrder(RuleBasedStateMachine):
         lineage = Lineage(self.register.lineage - behind)
         what = Saved if is_done else PublishAsked
         self.feed(
-            what(
-                replica=self.anyone(data),
-                lineage=lineage,
-                committed=9,
-                checkpoint=f"9/{lineage}",
-            )
+            what(replica=self.anyone(data), lineage=lineage, committed=9, checkpoint=f"9/{lineage}")
         )
 
     # -- another coordinator ---------------------------------------------------------------
@@ -404,11 +399,7 @@ class AnyOrder(RuleBasedStateMachine):
         is_without_one=st.booleans(),
     )
     def is_offered(
-        self,
-        data: st.DataObject,
-        replicas: int,
-        notice_s: float | None,
-        is_without_one: bool,
+        self, data: st.DataObject, replicas: int, notice_s: float | None, is_without_one: bool
     ) -> None:
         leave = (self.anyone(data),) if is_without_one else ()
         self.feed(Offered(replicas=replicas, notice_s=notice_s, leave=leave))

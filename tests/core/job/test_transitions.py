@@ -36,16 +36,7 @@ from pliant.core.membership.state import NEVER, Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.transitions import Machine
-from pliant.core.values import (
-    Found,
-    Generation,
-    Lineage,
-    NodeId,
-    Order,
-    ReplicaId,
-    Restore,
-    Seat,
-)
+from pliant.core.values import Found, Generation, Lineage, NodeId, Order, ReplicaId, Restore, Seat
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))

@@ -48,14 +48,7 @@ from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
 from pliant.core.transitions import STORY_LENGTH, Machine
-from pliant.core.values import (
-    Generation,
-    Incarnation,
-    Lineage,
-    Order,
-    ReplicaId,
-    Seat,
-)
+from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
 
 A, B, C = (ReplicaId(name) for name in "abc")
 ONE = Incarnation(1)

@@ -21,27 +21,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from pliant.core import events
 from pliant.core.errors import TransitionError
-from pliant.core.events import (
-    AgentEvent,
-    DrainRequested,
-    Event,
-    Exited,
-    ExitKind,
-    KillRequested,
-    NodeJoined,
-    NodeLost,
-    Offered,
-    PeopleEvent,
-    PolicySet,
-    Progressed,
-    Reclaimed,
-    Scaled,
-    StopRequested,
-    SuspendRequested,
-    Ticked,
-    WorkerEvent,
-)
 from pliant.core.job import lifecycle, losses, planning, registration, replicas, requests, sizing
 from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, is_durable
@@ -72,7 +53,9 @@ def begin(
     return job, Ready(incarnation=job.membership.incarnation, register=record(job))
 
 
-def step(job: Job, event: Event, *, now_s: float, settings: JobSettings) -> tuple[Job, Ready]:
+def step(
+    job: Job, event: events.Event, *, now_s: float, settings: JobSettings
+) -> tuple[Job, Ready]:
     """Apply one event; return the next state and what the driver is to do.
 
     Pure: same arguments, same result.
@@ -99,7 +82,9 @@ def step(job: Job, event: Event, *, now_s: float, settings: JobSettings) -> tupl
         except TransitionError as error:
             story = (*error.story, *map(_told, tx.job.story))
             raise TransitionError(phase=error.phase, event=error.event, story=story) from error
-    elif isinstance(event, PeopleEvent) and not isinstance(event, Offered | Reclaimed):
+    elif isinstance(event, events.PeopleEvent) and not isinstance(
+        event, events.Offered | events.Reclaimed
+    ):
         tx.decline(f"the job has ended: {job.reason}")
     return tx.job, Ready(
         incarnation=job.membership.incarnation,
@@ -143,51 +128,51 @@ def demand(job: Job, *, settings: JobSettings) -> Demand:
 # --- the event ---------------------------------------------------------------------------
 
 
-def _apply(tx: Transaction, event: Event) -> None:
+def _apply(tx: Transaction, event: events.Event) -> None:
     if tx.job.stage is Stage.RECOVERING:
         for kept in registration.collect(tx, event):
             if tx.job.exit_code is None:
                 _apply(tx, kept)
         tx.must_advance = tx.job.stage is not Stage.RECOVERING
-    elif isinstance(event, WorkerEvent):
+    elif isinstance(event, events.WorkerEvent):
         on_worker_event(tx, event)
-    elif isinstance(event, PeopleEvent):
+    elif isinstance(event, events.PeopleEvent):
         _apply_request(tx, event)
     else:
         _apply_observation(tx, event)
 
 
-def _apply_observation(tx: Transaction, event: AgentEvent | Ticked) -> None:
+def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked) -> None:
     match event:
-        case NodeJoined():
+        case events.NodeJoined():
             registration.on_node_joined(tx, event)
-        case NodeLost(node=node):
+        case events.NodeLost(node=node):
             losses.on_node_lost(tx, node)
-        case Exited():
+        case events.Exited():
             losses.on_exited(tx, event)
-        case Ticked():
+        case events.Ticked():
             losses.on_tick(tx)
         case _:
             assert_never(event)
 
 
-def _apply_request(tx: Transaction, event: PeopleEvent) -> None:
+def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
     match event:
-        case Scaled(target=target):
+        case events.Scaled(target=target):
             requests.on_scaled(tx, target)
-        case PolicySet():
+        case events.PolicySet():
             requests.on_policy_set(tx, event)
-        case DrainRequested():
+        case events.DrainRequested():
             requests.on_drain(tx, event)
-        case KillRequested(replica=name):
+        case events.KillRequested(replica=name):
             requests.on_kill(tx, name)
-        case StopRequested():
+        case events.StopRequested():
             lifecycle.stop(tx, StopKind.STOP)
-        case SuspendRequested(reason=reason):
+        case events.SuspendRequested(reason=reason):
             lifecycle.suspend(tx, reason)
-        case Offered():
+        case events.Offered():
             requests.on_offered(tx, event)
-        case Reclaimed(replicas=names, notice_s=notice_s):
+        case events.Reclaimed(replicas=names, notice_s=notice_s):
             requests.on_reclaimed(tx, names, notice_s)
         case _:
             assert_never(event)
@@ -204,7 +189,7 @@ def _advance(tx: Transaction) -> None:
     _settle(tx)
     if _is_training(tx) and tx.job.membership.phase is Phase.LOST:
         last = tx.job.losses[-1].sentence if tx.job.losses else "every member is gone"
-        lifecycle.lose_state(tx, ExitKind.SIGNAL, last)
+        lifecycle.lose_state(tx, events.ExitKind.SIGNAL, last)
     if _is_training(tx):
         lifecycle.finish_if_done(tx)
     if tx.job.stage is Stage.FINISHING:
@@ -240,9 +225,9 @@ def _settle(tx: Transaction) -> None:
 # --- helpers -----------------------------------------------------------------------------
 
 
-def _seen(job: Job, event: Event, now_s: float) -> Job:
+def _seen(job: Job, event: events.Event, now_s: float) -> Job:
     """Return the job that has seen an event; mere signs of life are not worth telling."""
-    if isinstance(event, Progressed | Ticked):
+    if isinstance(event, events.Progressed | events.Ticked):
         return replace(job, seen_s=now_s)
     return replace(job, seen_s=now_s, story=told(job.story, event))
 

@@ -30,9 +30,7 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
         policy=register.policy if is_policy_kept else None,
         policy_given=register.policy_given if is_policy_kept else None,
         pace=restarted(
-            now_s=now_s,
-            num_changes=register.num_changes,
-            backoff_level=register.backoff_level,
+            now_s=now_s, num_changes=register.num_changes, backoff_level=register.backoff_level
         ),
         has_checkpoints=register.has_checkpoints,
     )

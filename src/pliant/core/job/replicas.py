@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import (
-    Dismiss,
-    EndReplica,
-    Prepare,
-    Reform,
-    Release,
-    StartReplica,
-    Switch,
-)
+from pliant.core.commands import Dismiss, EndReplica, Prepare, Reform, Release, StartReplica, Switch
 from pliant.core.events import ExitKind
 from pliant.core.job.budget import charge
 from pliant.core.job.state import Replica, ReplicaState, free_devices, is_member, trainers

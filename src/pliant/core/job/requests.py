@@ -88,10 +88,7 @@ def on_offered(tx: Transaction, event: Offered) -> None:
     """Take note of what the outside grants, and let those go whose devices it takes."""
     notice_s = event.notice_s
     tx.job = replace(
-        tx.job,
-        offered=event.replicas,
-        offer_notice_s=notice_s,
-        offer_reason=event.reason,
+        tx.job, offered=event.replicas, offer_notice_s=notice_s, offer_reason=event.reason
     )
     if notice_s is None:
         notice_s = tx.settings.policy.graceful_shutdown_timeout_s

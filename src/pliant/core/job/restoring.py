@@ -44,10 +44,7 @@ def is_pending(job: Job) -> bool:
 def saved(job: Job, event: Saved) -> Job:
     """Return the job with a checkpoint that has become durable."""
     found = Found(
-        name=event.checkpoint,
-        committed=event.committed,
-        lineage=event.lineage,
-        calls=event.calls,
+        name=event.checkpoint, committed=event.committed, lineage=event.lineage, calls=event.calls
     )
     kept = sorted({*job.saved, found}, key=_age)[-MAX_SAVED:]
     return replace(job, saved=tuple(kept), has_checkpoints=True)

@@ -88,10 +88,7 @@ STAGES: Machine[Stage] = Machine(
             StageCause.STATE_LOST: _STARTING | _ENDED,
             StageCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.FINISHING: {
-            StageCause.ALL_GONE: _ENDED,
-            StageCause.INPUT_REFUSED: _ENDED,
-        },
+        Stage.FINISHING: {StageCause.ALL_GONE: _ENDED, StageCause.INPUT_REFUSED: _ENDED},
         Stage.ENDED: {},
     },
 )

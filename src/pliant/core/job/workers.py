@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pliant.core import events
 from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
-from pliant.core.events import (
-    Busy,
-    Finished,
-    Progressed,
-    PublishAsked,
-    Registered,
-    Saved,
-    Spare,
-    Unrestorable,
-    WorkerEvent,
-)
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
 from pliant.core.job.compatibility import difference
@@ -33,33 +23,33 @@ from pliant.core.policy import costs
 from pliant.core.policy.decide import require_slots
 
 
-def on_worker_event(tx: Transaction, event: WorkerEvent) -> None:
+def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     """Let the membership hear what a worker says, and draw the conclusions for the job."""
     before = tx.job.membership
     # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
     replica = tx.job.replicas.get(event.replica)
-    if isinstance(event, PublishAsked):
+    if isinstance(event, events.PublishAsked):
         _on_publish_asked(tx, event)
     if replica is None or replica.is_lost:
         tx.must_advance = False
-        if not isinstance(event, Progressed | Busy | PublishAsked):
+        if not isinstance(event, events.Progressed | events.Busy | events.PublishAsked):
             tx.count_stale()
         return
-    if isinstance(event, Spare) and not _accept_spare(tx, event, replica):
+    if isinstance(event, events.Spare) and not _accept_spare(tx, event, replica):
         return
     replicas.accept_membership(tx, worker_events.hear_worker(before, event, tx.moment))
     match event:
-        case Registered():
+        case events.Registered():
             _on_registered(tx, event)
-        case Unrestorable():
+        case events.Unrestorable():
             _on_unrestorable(tx, event)
-        case Saved(lineage=lineage) if lineage == before.lineage:
+        case events.Saved(lineage=lineage) if lineage == before.lineage:
             tx.job = restoring.saved(tx.job, event)
         case _:
             pass
     after = tx.job.membership
-    has_learnt = isinstance(event, Progressed) and sizing.measure(tx, event, before, after)
-    if not isinstance(event, Spare | Finished | Registered | Saved):
+    has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
+    if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
         tx.must_advance = has_learnt or _is_more_than_an_answer(before, after)
 
 
@@ -75,7 +65,7 @@ def _is_more_than_an_answer(before: Membership, after: Membership) -> bool:
     )
 
 
-def _accept_spare(tx: Transaction, event: Spare, replica: Replica) -> bool:
+def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> bool:
     """Take note of a spare; False if the job or the spare ends because of what it is."""
     reference = tx.job.reference
     if reference is None:
@@ -106,7 +96,7 @@ def _accept_spare(tx: Transaction, event: Spare, replica: Replica) -> bool:
     return True
 
 
-def _on_registered(tx: Transaction, event: Registered) -> None:
+def _on_registered(tx: Transaction, event: events.Registered) -> None:
     """Place a worker that registers too late: it may join if it never trained."""
     replica = tx.job.replicas[event.replica]
     if (
@@ -122,7 +112,7 @@ def _on_registered(tx: Transaction, event: Registered) -> None:
         on_worker_event(tx, replace(event.spare, replica=event.replica))
 
 
-def _on_publish_asked(tx: Transaction, event: PublishAsked) -> None:
+def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
     """Allow what was written in the current history, whoever of it asks (R20).
 
     Also to one that is lost: that all shares are there shows that all members had committed.
@@ -135,7 +125,7 @@ def _on_publish_asked(tx: Transaction, event: PublishAsked) -> None:
         tx.count_stale()
 
 
-def _on_unrestorable(tx: Transaction, event: Unrestorable) -> None:
+def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
     """Take the next checkpoint, in a history of its own, or end the job if there is none."""
     membership = tx.job.membership
     order = membership.recorded

@@ -17,13 +17,7 @@ from dataclasses import dataclass, replace
 from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
 from pliant.core.membership.member_value import Member, became, refusal, registration
 from pliant.core.membership.resolve import NO_STEP, Header, Resolution
-from pliant.core.values import (
-    NO_GENERATION,
-    Generation,
-    Incarnation,
-    Lineage,
-    Order,
-)
+from pliant.core.values import NO_GENERATION, Generation, Incarnation, Lineage, Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +165,7 @@ def on_build_failed(member: Member, generation: Generation, reason: str) -> Outc
         return member, ()
     if member.reform is not None:
         return member, (Broken(replica=member.replica, generation=generation, reason=reason),)
-    refused = Refused(
-        replica=member.replica,
-        generation=generation,
-        reason=reason,
-        joiner=False,
-    )
+    refused = Refused(replica=member.replica, generation=generation, reason=reason, joiner=False)
     member = became(member, "not built", replace(member, prepared=None), generation)
     return member, (Abandon(generation=generation), refused)
 

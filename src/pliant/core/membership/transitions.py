@@ -12,21 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pliant.core.events import (
-    Broken,
-    Busy,
-    Finished,
-    Prepared,
-    Progressed,
-    PublishAsked,
-    Refused,
-    Registered,
-    Saved,
-    Spare,
-    Switched,
-    Unrestorable,
-    WorkerEvent,
-)
+from pliant.core import events
 from pliant.core.transitions import Machine
 
 
@@ -49,109 +35,82 @@ class Phase(StrEnum):
     membership, EMPTY, in a new lineage."""
 
 
-ANYWHERE: tuple[type[WorkerEvent], ...] = (
-    Spare,
-    Progressed,
-    Busy,
+ANYWHERE: tuple[type[events.WorkerEvent], ...] = (
+    events.Spare,
+    events.Progressed,
+    events.Busy,
     # The controller acts on these; here they are signs of life.
-    Registered,
-    Unrestorable,
-    PublishAsked,
-    Saved,
+    events.Registered,
+    events.Unrestorable,
+    events.PublishAsked,
+    events.Saved,
 )
 """What is heard in every phase in which workers are heard."""
 
-IN_GENERATION = (*ANYWHERE, Broken, Finished)
-ENTERING = (*IN_GENERATION, Switched, Refused)
+IN_GENERATION = (*ANYWHERE, events.Broken, events.Finished)
+ENTERING = (*IN_GENERATION, events.Switched, events.Refused)
 
 
-def _row(
-    phase: Phase, heard: tuple[type[WorkerEvent], ...], moves: Mapping[str, frozenset[Phase]]
-) -> Mapping[str, frozenset[Phase]]:
-    return {**{event.__name__: frozenset({phase}) for event in heard}, **moves}
+STEADY = (Phase.STEADY,)
+AT_REST = (Phase.EMPTY, Phase.STEADY)
+PREPARES = (Phase.PREPARING,)
+REFORMS = (Phase.REFORMING,)
+LOSES_ALL = (Phase.LOST,)
 
+Moves = Mapping[tuple[Phase, ...], tuple[str, ...]]
+"""What may follow, and the causes that lead there."""
 
-AT_REST = frozenset({Phase.EMPTY, Phase.STEADY})
-REFORMS = frozenset({Phase.REFORMING})
-LOSES_ALL = frozenset({Phase.LOST})
+ENTERS: Moves = {
+    STEADY: ("all switched",),
+    REFORMS: ("member lost", "joiner behind", "still broken", "late"),
+    LOSES_ALL: ("nobody left", "given up"),
+}
+
+_PHASES: Mapping[Phase, tuple[tuple[type[events.WorkerEvent], ...], Moves]] = {
+    Phase.EMPTY: (
+        ANYWHERE,
+        {
+            PREPARES: ("planned",),
+            (Phase.REMEMBERED, Phase.LOST): ("register read",),
+            REFORMS: ("not restorable",),
+        },
+    ),
+    Phase.REMEMBERED: (
+        (),
+        {STEADY: ("reunited",), REFORMS: ("not all reunited",), LOSES_ALL: ("nobody left",)},
+    ),
+    Phase.STEADY: (
+        IN_GENERATION,
+        {
+            PREPARES: ("planned",),
+            REFORMS: ("member lost", "still broken", "all wait"),
+            LOSES_ALL: ("nobody left", "given up"),
+        },
+    ),
+    Phase.PREPARING: (
+        (*IN_GENERATION, events.Prepared, events.Refused),
+        {
+            PREPARES: ("planned",),
+            (Phase.SWITCHING,): ("all prepared",),
+            AT_REST: ("not wanted", "not built", "joiner lost", "late"),
+            STEADY: ("broken", "next call", "finished"),
+            REFORMS: ("member lost", "joiner behind", "all wait"),
+            LOSES_ALL: ("nobody left", "given up"),
+        },
+    ),
+    Phase.SWITCHING: (ENTERING, ENTERS),
+    Phase.REFORMING: (ENTERING, ENTERS),
+    Phase.LOST: (ANYWHERE, {LOSES_ALL: ("given up",)}),
+}
+"""What is heard in each phase, and what may follow it."""
 
 PHASES = Machine(
     name="membership",
     initial=Phase.EMPTY,
     rows={
-        Phase.EMPTY: _row(
-            Phase.EMPTY,
-            ANYWHERE,
-            {
-                "planned": frozenset({Phase.PREPARING}),
-                "register read": frozenset({Phase.REMEMBERED, Phase.LOST}),
-                "not restorable": REFORMS,
-            },
-        ),
-        Phase.REMEMBERED: {
-            "reunited": frozenset({Phase.STEADY}),
-            "not all reunited": REFORMS,
-            "nobody left": LOSES_ALL,
-        },
-        Phase.STEADY: _row(
-            Phase.STEADY,
-            IN_GENERATION,
-            {
-                "planned": frozenset({Phase.PREPARING}),
-                "member lost": REFORMS,
-                "still broken": REFORMS,
-                "all wait": REFORMS,
-                "nobody left": LOSES_ALL,
-                "given up": LOSES_ALL,
-            },
-        ),
-        Phase.PREPARING: _row(
-            Phase.PREPARING,
-            (*IN_GENERATION, Prepared, Refused),
-            {
-                "planned": frozenset({Phase.PREPARING}),
-                "all prepared": frozenset({Phase.SWITCHING}),
-                "not wanted": AT_REST,
-                "not built": AT_REST,
-                "joiner lost": AT_REST,
-                "late": AT_REST,
-                "broken": frozenset({Phase.STEADY}),
-                "next call": frozenset({Phase.STEADY}),
-                "finished": frozenset({Phase.STEADY}),
-                "member lost": REFORMS,
-                "joiner behind": REFORMS,
-                "all wait": REFORMS,
-                "nobody left": LOSES_ALL,
-                "given up": LOSES_ALL,
-            },
-        ),
-        Phase.SWITCHING: _row(
-            Phase.SWITCHING,
-            ENTERING,
-            {
-                "all switched": frozenset({Phase.STEADY}),
-                "member lost": REFORMS,
-                "joiner behind": REFORMS,
-                "still broken": REFORMS,
-                "late": REFORMS,
-                "nobody left": LOSES_ALL,
-                "given up": LOSES_ALL,
-            },
-        ),
-        Phase.REFORMING: _row(
-            Phase.REFORMING,
-            ENTERING,
-            {
-                "all switched": frozenset({Phase.STEADY}),
-                "member lost": REFORMS,
-                "joiner behind": REFORMS,
-                "still broken": REFORMS,
-                "late": REFORMS,
-                "nobody left": LOSES_ALL,
-                "given up": LOSES_ALL,
-            },
-        ),
-        Phase.LOST: _row(Phase.LOST, ANYWHERE, {"given up": LOSES_ALL}),
+        phase: {event.__name__: frozenset({phase}) for event in heard}
+        | {cause: frozenset(after) for after, causes in moves.items() for cause in causes}
+        for phase, (heard, moves) in _PHASES.items()
     },
 )
 
@@ -196,6 +155,82 @@ COMMANDS = ("Prepare", "Switch", "Reform", "RollCall", "Stop")
 IN_STEPS = ("vote", "commit", "call finished")
 
 
+_MEMBERS: Mapping[MemberState, tuple[tuple[str, ...], Mapping[str, set[MemberState]]]] = {
+    MemberState.SPARE: (
+        ("call finished",),
+        {"Prepare": {MemberState.PREPARING}, "Reform": {MemberState.REFORMING}},
+    ),
+    MemberState.TRAINING: (
+        (*IN_STEPS, "restored"),
+        {
+            "Prepare": {MemberState.PREPARING, MemberState.PREPARED},
+            "Reform": {MemberState.REFORMING},
+            "broken": {MemberState.BROKEN},
+        },
+    ),
+    MemberState.PREPARING: (
+        IN_STEPS,
+        {
+            "Prepare": {MemberState.PREPARED},
+            "Switch": {MemberState.UNREADY},
+            "Reform": {MemberState.REFORMING, MemberState.SPARE},
+            "built": {MemberState.PREPARED},
+            "not built": {MemberState.SPARE, MemberState.TRAINING},
+            "broken": {MemberState.BROKEN},
+        },
+    ),
+    MemberState.PREPARED: (
+        IN_STEPS,
+        {
+            "Prepare": {MemberState.PREPARING},
+            "Switch": {MemberState.ORDERED},
+            "Reform": {MemberState.REFORMING, MemberState.SPARE},
+            "broken": {MemberState.BROKEN, MemberState.PREPARING},
+        },
+    ),
+    MemberState.ORDERED: (
+        (*IN_STEPS, "resolved", "received"),
+        {
+            "Reform": {MemberState.REFORMING, MemberState.SPARE},
+            "entered": {MemberState.TRAINING},
+            "left": {MemberState.LEAVING},
+            "broken": {MemberState.BROKEN, MemberState.UNREADY},
+        },
+    ),
+    MemberState.UNREADY: (
+        IN_STEPS,
+        {
+            "Reform": {MemberState.REFORMING, MemberState.SPARE},
+            "left": {MemberState.LEAVING},
+            "broken": {MemberState.BROKEN},
+        },
+    ),
+    MemberState.BROKEN: (
+        ("built", "not built", "broken"),
+        {"Reform": {MemberState.REFORMING}, "left": {MemberState.LEAVING}},
+    ),
+    MemberState.REFORMING: (
+        ("call finished",),
+        {
+            "Reform": {MemberState.SPARE},
+            "built": {MemberState.MEETING},
+            "left": {MemberState.LEAVING},
+        },
+    ),
+    MemberState.MEETING: (
+        ("call finished", "resolved", "received"),
+        {
+            "Reform": {MemberState.REFORMING, MemberState.SPARE},
+            "entered": {MemberState.TRAINING},
+            "left": {MemberState.LEAVING},
+            "broken": {MemberState.REFORMING},
+        },
+    ),
+    MemberState.LEAVING: (("built", "not built"), {}),
+}
+"""In each state, the causes after which it stays, and those after which it may not."""
+
+
 def _member_row(
     state: MemberState, stays: tuple[str, ...], moves: Mapping[str, set[MemberState]]
 ) -> Mapping[str, frozenset[MemberState]]:
@@ -207,86 +242,5 @@ def _member_row(
 MEMBERS = Machine(
     name="member",
     initial=MemberState.SPARE,
-    rows={
-        MemberState.SPARE: _member_row(
-            MemberState.SPARE,
-            ("call finished",),
-            {"Prepare": {MemberState.PREPARING}, "Reform": {MemberState.REFORMING}},
-        ),
-        MemberState.TRAINING: _member_row(
-            MemberState.TRAINING,
-            (*IN_STEPS, "restored"),
-            {
-                "Prepare": {MemberState.PREPARING, MemberState.PREPARED},
-                "Reform": {MemberState.REFORMING},
-                "broken": {MemberState.BROKEN},
-            },
-        ),
-        MemberState.PREPARING: _member_row(
-            MemberState.PREPARING,
-            IN_STEPS,
-            {
-                "Prepare": {MemberState.PREPARED},
-                "Switch": {MemberState.UNREADY},
-                "Reform": {MemberState.REFORMING, MemberState.SPARE},
-                "built": {MemberState.PREPARED},
-                "not built": {MemberState.SPARE, MemberState.TRAINING},
-                "broken": {MemberState.BROKEN},
-            },
-        ),
-        MemberState.PREPARED: _member_row(
-            MemberState.PREPARED,
-            IN_STEPS,
-            {
-                "Prepare": {MemberState.PREPARING},
-                "Switch": {MemberState.ORDERED},
-                "Reform": {MemberState.REFORMING, MemberState.SPARE},
-                "broken": {MemberState.BROKEN, MemberState.PREPARING},
-            },
-        ),
-        MemberState.ORDERED: _member_row(
-            MemberState.ORDERED,
-            (*IN_STEPS, "resolved", "received"),
-            {
-                "Reform": {MemberState.REFORMING, MemberState.SPARE},
-                "entered": {MemberState.TRAINING},
-                "left": {MemberState.LEAVING},
-                "broken": {MemberState.BROKEN, MemberState.UNREADY},
-            },
-        ),
-        MemberState.UNREADY: _member_row(
-            MemberState.UNREADY,
-            IN_STEPS,
-            {
-                "Reform": {MemberState.REFORMING, MemberState.SPARE},
-                "left": {MemberState.LEAVING},
-                "broken": {MemberState.BROKEN},
-            },
-        ),
-        MemberState.BROKEN: _member_row(
-            MemberState.BROKEN,
-            ("built", "not built", "broken"),
-            {"Reform": {MemberState.REFORMING}, "left": {MemberState.LEAVING}},
-        ),
-        MemberState.REFORMING: _member_row(
-            MemberState.REFORMING,
-            ("call finished",),
-            {
-                "Reform": {MemberState.SPARE},
-                "built": {MemberState.MEETING},
-                "left": {MemberState.LEAVING},
-            },
-        ),
-        MemberState.MEETING: _member_row(
-            MemberState.MEETING,
-            ("call finished", "resolved", "received"),
-            {
-                "Reform": {MemberState.REFORMING, MemberState.SPARE},
-                "entered": {MemberState.TRAINING},
-                "left": {MemberState.LEAVING},
-                "broken": {MemberState.REFORMING},
-            },
-        ),
-        MemberState.LEAVING: _member_row(MemberState.LEAVING, ("built", "not built"), {}),
-    },
+    rows={state: _member_row(state, stays, moves) for state, (stays, moves) in _MEMBERS.items()},
 )

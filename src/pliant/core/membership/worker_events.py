@@ -8,22 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.events import (
-    Broken,
-    Busy,
-    Finished,
-    Prepared,
-    Progressed,
-    PublishAsked,
-    Refused,
-    Registered,
-    Saved,
-    Spare,
-    Switched,
-    Unrestorable,
-    WorkerEvent,
-)
 from pliant.core.membership.changes import (
     at_rest,
     attempt_failed,
@@ -50,7 +36,7 @@ from pliant.core.transitions import told
 from pliant.core.values import NO_GENERATION, Generation, ReplicaId
 
 
-def hear_worker(state: Membership, event: WorkerEvent, moment: Moment) -> Outcome:
+def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
     """Apply what a worker said; return the next state and the commands it causes.
 
     Pure.  The caller has made sure that the sender is not lost.  Every replica that is lost here
@@ -60,33 +46,33 @@ def hear_worker(state: Membership, event: WorkerEvent, moment: Moment) -> Outcom
     if not PHASES.hears(state.phase, type(event).__name__):
         return _stale(state)
     match event:
-        case Spare():
+        case events.Spare():
             return _on_spare(state, event)
-        case Prepared():
+        case events.Prepared():
             return _on_prepared(state, event, moment)
-        case Refused():
+        case events.Refused():
             return _on_refused(state, event, moment)
-        case Switched():
+        case events.Switched():
             return _on_switched(state, event, moment)
-        case Broken():
+        case events.Broken():
             return _on_broken(state, event, moment)
-        case Progressed():
+        case events.Progressed():
             return _on_progressed(state, event, moment)
-        case Busy():
+        case events.Busy():
             return _on_busy(state, event, moment)
-        case Finished():
+        case events.Finished():
             return _on_finished(state, event)
-        case Registered() | Unrestorable() | PublishAsked() | Saved():
+        case events.Registered() | events.Unrestorable() | events.PublishAsked() | events.Saved():
             return state, ()  # a sign of life; what else it means is for the controller
         case _:
             assert_never(event)
 
 
-def _noted(state: Membership, event: WorkerEvent, moment: Moment) -> Membership:
+def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Membership:
     """Remember that this was said, and that who said it is alive."""
-    if not isinstance(event, Refused):  # which a survivor may send about a joiner
+    if not isinstance(event, events.Refused):  # which a survivor may send about a joiner
         state = _alive(state, event.replica, moment)
-    if isinstance(event, Progressed):  # two thousand a second, of a thousand agents
+    if isinstance(event, events.Progressed):  # two thousand a second, of a thousand agents
         return state
     return replace(state, story=told(state.story, event))
 
@@ -107,7 +93,7 @@ def _stale(state: Membership) -> Outcome:
     return replace(state, stale=state.stale + 1), ()
 
 
-def _on_spare(state: Membership, event: Spare) -> Outcome:
+def _on_spare(state: Membership, event: events.Spare) -> Outcome:
     if event.replica in members(state) or event.replica in state.leavers:
         known = state.spares.get(event.replica)
         if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
@@ -119,7 +105,7 @@ def _on_spare(state: Membership, event: Spare) -> Outcome:
     return state, fall_through(state, (event.replica,))
 
 
-def _on_prepared(state: Membership, event: Prepared, moment: Moment) -> Outcome:
+def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
     if state.attempt is None or event.generation != state.attempt.generation:
         # Late, but not silent: it must not count towards a loss.
         return _stale(replace(state, late=state.late - {event.replica}))
@@ -128,7 +114,7 @@ def _on_prepared(state: Membership, event: Prepared, moment: Moment) -> Outcome:
     return (state, ()) if awaiting else switch(state, moment)
 
 
-def _on_refused(state: Membership, event: Refused, moment: Moment) -> Outcome:
+def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
     order = state.attempt or state.recorded
     if order is None or event.generation != order.generation:
         return _stale(state)
@@ -146,7 +132,7 @@ def _on_refused(state: Membership, event: Refused, moment: Moment) -> Outcome:
     return _reform_soon(state, event.generation, moment)
 
 
-def _on_late_for_call(state: Membership, event: Refused, moment: Moment) -> Outcome:
+def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
     """The members had come to another ``steps()`` call by the time they met this joiner."""
     if event.replica not in state.joiners:
         return _stale(state)
@@ -154,7 +140,7 @@ def _on_late_for_call(state: Membership, event: Refused, moment: Moment) -> Outc
     return set_aside(state, event.replica, moment)
 
 
-def _on_switched(state: Membership, event: Switched, moment: Moment) -> Outcome:
+def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> Outcome:
     if (
         state.recorded is None
         or event.generation != state.recorded.generation
@@ -198,7 +184,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
     )
 
 
-def _on_broken(state: Membership, event: Broken, moment: Moment) -> Outcome:
+def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
     if state.attempt is not None and event.generation == state.attempt.generation:
         return attempt_failed(state, moment)
     known = state.recorded is not None and (
@@ -221,13 +207,13 @@ def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> O
     ), ()
 
 
-def _on_busy(state: Membership, event: Busy, moment: Moment) -> Outcome:
+def _on_busy(state: Membership, event: events.Busy, moment: Moment) -> Outcome:
     pulse = replace(state.pulses[event.replica], busy_until_s=moment.now_s + event.max_s)
     state = replace(state, pulses=state.pulses.put(event.replica, pulse))
     return _alive(state, event.replica, moment), ()
 
 
-def _on_progressed(state: Membership, event: Progressed, moment: Moment) -> Outcome:
+def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) -> Outcome:
     replica = event.replica
     pulse = state.pulses[replica]
     committed = max(pulse.committed, event.committed)
@@ -261,7 +247,7 @@ def _next_call(state: Membership) -> Outcome:
     return state, fall_through(state, state.spares)
 
 
-def _on_finished(state: Membership, event: Finished) -> Outcome:
+def _on_finished(state: Membership, event: events.Finished) -> Outcome:
     if event.replica not in members(state):
         return _stale(state)
     state = replace(
