@@ -185,8 +185,8 @@ FAULTS = [
         rule="R7",
         what="one member's number is enough for the boundary",
         path="membership/member.py",
-        old="    if any(other != number for other in numbers) or member.ordered is None:",
-        new=("    number = max(numbers, default=number)\n    if member.ordered is None:"),
+        old="if numbers and all(one == ordered for one in numbers) else",
+        new="if any(one == ordered for one in numbers) else",
     ),
     Fault(
         rule="R7",
@@ -248,8 +248,8 @@ FAULTS = [
         rule="R9",
         what="the last member's Finished is not waited for",
         path="membership/changes.py",
-        old="gone=state.gone | old)\n        return (state, ()) if is_finished(state) else",
-        new="gone=state.gone | old)\n        return (state, ()) if state.finished else",
+        old="gone=state.gone | old)\n        if not group.is_finished(state):",
+        new="gone=state.gone | old)\n        if not state.finished:",
     ),
     Fault(
         rule="R10",
@@ -290,10 +290,10 @@ FAULTS = [
         rule="R12",
         what="a Reform contains leavers",
         path="membership/changes.py",
-        old="    places = seats(state)\n    if not places:",
+        old="    places = group.seats(state)\n    if not places:",
         new=(
             '    left = (Seat(replica=r, endpoint="") for r in sorted(state.leavers))\n'
-            "    places = (*seats(state), *left)\n"
+            "    places = (*group.seats(state), *left)\n"
             "    if not places:"
         ),
     ),
@@ -308,11 +308,11 @@ FAULTS = [
         rule="R12",
         what="a Reform contains spares",
         path="membership/changes.py",
-        old="    places = seats(state)\n    if not places:",
+        old="    places = group.seats(state)\n    if not places:",
         new=(
             '    new = (Seat(replica=r, endpoint="") for r in sorted(state.spares))\n'
-            "    places = (*seats(state), *(seat for seat in new if seat not in "
-            "seats(state)))\n"
+            "    places = (*group.seats(state), *(seat for seat in new if seat not in "
+            "group.seats(state)))\n"
             "    if not places:"
         ),
     ),
@@ -548,14 +548,14 @@ FAULTS = [
         rule="5.6",
         what="those who may hold the state are given up at the second broken group",
         path="membership/changes.py",
-        old="and new and (is_hopeless or new != set(members(state))):",
+        old="and new and (is_hopeless or new != set(group.members(state))):",
         new="and new:",
     ),
     Fault(
         rule="5.6",
         what="a generation without state reforms for ever",
         path="membership/changes.py",
-        old="and new and (is_hopeless or new != set(members(state))):",
-        new="and new and new != set(members(state)):",
+        old="and new and (is_hopeless or new != set(group.members(state))):",
+        new="and new and new != set(group.members(state)):",
     ),
 ]

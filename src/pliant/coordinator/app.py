@@ -26,16 +26,8 @@ from pydantic import BaseModel, Field
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
+from pliant.core import events
 from pliant.core.errors import ConfigError
-from pliant.core.events import (
-    DrainRequested,
-    Event,
-    KillRequested,
-    PolicySet,
-    Scaled,
-    StopRequested,
-    SuspendRequested,
-)
 from pliant.core.values import ReplicaId
 from pliant.http.app import RequestBody, add_events, is_token, new_app
 from pliant.observe.explain import decisions_of
@@ -100,12 +92,8 @@ def create_app(
 ) -> FastAPI:
     """Return the app of one job.
 
-    Args:
-        driver: of the job.
-        work: what agents are told to run.
-        token: who knows it may ask.
-        events_path: of the event log.
-        on_offer: takes what the job's pool offers; None: it is in no pool.
+    Agents are told to run ``work``; who knows the token may ask.  Without ``on_offer`` the job is
+    in no pool.
     """
     app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
     people = APIRouter(prefix="/v1")
@@ -155,7 +143,7 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
     @people.post("/scale", status_code=202)
     async def scale(body: ScaleBody) -> Accepted:
         """Ask for a number of replicas."""
-        return await _request(driver, Scaled(target=body.target))
+        return await _request(driver, events.Scaled(target=body.target))
 
     @people.patch("/policy", status_code=202)
     async def set_policy(changes: dict[str, Any]) -> Accepted:
@@ -165,28 +153,30 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
         except ConfigError as error:
             raise HTTPException(422, str(error)) from None
         policy = start_that_fits(wanted, driver.policy.start_replicas)
-        return await _request(driver, PolicySet(policy=policy, said=told(changes)))
+        return await _request(driver, events.PolicySet(policy=policy, said=told(changes)))
 
     @people.post("/stop", status_code=202)
     async def stop() -> Accepted:
         """Stop the job at the next step boundary."""
-        return await _request(driver, StopRequested())
+        return await _request(driver, events.StopRequested())
 
     @people.post("/suspend", status_code=202)
     async def suspend() -> Accepted:
         """Stop the job at the next step boundary, with a checkpoint to go on from."""
-        return await _request(driver, SuspendRequested())
+        return await _request(driver, events.SuspendRequested())
 
     @people.post("/replicas/{replica}/drain", status_code=202)
     async def drain(replica: str, body: DrainBody | None = None) -> Accepted:
         """Let a replica leave at a step boundary; the target falls by one."""
         notice_s = (body or DrainBody()).notice_s
-        return await _request(driver, DrainRequested(replica=ReplicaId(replica), notice_s=notice_s))
+        return await _request(
+            driver, events.DrainRequested(replica=ReplicaId(replica), notice_s=notice_s)
+        )
 
     @people.post("/replicas/{replica}/kill", status_code=202)
     async def kill(replica: str) -> Accepted:
         """Kill a replica; a replacement starts under a new name."""
-        return await _request(driver, KillRequested(replica=ReplicaId(replica)))
+        return await _request(driver, events.KillRequested(replica=ReplicaId(replica)))
 
 
 def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
@@ -198,7 +188,7 @@ def _add_offers(people: APIRouter, on_offer: OnOffer | None) -> None:
         return Followed(revision=on_offer(body))
 
 
-async def _request(driver: JobDriver, event: Event) -> Accepted:
+async def _request(driver: JobDriver, event: events.Event) -> Accepted:
     """Hand a request to the core; 409 with its reason if it declines, or if the job is over."""
     ready = await driver.ask(event)
     if ready is None:

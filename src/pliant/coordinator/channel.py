@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from fastapi import WebSocket
+from fastapi import WebSocket, status
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from pliant.coordinator.driver import JobDriver
@@ -31,9 +31,6 @@ HEARD_EVERY = 100
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined}
 
-_POLICY_VIOLATION = 1008
-_TRY_AGAIN_LATER = 1013
-
 
 class AgentChannel:
     """Commands to one agent, in order."""
@@ -50,7 +47,7 @@ class AgentChannel:
         """Write what is queued until cancelled or cut off."""
         while self._queue.qsize() < MAX_QUEUED:
             await self._socket.send_text(await self._queue.get())
-        await self._socket.close(_TRY_AGAIN_LATER)
+        await self._socket.close(status.WS_1013_TRY_AGAIN_LATER)
 
 
 async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
@@ -121,4 +118,4 @@ async def _receive(socket: WebSocket) -> str | bytes | None:
 async def _close(socket: WebSocket) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
-            await socket.close(_POLICY_VIOLATION)
+            await socket.close(status.WS_1008_POLICY_VIOLATION)

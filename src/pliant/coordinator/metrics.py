@@ -15,6 +15,36 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pliant.observe.status import Board, ReplicaActivity
 
 
+def _plain(
+    board: Board,
+) -> tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, float | None], ...]:
+    """Return what is one number without labels; None: not known yet."""
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    saved = board.checkpoint or {}
+    is_failing = board.checkpoint_failure is not None
+    return (
+        (gauge, "generation", "Newest generation that was entered.", board.timeline.generation),
+        (gauge, "target_replicas", "Replicas wanted.", board.target_replicas),
+        (gauge, "num_slots", "Slots of a step (K).", board.num_slots),
+        (gauge, "loss", "Loss of the last committed step.", board.loss),
+        (gauge, "step_s", "Median seconds between the last commits.", board.median_step_s()),
+        (gauge, "samples_per_s", "Committed samples per second.", board.samples_per_s()),
+        (counter, "committed_steps", "Committed steps.", board.committed),
+        (counter, "stale_events", "Events of another generation, dropped.", board.stale),
+        (
+            gauge,
+            "checkpoint_committed_steps",
+            "Committed steps in the newest.",
+            saved.get("committed"),
+        ),
+        (gauge, "checkpoint_unixtime_s", "When it became durable.", saved.get("at")),
+        (gauge, "checkpoint_save_s", "Seconds from its snapshot.", saved.get("seconds")),
+        (counter, "checkpoint_failures", "Saves that failed.", board.checkpoint_failures),
+        (gauge, "checkpoint_failing", "1 since a save failed, until one does not.", is_failing),
+        (counter, "restores", "Times it went on from a checkpoint.", board.restores),
+    )
+
+
 class BoardCollector:
     """Turns one job's board into metrics."""
 
@@ -24,26 +54,9 @@ class BoardCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
-        board = self._board
-        for name, help_text, value in (
-            ("generation", "Newest generation that was entered.", board.timeline.generation),
-            ("target_replicas", "Replicas wanted.", board.target_replicas),
-            ("num_slots", "Slots of a step (K).", board.num_slots),
-            ("loss", "Loss of the last committed step.", board.loss),
-            ("step_s", "Median seconds between the last commits.", board.median_step_s()),
-            ("samples_per_s", "Committed samples per second.", board.samples_per_s()),
-        ):
+        for family, name, help_text, value in _plain(self._board):
             if value is not None:
-                yield GaugeMetricFamily(f"pliant_{name}", help_text, value=float(value))
-        yield CounterMetricFamily(
-            "pliant_committed_steps", "Committed steps.", value=float(board.committed)
-        )
-        yield CounterMetricFamily(
-            "pliant_stale_events",
-            "Events of another generation, dropped.",
-            value=float(board.stale),
-        )
-        yield from self._checkpoints()
+                yield family(f"pliant_{name}", help_text, value=float(value))
         yield from self._by_state()
         yield from self._resizes()
         refused = CounterMetricFamily(
@@ -52,29 +65,6 @@ class BoardCollector:
         for sender, count in sorted(self._refused.items()):
             refused.add_metric([sender], count)
         yield refused
-
-    def _checkpoints(self) -> Iterator[Metric]:
-        board = self._board
-        if (newest := board.checkpoint) is not None:
-            for name, help_text, value in (
-                ("committed_steps", "Committed steps in the newest.", newest["committed"]),
-                ("unixtime_s", "When it became durable.", newest["at"]),
-                ("save_s", "Seconds from its snapshot.", newest["seconds"]),
-            ):
-                yield GaugeMetricFamily(f"pliant_checkpoint_{name}", help_text, value=float(value))
-        yield CounterMetricFamily(
-            "pliant_checkpoint_failures",
-            "Saves that failed.",
-            value=float(board.checkpoint_failures),
-        )
-        yield GaugeMetricFamily(
-            "pliant_checkpoint_failing",
-            "1 since a save failed, until one does not.",
-            value=float(board.checkpoint_failure is not None),
-        )
-        yield CounterMetricFamily(
-            "pliant_restores", "Times it went on from a checkpoint.", value=float(board.restores)
-        )
 
     def _by_state(self) -> Iterator[Metric]:
         states = Counter(replica.state for replica in self._board.replicas.values())

@@ -11,31 +11,21 @@ from pathlib import Path
 
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.observe.log import EventLog, Record, fields_of, plain
+from pliant.wire import messages
 from pliant.wire.codec import Message
-from pliant.wire.messages import (
-    Committed,
-    IntervalChosen,
-    Logged,
-    Noted,
-    Planned,
-    SaveFailed,
-    Started,
-    Traceback,
-    Usage,
-)
 
 KEPT_STEPS = 1000
 """How many steps back a second report of a commit is still recognised."""
 
 LOGGED_AS: dict[type, str] = {
-    IntervalChosen: "interval_chosen",
-    Logged: "metrics",
-    Noted: "note",
-    Planned: "plan",
-    SaveFailed: "save_failed",
-    Started: "worker",
-    Traceback: "traceback",
-    Usage: "usage",
+    messages.IntervalChosen: "interval_chosen",
+    messages.Logged: "metrics",
+    messages.Noted: "note",
+    messages.Planned: "plan",
+    messages.SaveFailed: "save_failed",
+    messages.Started: "worker",
+    messages.Traceback: "traceback",
+    messages.Usage: "usage",
 }
 """Notes that go into the log as they are, by the kind that they have there."""
 
@@ -52,11 +42,11 @@ class NoteLog:
         """Log a note that goes into the log as it is, if this is one."""
         if type(note) in LOGGED_AS:
             self._log.write(LOGGED_AS[type(note)], **fields_of(note))
-        if isinstance(note, Logged):
+        if isinstance(note, messages.Logged):
             with self._metrics_path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(plain({"step": note.step, **note.values})) + "\n")
 
-    def write_commit(self, note: Committed) -> None:
+    def write_commit(self, note: messages.Committed) -> None:
         """Log that a step is committed."""
         self._log.write(
             "commit",

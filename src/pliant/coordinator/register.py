@@ -41,11 +41,9 @@ class RegisterFile:
             PermanentError: the file is no register.
         """
         try:
-            data = self._path.read_bytes()
+            return _ADAPTER.validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
-        try:
-            return _ADAPTER.validate_json(data)
         except ValidationError as error:
             raise PermanentError(f"{self._path} is no register: {error}") from error
 

@@ -1,17 +1,4 @@
-"""Errors of pliant.
-
-* PliantError
-  + ConfigError       a setting is impossible; the user's to fix, never retried
-  + UsageError        the script used the session in a way it forbids; likewise
-  + TransitionError   an event arrived where it cannot: our bug; carries state, event and story
-  + NoStateError      nobody who is left holds the state of the run
-  + PermanentError    a shell failed for good
-    - ConflictError   another coordinator has taken over the job of this one
-  + TransientError    a shell failed for now; carries when to try again
-  + ResizeAborted     a resize in place is impossible; fall back to a restart
-
-A stale message is none of these: it is expected, dropped and counted.
-"""
+"""Errors of pliant.  A stale message is none of them: it is expected, dropped and counted."""
 
 from __future__ import annotations
 
@@ -23,15 +10,15 @@ class PliantError(Exception):
 
 
 class ConfigError(PliantError, ValueError):
-    """A setting is missing, out of range or contradicts another."""
+    """A setting is missing, out of range or contradicts another: the user's to fix, not retried."""
 
 
 class UsageError(PliantError):
-    """The script used the session in a way that its contract forbids."""
+    """The script used the session in a way that its contract forbids; never retried either."""
 
 
 class TransitionError(PliantError):
-    """An event arrived in a state that forbids it.
+    """An event arrived in a state that forbids it: our bug.
 
     Carries both, and the last events of the same object, so that the report is enough to write the
     failing test.

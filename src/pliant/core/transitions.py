@@ -51,14 +51,8 @@ class Machine(Generic[State]):
     ) -> State:
         """Return ``after``, which ``cause`` leads to.
 
-        Args:
-            state: the state before.
-            cause: what has happened.
-            after: the state to be.
-            story: the last events of the object, oldest first, for the report.
-
         Raises:
-            TransitionError: the table does not allow it.
+            TransitionError: the table does not allow it; it tells the story.
         """
         if after not in self.rows[state].get(cause, NOTHING):
             event = f"{cause}, to be {after},"

@@ -1,13 +1,17 @@
-"""What workers say counts in the history in which they say it."""
+"""What workers say counts in the history in which they say it; who may not join is told why."""
 
 from __future__ import annotations
 
-from pliant.core.events import NodeJoined, Saved
+import pytest
+
+from pliant.core.events import NodeJoined, Saved, Spare
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
+from pliant.core.job.workers import difference
 from pliant.core.values import Lineage, NodeId, ReplicaId
 
 SETTINGS = JobSettings()
+RUN = "weight float32 [1, 4]\nbias float32 [1]\nlayout a"
 
 
 def after_saving(lineage: int) -> Job:
@@ -29,3 +33,28 @@ def test_what_another_history_has_saved_does_not_count() -> None:
     job = after_saving(0)
 
     assert (job.saved, job.has_checkpoints) == ((), False)
+
+
+def spare(layout: str) -> Spare:
+    return Spare(replica=ReplicaId("r1"), calls=0, num_slots=8, layout=layout, endpoint="r1:1")
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        (RUN, None),
+        ("weight float32 [1, 4]\nlayout b", "its model lacks bias float32 [1], which the run has"),
+        (
+            "weight float32 [1, 4]\nbias float32 [1]\nmore float32 [2]\nlayout b",
+            "its model has more float32 [2], which the run has not",
+        ),
+        (
+            "weight float32 [1, 5]\nbias float32 [1]\nlayout b",
+            "its model has weight float32 [1, 5] where the run has weight float32 [1, 4]",
+        ),
+        ("layout b", "its model lacks weight float32 [1, 4], which the run has"),
+        ("weight float32 [1, 4]", "its model has other parameters than the run's"),
+    ],
+)
+def test_another_model_is_named_by_its_first_difference(layout: str, sentence: str | None) -> None:
+    assert difference(spare(layout), spare(RUN)) == sentence

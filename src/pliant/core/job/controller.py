@@ -44,10 +44,7 @@ def begin(
 ) -> tuple[Job, Ready]:
     """Return a job without nodes, and the register that must be written before anything else.
 
-    Args:
-        now_s: monotonic seconds.
-        settings: policy and waits.
-        register: what is recorded; None if this is the job's first coordinator.
+    ``register`` is what is recorded; None if this is the job's first coordinator.
     """
     job = remembered(register, now_s=now_s, settings=settings)
     return job, Ready(incarnation=job.membership.incarnation, register=record(job))
@@ -58,14 +55,9 @@ def step(
 ) -> tuple[Job, Ready]:
     """Apply one event; return the next state and what the driver is to do.
 
-    Pure: same arguments, same result.
-
-    Args:
-        job: the value returned by the previous call.
-        event: what happened.  The driver sends ``Ticked`` at ``next_deadline_s``, and once a
-            second, so that a restart budget can recover.
-        now_s: monotonic seconds; must not run backwards between calls.
-        settings: policy and waits; the same in every call.
+    Pure: same arguments, same result.  The driver sends ``Ticked`` at ``next_deadline_s``, and once
+    a second, so that a restart budget can recover.  ``now_s`` must not run backwards between calls,
+    and ``settings`` are the same in every one.
 
     Raises:
         TransitionError: our bug; it tells the last events of the job.

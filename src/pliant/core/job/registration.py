@@ -10,7 +10,6 @@ worth keeping.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core.commands import EndReplica, RollCall, Stop
@@ -29,7 +28,6 @@ from pliant.core.events import (
     Registered,
     Saved,
     Scaled,
-    Spare,
     StopRequested,
     SuspendRequested,
     Ticked,
@@ -147,14 +145,16 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         registered=Table(),
         kept=(),
         register_by_s=NEVER,
-        reference=_reference_of(registrations),
+        reference=next((one.spare for one in registrations if one.has_state and one.spare), None),
         has_checkpoints=job.has_checkpoints
         or any(event.spare and event.spare.checkpoints for event in registrations),
     )
     if group.members(job.membership):
         tx.enter(Stage.RUNNING, StageCause.REGISTERED)
         accept_membership(tx, rejoin.reunited(job.membership, job.registered, tx.moment))
-        _stop_again(tx)
+        if tx.job.stop is not None:  # the word may not have come through
+            begin_stop(tx, StageCause.STOP_ASKED)
+            tx.commands.append(Stop(to=group.members(tx.job.membership)))
     else:
         tx.notes.append("no member of the newest generation is left")
         tx.enter(Stage.STARTING, StageCause.NONE_LEFT)
@@ -206,15 +206,3 @@ def _place(tx: Transaction, event: Registered, present: frozenset[ReplicaId]) ->
 def end_past(tx: Transaction, name: ReplicaId) -> None:
     """End a process that belongs to the past of the job."""
     end(tx, name, ReplicaCause.SENT_AWAY, UNWANTED)
-
-
-def _stop_again(tx: Transaction) -> None:
-    """Go on stopping, where someone had asked for it: the word may not have come through."""
-    if tx.job.stop is not None:
-        begin_stop(tx, StageCause.STOP_ASKED)
-        tx.commands.append(Stop(to=group.members(tx.job.membership)))
-
-
-def _reference_of(registrations: Iterable[Registered]) -> Spare | None:
-    """Return what later spares must agree with: what one that trains said of itself."""
-    return next((event.spare for event in registrations if event.has_state and event.spare), None)

@@ -49,16 +49,11 @@ def end(
     is_lost: bool = True,
     wait_s: float | None = None,
 ) -> None:
-    """End a replica: its device is taken until its process was reaped.
+    """End a replica if it is not gone: its device is taken until its process was reaped.
 
-    Args:
-        tx: the transaction.
-        name: which one; nothing happens if it is gone already.
-        cause: what has happened.
-        reason: the same for people.
-        is_killed: its agent is told to kill it; False where it hears otherwise that it must go.
-        is_lost: the membership no longer counts on it; False where its exit is yet to tell.
-        wait_s: how long its exit may take until it is killed (again); None: ``exit_s``.
+    ``is_killed``: its agent is told to kill it; False where it hears otherwise that it must go.
+    ``is_lost``: the membership no longer counts on it; False where its exit is yet to tell.
+    ``wait_s``: how long its exit may take until it is killed (again); None: ``exit_s``.
     """
     replica = tx.job.replicas.get(name)
     if replica is None:

@@ -86,13 +86,11 @@ def on_kill(tx: Transaction, name: ReplicaId) -> None:
 
 def on_offered(tx: Transaction, event: Offered) -> None:
     """Take note of what the outside grants, and let those go whose devices it takes."""
-    notice_s = event.notice_s
+    said_s, usual_s = event.notice_s, tx.settings.policy.graceful_shutdown_timeout_s
     tx.job = replace(
-        tx.job, offered=event.replicas, offer_notice_s=notice_s, offer_reason=event.reason
+        tx.job, offered=event.replicas, offer_notice_s=said_s, offer_reason=event.reason
     )
-    if notice_s is None:
-        notice_s = tx.settings.policy.graceful_shutdown_timeout_s
-    on_reclaimed(tx, event.leave, notice_s)
+    on_reclaimed(tx, event.leave, usual_s if said_s is None else said_s)
 
 
 def on_reclaimed(tx: Transaction, names: Iterable[ReplicaId], notice_s: float) -> None:

@@ -150,9 +150,8 @@ def measure(tx: Transaction, event: Progressed, before: Membership, after: Membe
         size = len(order.members)
         learnt = costs.committed(known, size=size, num_steps=num_steps, now_s=now_s)
     else:  # the boundary of a Switch that is on its way
-        learnt = costs.committed(
-            replace(known, is_crossing=False), size=known.size, num_steps=num_steps, now_s=now_s
-        )
+        old = replace(known, is_crossing=False)
+        learnt = costs.committed(old, size=known.size, num_steps=num_steps, now_s=now_s)
         learnt = replace(learnt, is_crossing=known.is_crossing)
     tx.job = replace(tx.job, costs=learnt)
     if not tx.settings.policy.min_marginal_efficiency:

@@ -135,12 +135,6 @@ class Loss:
     """Committed steps at that time."""
 
 
-NO_NODES: Table[NodeId, int] = Table()
-NO_REPLICAS: Table[ReplicaId, Replica] = Table()
-NO_HOMES: Table[ReplicaId, NodeId] = Table()
-NO_REGISTRATIONS: Table[ReplicaId, Registered] = Table()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything the controller knows; a plain value, safe to log."""
@@ -148,22 +142,20 @@ class Job:
     membership: Membership
     stage: Stage = Stage.RECOVERING
 
-    nodes: Table[NodeId, int] = NO_NODES
+    nodes: Table[NodeId, int] = field(default_factory=Table)
     """Devices of each node."""
 
-    replicas: Table[ReplicaId, Replica] = NO_REPLICAS
+    replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 
     named: int = 0
-    """Replicas ever named: ``r1`` to ``r<named>``."""
-
     wished: int | None = None
-    """Size that someone asked for last."""
-
     policy: Policy | None = None
-    """What someone has set while the job ran."""
-
     policy_given: Policy | None = None
-    """What it took the place of."""
+    has_checkpoints: bool = False
+    stop: StopKind | None = None
+    homes: Table[ReplicaId, NodeId] = field(default_factory=Table)
+    """These as in ``Register``; ``homes`` only while RECOVERING, and without checkpoints the run
+    does not begin again from nothing."""
 
     is_urgent: bool = False
     """Someone has just asked for a size or a policy: nothing holds it back."""
@@ -189,19 +181,13 @@ class Job:
     start_by_s: float = NEVER
     """When the first generation goes without those that are not spare yet."""
 
-    stop: StopKind | None = None
-    """What someone who asked to stop had in mind."""
-
     stop_for: str = ""
     """Why it is to stop, if the outside wants it and no person."""
 
     stop_by_s: float = NEVER
     """When a stop no longer waits for a step boundary."""
 
-    homes: Table[ReplicaId, NodeId] = NO_HOMES
-    """RECOVERING: where the members ran, as the register tells."""
-
-    registered: Table[ReplicaId, Registered] = NO_REGISTRATIONS
+    registered: Table[ReplicaId, Registered] = field(default_factory=Table)
     """RECOVERING: who has said where it stands."""
 
     kept: tuple[Event, ...] = ()
@@ -215,9 +201,6 @@ class Job:
 
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be loaded."""
-
-    has_checkpoints: bool = False
-    """Somebody has seen one: without any the run does not begin again from nothing."""
 
     may_have_checkpoints: bool = False
     """Somebody was told to publish one: whether it is there, new replicas will say."""

@@ -150,14 +150,8 @@ def moved(
 ) -> Job:
     """Return the job with a replica in this state; the only place that sets one.
 
-    One that is in it stays: what must end may be told so again.
-
-    Args:
-        job: the job before.
-        name: whose state.
-        replica: its record, with what else is to change of it, and its old state.
-        state: the state to be; the gone are forgotten.
-        cause: what has happened.
+    One that is in it stays: what must end may be told so again.  The gone are forgotten.
+    ``replica`` is its record with what else is to change of it, and its old state.
     """
     if replica.state is not state:
         replica = replace(replica, state=REPLICAS.follow(replica.state, cause, state))

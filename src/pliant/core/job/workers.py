@@ -1,4 +1,4 @@
-"""What workers say: whom the job takes for what, which checkpoints count, what a step takes.
+"""What workers say: who may join and who may not, which checkpoints count, what a step takes.
 
 Owns what their words mean for the job; what they mean for the membership ``core.membership`` says
 first.
@@ -13,7 +13,6 @@ from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
-from pliant.core.job.compatibility import difference
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
@@ -149,3 +148,38 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
         replicas.accept_membership(tx, restoring.retried(membership, found, tx.moment))
     else:
         lifecycle.start_over(tx, f"{found.name} is of another call of steps()")
+
+
+# --- whether a spare may join ----------------------------------------------------------
+
+
+def difference(spare: events.Spare, reference: events.Spare) -> str | None:
+    """Say in what a spare differs from the run it is to join; None if it may join.
+
+    Outside exact mode only what the collectives need must agree.
+    """
+    if spare.num_slots != reference.num_slots:
+        return f"it has {spare.num_slots} slots in a step, the run has {reference.num_slots}"
+    if spare.layout != reference.layout:
+        return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
+    ours, theirs_ = dict(spare.identity), dict(reference.identity)
+    is_exact = theirs_.get("reduction", "exact") == "exact"
+    for name in sorted(ours.keys() | theirs_.keys()):
+        if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):
+            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
+    return None
+
+
+def _other_model(mine: list[str], theirs: list[str]) -> str:
+    """Say where two descriptions of a model differ first; a line is ``name dtype shape``."""
+    my_names = {line.partition(" ")[0] for line in mine}
+    their_names = {line.partition(" ")[0] for line in theirs}
+    for here, there in zip(mine, theirs, strict=False):
+        if here == there:
+            continue
+        if there.partition(" ")[0] not in my_names:
+            return f"its model lacks {there}, which the run has"
+        if here.partition(" ")[0] not in their_names:
+            return f"its model has {here}, which the run has not"
+        return f"its model has {here} where the run has {there}"
+    return "its model has other parameters than the run's"

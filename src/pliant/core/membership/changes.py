@@ -10,20 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core.commands import Command, Dismiss, EndReplica, FallThrough, Prepare, Reform, Switch
-from pliant.core.membership.state import (
-    NEVER,
-    NOBODY,
-    Membership,
-    Moment,
-    Outcome,
-    forget,
-    is_finished,
-    members,
-    moved,
-    outsiders,
-    seats,
-    under_way,
-)
+from pliant.core.membership import state as group
+from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
 from pliant.core.values import Generation, Order, ReplicaId, Seat
@@ -49,16 +37,13 @@ def plan(
     running attempt that still fits is left alone, and nothing is begun where it could not end (a
     loss is being dealt with, a Switch is out, members have finished).
 
-    Args:
-        state: the current membership.
-        moment: time and settings.
-        join: spares to take in.  Those in another ``steps()`` call than the members wait.
-        leave: members to leave behind.  If nobody else would stay, the joiners come first (R10).
-        leave_by_s: when the first of them will be ended; cuts waiting for joiners short.
+    Spares in another ``steps()`` call than the members wait.  If only leavers are left, the joiners
+    come first (R10).  ``leave_by_s``, when the first leaver will be ended, cuts waiting for joiners
+    short.
     """
     if not _may_begin(state, moment):
         return state, ()
-    present = frozenset(members(state))
+    present = frozenset(group.members(state))
     leavers = frozenset(leave) & present
     if leavers == present:
         leavers = NOBODY
@@ -73,7 +58,7 @@ def plan(
 def _is_freed(state: Membership, moment: Moment) -> bool:
     """Whether members hold who need not any more, as the minimum was lowered."""
     is_held = state.recorded is not None and state.recorded.hold
-    return is_held and len(members(state)) >= moment.min_replicas
+    return is_held and len(group.members(state)) >= moment.min_replicas
 
 
 def joinable(
@@ -115,14 +100,14 @@ def _prepare(
     leave_by_s: float,
     moment: Moment,
 ) -> Outcome:
-    kept = [seat for seat in seats(state) if seat.replica not in leavers]
+    kept = [seat for seat in group.seats(state) if seat.replica not in leavers]
     new = [Seat(replica=r, endpoint=state.spares[r].endpoint) for r in joining]
     order = _order(state, (*kept, *new), moment)
     patient_s = moment.now_s + moment.timeouts.prepare_s
     # Half of the notice for an attempt with joiners leaves the other half for one without.
     hurried_s = (moment.now_s + leave_by_s) / 2 if joining and leavers else NEVER
     state = replace(
-        moved(state, "planned", Phase.PREPARING),
+        group.moved(state, "planned", Phase.PREPARING),
         issued=order.generation,
         attempt=order,
         joiners=frozenset(joining),
@@ -169,9 +154,9 @@ def _ranked(order: Order, leavers: frozenset[ReplicaId]) -> tuple[ReplicaId, ...
 
 def switch(state: Membership, moment: Moment) -> Outcome:
     """All have prepared: record the attempt as the newest generation and say so."""
-    order = under_way(state)
+    order = group.under_way(state)
     state = replace(
-        moved(state, "all prepared", Phase.SWITCHING),
+        group.moved(state, "all prepared", Phase.SWITCHING),
         recorded=order,
         gone=NOBODY,
         attempt=None,
@@ -192,7 +177,7 @@ def attempt_failed(state: Membership, moment: Moment) -> Outcome:
         state = at_rest(state, "not built")
         return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
     dropped = state.joiners
-    state = replace(forget(at_rest(state, "not built"), dropped), failures=0)
+    state = replace(group.forget(at_rest(state, "not built"), dropped), failures=0)
     names = ", ".join(sorted(dropped))
     reason = f"the groups of two attempts could not be built with {names}"
     return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
@@ -207,11 +192,13 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     The loss of a joiner ends the attempt it was to join.  The loss of a leaver after the Switch
     causes nothing: if it takes a collective with it, the members report Broken.
     """
-    old = lost & frozenset(members(state))
-    state = forget(state, lost)
+    old = lost & frozenset(group.members(state))
+    state = group.forget(state, lost)
     if old:
         state = replace(state, gone=state.gone | old)
-        return (state, ()) if is_finished(state) else reform(state, moment, cause="member lost")
+        if not group.is_finished(state):
+            return reform(state, moment, cause="member lost")
+        return state, ()
     if state.attempt is None:
         return replace(state, leavers=state.leavers - lost), ()
     return (at_rest(state, "joiner lost") if lost & state.joiners else state), ()
@@ -221,7 +208,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     """Go on without a joiner that has received no state; it hears so and is a spare again."""
     state = replace(state, gone=state.gone | {joiner}, joiners=state.joiners - {joiner})
     behind = fall_through(state, (joiner,))
-    if is_finished(state):
+    if group.is_finished(state):
         return state, behind
     state, commands = reform(state, moment, cause="joiner behind")
     told = tuple(
@@ -234,7 +221,7 @@ def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
 def at_rest(state: Membership, cause: str) -> Membership:
     """Return the state with the running attempt given up; its number is burned."""
     rest = Phase.EMPTY if state.recorded is None else Phase.STEADY
-    return _without_attempt(moved(state, cause, rest))
+    return _without_attempt(group.moved(state, cause, rest))
 
 
 def _without_attempt(state: Membership) -> Membership:
@@ -252,8 +239,8 @@ def _without_attempt(state: Membership) -> Membership:
 
 def given_up(state: Membership, *, cause: str = "given up") -> Membership:
     """Return a membership in which nobody holds state any more: only a restore helps."""
-    gone = frozenset(under_way(state).replicas)
-    state = _without_attempt(moved(state, cause, Phase.LOST))
+    gone = frozenset(group.under_way(state).replicas)
+    state = _without_attempt(group.moved(state, cause, Phase.LOST))
     return replace(state, gone=gone, reform_at_s=NEVER, hung_at_s=NEVER)
 
 
@@ -262,13 +249,13 @@ def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
     if state.attempt is not None:
         state = _without_attempt(state)
     state = replace(state, reform_at_s=NEVER)
-    places = seats(state)
+    places = group.seats(state)
     if not places:
         # Even before the first Switched was heard: it may be on its way from one that has trained.
         return given_up(state, cause="nobody left"), ()
     order = _order(state, places, moment)
     state = replace(
-        moved(state, cause, Phase.REFORMING),
+        group.moved(state, cause, Phase.REFORMING),
         issued=order.generation,
         recorded=order,
         gone=NOBODY,
@@ -332,10 +319,10 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     Where all are joiners, one may have received the state before its generation was abandoned:
     they are given up only when it keeps breaking, as it does when nobody holds the state.
     """
-    new = outsiders(state)
+    new = group.outsiders(state)
     state = replace(state, failures=state.failures + 1)
     is_hopeless = state.failures >= MAX_FAILURES
-    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(members(state))):
+    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(group.members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)
     return reform(state, moment, cause="still broken")
 
@@ -345,19 +332,19 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
     Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
     """
-    busy_until_s = max((state.pulses[r].busy_until_s for r in members(state)), default=0.0)
+    busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
     began_s = max(busy_until_s, moment.now_s)
     state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
     if busy_until_s > moment.now_s:
         return state, ()
     waiting = {
-        r for r in members(state) if state.pulses[r].waiting == state.formed
+        r for r in group.members(state) if state.pulses[r].waiting == state.formed
     } | state.finished
-    hung = frozenset(members(state)) - waiting
+    hung = frozenset(group.members(state)) - waiting
     if not waiting:
         return state, ()
     if not hung:
-        return (state, ()) if is_finished(state) else reform(state, moment, cause="all wait")
+        return (state, ()) if group.is_finished(state) else reform(state, moment, cause="all wait")
     reason = (
         f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
         "announce longer pauses with session.busy(max_s)"
@@ -368,7 +355,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
     silent, joiners = state.awaiting, state.joiners
-    reason = f"did not prepare generation {under_way(state).generation} in time"
+    reason = f"did not prepare generation {group.under_way(state).generation} in time"
     if state.is_hurried:
         state = replace(state, passed_over=state.passed_over | joiners)
         return at_rest(state, "late"), ()
@@ -387,13 +374,13 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if busy_until_s > moment.now_s:
         return replace(state, deadline_s=busy_until_s), ()
     silent = state.awaiting - state.arrived
-    lost = silent & (outsiders(state) | state.late)
+    lost = silent & (group.outsiders(state) | state.late)
     if not silent:
         state = replace(state, failures=state.failures + 1)
         is_hopeless = state.failures >= MAX_FAILURES
-        lost = state.awaiting if is_hopeless else state.awaiting & outsiders(state)
+        lost = state.awaiting if is_hopeless else state.awaiting & group.outsiders(state)
     state = replace(state, late=silent - lost)
-    reason = f"did not enter generation {under_way(state).generation} in time"
+    reason = f"did not enter generation {group.under_way(state).generation} in time"
     if lost:
         return _end(state, lost, reason, moment)
     return reform(state, moment, cause="late")

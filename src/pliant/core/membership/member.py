@@ -121,11 +121,8 @@ def on_roll_call(
 ) -> Outcome:
     """Answer a new coordinator, and obey no older one from here on (R3, R4).
 
-    Args:
-        member: the value as it is when the answer is written: nothing may be lost in between.
-        incarnation: the coordinator's.
-        spare: what this worker said when it last waited in ``steps()``; None: it has not yet.
-        finished: whether it has said Finished.
+    ``member`` is the value as it is when the answer is written: nothing may be lost in between.
+    ``spare`` is what this worker said when it last waited in ``steps()``.
     """
     if _is_old(member, incarnation):
         return member, ()
@@ -244,10 +241,8 @@ def boundary(member: Member, numbers: Sequence[Generation]) -> Generation:
     0 unless all named the same one.  What a member has learned since it wrote its own number does
     not count: the others have crossed.
     """
-    number = numbers[0] if numbers else NO_GENERATION
-    if any(other != number for other in numbers) or member.ordered is None:
-        return NO_GENERATION
-    return number if number == member.ordered.generation else NO_GENERATION
+    ordered = NO_GENERATION if member.ordered is None else member.ordered.generation
+    return ordered if numbers and all(one == ordered for one in numbers) else NO_GENERATION
 
 
 # --- entering a generation ---------------------------------------------------------------
@@ -260,22 +255,15 @@ def entering(member: Member) -> Order | None:
 
 def header(member: Member) -> Header:
     """Return what this member says of itself in the header exchange."""
-    if not member.has_state:
-        return Header(
-            lineage=member.lineage,
-            committed=0,
-            made_by=NO_GENERATION,
-            has_state=False,
-            calls=member.calls,
-        )
-    step, generation = member.vote if member.vote is not None else (NO_STEP, NO_GENERATION)
+    vote = member.vote if member.has_state else None
+    step, generation = vote or (NO_STEP, NO_GENERATION)
     return Header(
         lineage=member.lineage,
-        committed=member.committed,
-        made_by=member.made_by,
+        committed=member.committed if member.has_state else 0,
+        made_by=member.made_by if member.has_state else NO_GENERATION,
         vote_step=step,
         vote_generation=generation,
-        has_state=True,
+        has_state=member.has_state,
         calls=member.calls,
     )
 

@@ -21,8 +21,6 @@ from pliant.core.events import Registered
 from pliant.core.membership import changes
 from pliant.core.membership.state import (
     NEVER,
-    NO_PULSES,
-    NO_SPARES,
     NOBODY,
     Membership,
     Moment,
@@ -35,6 +33,7 @@ from pliant.core.membership.state import (
     under_way,
 )
 from pliant.core.membership.transitions import Phase
+from pliant.core.table import Table
 from pliant.core.values import (
     FIRST_LINEAGE,
     NO_GENERATION,
@@ -93,8 +92,8 @@ def reunited(
         finished=frozenset(n for n in here if registered[n].finished),
         committed=max((registered[n].committed for n in here), default=0),
         calls=max((registered[n].calls for n in here), default=0),
-        pulses=NO_PULSES,
-        spares=NO_SPARES,
+        pulses=Table(),
+        spares=Table(),
     )
     for name in sorted(registered):
         if name in here or name in state.leavers or not is_past(registered[name]):

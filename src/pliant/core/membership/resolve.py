@@ -12,7 +12,7 @@ survivor either has committed it too or can do so from its own memory, with the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from pliant.core.errors import NoStateError
 from pliant.core.values import NO_GENERATION, Generation, Lineage, Restore
@@ -44,17 +44,9 @@ class Header:
     calls: int
     """Finished ``steps()`` calls."""
 
-    def to_ints(self) -> tuple[int, int, int, int, int, int, int]:
-        """Return the fixed-size form that is exchanged."""
-        return (
-            self.lineage,
-            self.committed,
-            self.made_by,
-            self.vote_step,
-            self.vote_generation,
-            int(self.has_state),
-            self.calls,
-        )
+    def to_ints(self) -> tuple[int, ...]:
+        """Return the fixed-size form that is exchanged: the fields in their order."""
+        return tuple(map(int, astuple(self)))
 
     @classmethod
     def from_ints(cls, values: Sequence[int]) -> Header:
@@ -122,7 +114,7 @@ def resolve(
     holders = [rank for rank in holders if headers[rank].lineage == lineage]
     committed = max(headers[rank].committed for rank in holders)
     # Two makers of the newest commit cannot be (5.6); max keeps the answer the same everywhere.
-    made_by = max(h.made_by for h in headers if _is_at(h, lineage, committed))
+    made_by = max(headers[r].made_by for r in holders if headers[r].committed == committed)
     done = [
         r for r in holders if (headers[r].committed, headers[r].made_by) == (committed, made_by)
     ]
@@ -160,10 +152,6 @@ def _first_state(
         fresh=restore is None,
         restore=restore,
     )
-
-
-def _is_at(header: Header, lineage: Lineage, committed: int) -> bool:
-    return header.has_state and (header.lineage, header.committed) == (lineage, committed)
 
 
 def _lacks_only(header: Header, committed: int, made_by: Generation) -> bool:

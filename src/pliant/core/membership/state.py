@@ -110,10 +110,6 @@ class Pulse:
     """In which generation it said last that it waits for the other members."""
 
 
-NO_SPARES: Table[ReplicaId, Spare] = Table()
-NO_PULSES: Table[ReplicaId, Pulse] = Table()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """Everything needed to decide the next move; a plain value, safe to log."""
@@ -179,10 +175,10 @@ class Membership:
     retry_at_s: float = 0.0
     """No new attempt before this."""
 
-    spares: Table[ReplicaId, Spare] = NO_SPARES
+    spares: Table[ReplicaId, Spare] = field(default_factory=Table)
     """Who waits to join, joiners of a running attempt included."""
 
-    pulses: Table[ReplicaId, Pulse] = NO_PULSES
+    pulses: Table[ReplicaId, Pulse] = field(default_factory=Table)
     """One entry for everyone who has ever reported and is not lost."""
 
     calls: int = 0
@@ -230,9 +226,7 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
 
 def members(state: Membership) -> tuple[ReplicaId, ...]:
     """Return the members of the recorded generation that are not lost, in rank order."""
-    if state.recorded is None:
-        return ()
-    return tuple(r for r in state.recorded.replicas if r not in state.gone)
+    return tuple(seat.replica for seat in seats(state))
 
 
 def outsiders(state: Membership) -> frozenset[ReplicaId]:

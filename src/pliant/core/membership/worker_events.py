@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
+from pliant.core.membership import state as group
 from pliant.core.membership.changes import (
     at_rest,
     attempt_failed,
@@ -18,19 +19,7 @@ from pliant.core.membership.changes import (
     set_aside,
     switch,
 )
-from pliant.core.membership.state import (
-    NEVER,
-    NOBODY,
-    Membership,
-    Moment,
-    Outcome,
-    Pulse,
-    forget,
-    members,
-    moved,
-    outsiders,
-    under_way,
-)
+from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.transitions import told
 from pliant.core.values import NO_GENERATION, Generation, ReplicaId
@@ -79,13 +68,9 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
 
 def _alive(state: Membership, replica: ReplicaId, moment: Moment) -> Membership:
     """Start the replica's silence anew; what it asked for with Busy lasts."""
-    pulse = state.pulses.get(replica)
-    busy_until_s = pulse.busy_until_s if pulse else 0.0
-    silent_at_s = max(moment.now_s, busy_until_s) + moment.timeouts.heartbeat_s
-    if pulse is None:
-        pulse = Pulse(silent_at_s=silent_at_s)
-    else:
-        pulse = replace(pulse, silent_at_s=silent_at_s)
+    pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
+    silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
+    pulse = replace(pulse, silent_at_s=silent_at_s)
     return replace(state, pulses=state.pulses.put(replica, pulse))
 
 
@@ -94,7 +79,7 @@ def _stale(state: Membership) -> Outcome:
 
 
 def _on_spare(state: Membership, event: events.Spare) -> Outcome:
-    if event.replica in members(state) or event.replica in state.leavers:
+    if event.replica in group.members(state) or event.replica in state.leavers:
         known = state.spares.get(event.replica)
         if known is not None and known.calls < event.calls:  # a joiner that is to be set aside
             state = replace(state, spares=state.spares.put(event.replica, event))
@@ -162,17 +147,17 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
     release: tuple[Command, ...] = ()
     if state.leavers and state.awaiting <= state.joiners:
         release = (Release(to=tuple(sorted(state.leavers))),)
-        state = replace(forget(state, state.leavers), leavers=NOBODY)
+        state = replace(group.forget(state, state.leavers), leavers=NOBODY)
     if state.awaiting:
         return state, release
     return _formed(state, moment), release
 
 
 def _formed(state: Membership, moment: Moment) -> Membership:
-    order = under_way(state)
+    order = group.under_way(state)
     formed = order.generation
     return replace(
-        moved(state, "all switched", Phase.STEADY),
+        group.moved(state, "all switched", Phase.STEADY),
         formed=formed,
         arrived=NOBODY,
         late=NOBODY,
@@ -188,11 +173,11 @@ def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outco
     if state.attempt is not None and event.generation == state.attempt.generation:
         return attempt_failed(state, moment)
     known = state.recorded is not None and (
-        event.replica in members(state) or event.replica in state.leavers
+        event.replica in group.members(state) or event.replica in state.leavers
     )
     if not known or event.generation < state.formed:
         return _stale(state)
-    if state.phase is Phase.REFORMING and event.generation < under_way(state).generation:
+    if state.phase is Phase.REFORMING and event.generation < group.under_way(state).generation:
         return _stale(state)  # the Reform under way is the answer to it
     return _reform_soon(state, event.generation, moment)
 
@@ -228,14 +213,18 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     is_entering = state.phase in (Phase.SWITCHING, Phase.REFORMING)
     if is_entering and event.waiting == newest and replica in state.awaiting:
         state = _at_boundary(replace(state, arrived=state.arrived | {replica}), moment)
-    if event.calls <= state.calls or replica not in members(state) or replica in state.joiners:
+    if (
+        event.calls <= state.calls
+        or replica not in group.members(state)
+        or replica in state.joiners
+    ):
         return state, ()
     return _next_call(replace(state, calls=event.calls))
 
 
 def _at_boundary(state: Membership, moment: Moment) -> Membership:
     """Once every old member is there, those that are not in have ``switch_s``."""
-    if state.awaiting - state.arrived - outsiders(state):
+    if state.awaiting - state.arrived - group.outsiders(state):
         return state
     return replace(state, deadline_s=min(state.deadline_s, moment.now_s + moment.timeouts.switch_s))
 
@@ -248,7 +237,7 @@ def _next_call(state: Membership) -> Outcome:
 
 
 def _on_finished(state: Membership, event: events.Finished) -> Outcome:
-    if event.replica not in members(state):
+    if event.replica not in group.members(state):
         return _stale(state)
     state = replace(
         state,
