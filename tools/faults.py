@@ -120,8 +120,8 @@ FAULTS = [
         rule="R6",
         what="Switch before all have prepared",
         path="membership/worker_events.py",
-        old="return (state, ()) if awaiting else switch(state, moment)",
-        new="return switch(state, moment)",
+        old="return (state, ()) if awaiting else changes.switch(state, moment)",
+        new="return changes.switch(state, moment)",
     ),
     Fault(
         rule="R6",
@@ -473,7 +473,7 @@ FAULTS = [
         rule="R7",
         what="a Switch goes out between a Broken and its Reform",
         path="membership/worker_events.py",
-        old='    state = at_rest(state, "broken") if state.attempt is not None else state\n',
+        old='    state = changes.at_rest(state, "broken") if state.attempt is not None else state',
         new="",
     ),
     Fault(

@@ -191,11 +191,7 @@ class JobDriver:
             self._execute(end, self.incarnation)
 
     async def _look_at_register(self) -> None:
-        """End this coordinator soon if it is no longer the newest, even if it has nothing to say.
-
-        Raises:
-            ConflictError: another has taken over.
-        """
+        """End this coordinator soon if another has taken over, even if it has nothing to say."""
         now_s = self._clock.now_s()
         if now_s >= self._look_at_s or self._clock.has_slept:
             self._clock.has_slept = False
@@ -251,8 +247,7 @@ class JobDriver:
 
     def _write_event(self, event: Event, ready: Ready, now_s: float) -> None:
         """Log an event; a tick or heartbeat without effect would only fill the disk."""
-        silent = isinstance(event, Ticked | Progressed) and not ready.commands
-        if not silent:
+        if ready.commands or not isinstance(event, Ticked | Progressed):
             self.log.write_value(event)
         if isinstance(event, Exited):
             self.nodes.forget_replica(event.replica)

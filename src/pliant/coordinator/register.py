@@ -58,11 +58,7 @@ class RegisterFile:
             replace_file(self._path, _ADAPTER.dump_json(register), mode=0o644, is_durable=True)
 
     def confirm(self, expected: Register) -> None:
-        """Make sure that ``expected`` is still what is recorded: nobody has taken over (R20).
-
-        Raises:
-            ConflictError: something else is recorded.
-        """
+        """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
         with locked(self._lock):
             self._require(expected)
 
@@ -85,20 +81,12 @@ class HeldRegister:
         self._recorded: Register | None = None
 
     async def read(self) -> Register | None:
-        """Return what a coordinator before has left.
-
-        Raises:
-            PermanentError: the file is no register.
-        """
+        """Return what a coordinator before has left."""
         self._recorded = await asyncio.to_thread(self._file.read)
         return self._recorded
 
     async def confirm(self) -> None:
-        """Make sure that nobody has taken over (R20).
-
-        Raises:
-            ConflictError: another has.
-        """
+        """Raise ConflictError if another coordinator has taken over (R20)."""
         if self._recorded is not None:
             await asyncio.to_thread(self._file.confirm, self._recorded)
 

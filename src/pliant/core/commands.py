@@ -46,11 +46,9 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """All have prepared ``order``: enter it at the boundary."""
+    """All have prepared ``order``: enter it at the boundary, or leave there."""
 
     to: tuple[ReplicaId, ...]
-    """The members of ``order`` and its leavers."""
-
     order: Order
 
 

@@ -24,12 +24,10 @@ from pliant.core.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
-    """A script reached its ``calls``-th ``steps()`` and waits there to join."""
+    """A script has done ``calls`` calls of ``steps()``, and waits in the next one to join."""
 
     replica: ReplicaId
-
     calls: int
-    """Number of ``steps()`` calls before this one."""
 
     num_slots: int
     """K of the script: micro-batches of one step."""

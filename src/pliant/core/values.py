@@ -68,7 +68,6 @@ class Restore:
     """The step that comes next: where the new history leaves the old one."""
 
     lineage: Lineage
-    """The new history."""
 
 
 # --- what a generation is -------------------------------------------------------

@@ -128,7 +128,6 @@ def _sizes(policy: Policy) -> tuple[object, ...]:
 
 
 def _impossible(job: Job, policy: Policy) -> str | None:
-    """Return why this job cannot have this policy, or None."""
     devices = sum(job.nodes.values())
     if policy.min_replicas > devices:
         return f"minReplicas={policy.min_replicas}, but the nodes can run {devices}"

@@ -130,9 +130,7 @@ class Loss:
     at_s: float
     kind: ExitKind
     sentence: str
-
     committed: int = 0
-    """Committed steps at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +159,9 @@ class Job:
     """Someone has just asked for a size or a policy: nothing holds it back."""
 
     offered: int | None = None
-    """Size that the outside grants."""
-
     offer_reason: str = ""
-    """What it says about that, for people."""
-
     offer_notice_s: float | None = None
-    """How long those may take to leave that are too many for it; None: it does not say."""
+    """Size that the outside grants, why, and how long those may take to leave that are too many."""
 
     pace: Pace = NOTHING_DONE
     """What the policy remembers of its own changes and of capacity."""
@@ -212,8 +206,6 @@ class Job:
     """When the last event came."""
 
     decision: Decision | None = None
-    """What the policy said last."""
-
     exit_code: int | None = None
     reason: str = ""
     """Why the job finishes or has ended."""

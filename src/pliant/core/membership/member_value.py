@@ -42,7 +42,6 @@ class Member:
     """Generation that made the last commit."""
 
     calls: int = 0
-    """Finished ``steps()`` calls."""
 
     has_state: bool = False
     """False for a joiner, and again from being told to receive until the last digest matched."""

@@ -40,9 +40,7 @@ class Header:
     """Generation in which it voted for that step."""
 
     has_state: bool
-
     calls: int
-    """Finished ``steps()`` calls."""
 
     def to_ints(self) -> tuple[int, ...]:
         """Return the fixed-size form that is exchanged: the fields in their order."""

@@ -10,15 +10,8 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
+from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.changes import (
-    at_rest,
-    attempt_failed,
-    fall_through,
-    lose,
-    set_aside,
-    switch,
-)
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.transitions import told
@@ -87,16 +80,17 @@ def _on_spare(state: Membership, event: events.Spare) -> Outcome:
     state = replace(state, spares=state.spares.put(event.replica, event))
     if state.phase is Phase.LOST:  # where it is to go depends on what will be restored
         return state, ()
-    return state, fall_through(state, (event.replica,))
+    return state, changes.fall_through(state, (event.replica,))
 
 
 def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
+    # Even if late: it is not silent, and must not count towards a loss.
+    state = replace(state, late=state.late - {event.replica})
     if state.attempt is None or event.generation != state.attempt.generation:
-        # Late, but not silent: it must not count towards a loss.
-        return _stale(replace(state, late=state.late - {event.replica}))
+        return _stale(state)
     awaiting = state.awaiting - {event.replica}
-    state = replace(state, awaiting=awaiting, late=state.late - {event.replica})
-    return (state, ()) if awaiting else switch(state, moment)
+    state = replace(state, awaiting=awaiting)
+    return (state, ()) if awaiting else changes.switch(state, moment)
 
 
 def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
@@ -105,15 +99,15 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
         return _stale(state)
     if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
         if state.attempt is not None and event.replica not in state.joiners:
-            return attempt_failed(state, moment)
+            return changes.attempt_failed(state, moment)
         if event.calls:
             return _on_late_for_call(state, event, moment)
-        state, commands = lose(state, frozenset({event.replica}), moment)
+        state, commands = changes.lose(state, frozenset({event.replica}), moment)
         return state, (Dismiss(to=(event.replica,), reason=event.reason), *commands)
     if event.joiner:
         return _stale(state)
     if state.attempt is not None:
-        return attempt_failed(state, moment)
+        return changes.attempt_failed(state, moment)
     return _reform_soon(state, event.generation, moment)
 
 
@@ -122,7 +116,7 @@ def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) 
     if event.replica not in state.joiners:
         return _stale(state)
     state = replace(state, calls=max(state.calls, event.calls))
-    return set_aside(state, event.replica, moment)
+    return changes.set_aside(state, event.replica, moment)
 
 
 def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> Outcome:
@@ -171,7 +165,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
 
 def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
     if state.attempt is not None and event.generation == state.attempt.generation:
-        return attempt_failed(state, moment)
+        return changes.attempt_failed(state, moment)
     known = state.recorded is not None and (
         event.replica in group.members(state) or event.replica in state.leavers
     )
@@ -184,7 +178,7 @@ def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outco
 
 def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> Outcome:
     """Reform with everybody unless a loss is reported within the grace; prepare nothing else."""
-    state = at_rest(state, "broken") if state.attempt is not None else state
+    state = changes.at_rest(state, "broken") if state.attempt is not None else state
     return replace(
         state,
         broken=max(state.broken, generation, key=int),
@@ -232,8 +226,8 @@ def _at_boundary(state: Membership, moment: Moment) -> Membership:
 def _next_call(state: Membership) -> Outcome:
     """The members are in another ``steps()`` call: joiners must follow before they can join."""
     if state.attempt is not None and state.joiners:
-        state = at_rest(state, "next call")
-    return state, fall_through(state, state.spares)
+        state = changes.at_rest(state, "next call")
+    return state, changes.fall_through(state, state.spares)
 
 
 def _on_finished(state: Membership, event: events.Finished) -> Outcome:
@@ -244,4 +238,4 @@ def _on_finished(state: Membership, event: events.Finished) -> Outcome:
         finished=state.finished | {event.replica},
         committed=max(state.committed, event.committed),
     )
-    return (at_rest(state, "finished") if state.attempt is not None else state), ()
+    return (changes.at_rest(state, "finished") if state.attempt is not None else state), ()
