@@ -510,6 +510,24 @@ def test_a_new_life_waits_for_who_had_devices_and_gives_nothing_before(play: Pla
     play(scene)
 
 
+def test_whether_a_job_runs_is_known_once_it_reports_to_the_pool_that_was_restarted(
+    play: Play,
+) -> None:
+    async def scene(world: World) -> None:
+        first = await world.report("gpt")
+        await world.report("gpt", holds=(0,), follows=first, is_running=True)
+        assert world.claims()["gpt"]["state"] == "running"
+
+        await world.reborn()
+        offer = await world.report("gpt", holds=(0,), follows=first, is_running=True)
+        assert world.claims()["gpt"]["state"] == "starting"
+
+        await world.report("gpt", holds=(0,), follows=offer, is_running=True)
+        assert world.claims()["gpt"]["state"] == "running"
+
+    play(scene)
+
+
 def test_a_claim_that_the_rules_of_a_new_life_refuse_keeps_what_it_uses(play: Play) -> None:
     async def scene(world: World) -> None:
         await PoolAdmin(world.driver).set_class("nightly", -500)

@@ -183,11 +183,12 @@ class Claims:
         """Take up a claimant that was there before a restart.
 
         If the rules have changed and refuse it, what it uses is kept from others by its locks.
+        That it runs is known once it reports to the open pool.
         """
         known = returned.claim
         claimant = Claimant(
             name=known.name,
-            report=returned.report,
+            report=returned.report.model_copy(update={"is_running": False}),
             started=known.started,
             since=known.since,
             heard_s=self._clock.now_s(),
