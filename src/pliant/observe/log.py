@@ -175,6 +175,27 @@ class EventLog:
             self._fd = -1
 
 
+class Journal(EventLog):
+    """One that leaves out what cannot be written, and says so once it can be again.
+
+    A full disk costs records and not the process: for one that keeps elsewhere what it must not
+    forget, as a pool does.  A coordinator lets its agents say again what it could not log.
+    """
+
+    _lost = 0
+
+    def write(self, kind: str, /, **values: Any) -> Record:
+        """Append one record and return it; an empty one if the storage does not take it."""
+        try:
+            if self._lost:
+                super().write("records_lost", number=self._lost)
+                self._lost = 0
+            return super().write(kind, **values)
+        except OSError:
+            self._lost += 1
+            return {}
+
+
 def kind_of(value: object) -> str:
     """Name a core value as the log does: ``StartReplica`` is ``start_replica``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(value).__name__).lower()

@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pliant.core.allocation import (
-    ClassSet,
-    Cordoned,
-    DevicesSet,
-    Drained,
-    PriorityClass,
-    TeamRemoved,
-    TeamSet,
-    Uncordoned,
-)
+from pliant.core import allocation
 from pliant.core.counts import counted
-from pliant.pool.allocator import RefusedError
-from pliant.pool.configuration import team_of
+from pliant.pool.allocator import RefusedError, team_of
 from pliant.pool.driver import PoolDriver
 from pliant.spec.pool import TeamEntry, promised_too_much
 
@@ -39,65 +29,61 @@ class PoolAdmin:
         async with driver.changing():
             _refuse_promises(driver.saved.teams, number)
             most = max(driver.saved.number, number)
-            driver.configure(DevicesSet(count=number), size=number, devices=number, number=most)
+            driver.configure(
+                allocation.DevicesSet(count=number), size=number, devices=number, number=most
+            )
         return counted(number, "device")
 
     async def follow(self, number: int) -> None:
         """Let so many devices be in use, as a file or a trace says."""
-        async with self._driver.changing():
-            self._driver.configure(DevicesSet(count=number), devices=number)
+        async with self._driver.changing() as driver:
+            driver.configure(allocation.DevicesSet(count=number), devices=number)
 
     async def cordon(self, device: int) -> str:
         """Hand a device out no more; who has it keeps it."""
-        driver = self._driver
-        async with driver.changing():
+        async with self._driver.changing() as driver:
             cordoned = _with(driver.saved.cordoned, device)
-            driver.configure(Cordoned(devices=self._existing(device)), cordoned=cordoned)
+            driver.configure(allocation.Cordoned(devices=self._existing(device)), cordoned=cordoned)
         return f"device {device} is handed out no more{self._kept_by(device)}"
 
     async def drain(self, device: int) -> str:
         """Take a device back, and hand it out no more."""
-        driver = self._driver
-        async with driver.changing():
+        async with self._driver.changing() as driver:
             drained = _with(driver.saved.drained, device)
-            driver.configure(Drained(devices=self._existing(device)), drained=drained)
+            driver.configure(allocation.Drained(devices=self._existing(device)), drained=drained)
         return f"device {device} is taken back{self._kept_by(device)}"
 
     async def uncordon(self, device: int) -> str:
         """Hand a device out again."""
-        driver = self._driver
-        async with driver.changing():
-            event = Uncordoned(devices=self._existing(device))
+        async with self._driver.changing() as driver:
+            event = allocation.Uncordoned(devices=self._existing(device))
             driver.configure(
                 None if device in driver.blocked else event,
-                cordoned=_without(driver.saved.cordoned, device),
-                drained=_without(driver.saved.drained, device),
+                cordoned=tuple(one for one in driver.saved.cordoned if one != device),
+                drained=tuple(one for one in driver.saved.drained if one != device),
             )
         return f"device {device} is handed out again"
 
     async def set_team(self, entry: TeamEntry) -> str:
         """Make a team, or change what it may use."""
-        driver = self._driver
-        async with driver.changing():
+        async with self._driver.changing() as driver:
             teams = {team.name: team for team in driver.saved.teams} | {entry.name: entry}
             _refuse_promises(teams.values(), driver.saved.size)
-            driver.configure(TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
+            driver.configure(allocation.TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
         quota = "no quota" if entry.quota is None else f"a quota of {entry.quota}"
         return f"team {entry.name} has {quota}"
 
     async def remove_team(self, name: str) -> str:
         """Forget a team that has no claims."""
-        driver = self._driver
-        async with driver.changing():
+        async with self._driver.changing() as driver:
             teams = tuple(team for team in driver.saved.teams if team.name != name)
-            driver.configure(TeamRemoved(name=name), teams=teams)
+            driver.configure(allocation.TeamRemoved(name=name), teams=teams)
         return f"team {name} is forgotten"
 
     async def set_class(self, name: str, value: int) -> str:
         """Make a priority class, or change its value."""
-        driver = self._driver
-        async with driver.changing():
-            event = ClassSet(priority=PriorityClass(name=name, value=value))
+        async with self._driver.changing() as driver:
+            event = allocation.ClassSet(priority=allocation.PriorityClass(name=name, value=value))
             driver.configure(event, classes={**driver.saved.classes, name: value})
         return f"class {name} has the value {value}"
 
@@ -114,10 +100,6 @@ class PoolAdmin:
 
 def _with(devices: Iterable[int], device: int) -> tuple[int, ...]:
     return tuple(sorted({*devices, device}))
-
-
-def _without(devices: Iterable[int], device: int) -> tuple[int, ...]:
-    return tuple(one for one in devices if one != device)
 
 
 def _refuse_promises(teams: Iterable[TeamEntry], devices: int) -> None:

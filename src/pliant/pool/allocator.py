@@ -1,17 +1,27 @@
-"""The core of one pool: every event is answered, logged, and whom it concerns is noted.
+"""The core of one pool: made of what is set; then every event is answered and logged.
 
-Owns what has followed from events since it was last published: for whom, and why.  Decides
-nothing; knows no claimant and no device.
+Owns the core as it is before anybody has a claim, and what has followed from events since it was
+last published: for whom, and why.  Decides nothing; knows no claimant and no lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pliant.core import allocation
 from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed
+from pliant.core.allocation.values import From
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
+from pliant.pool.state import SavedPool
+from pliant.spec.pool import TeamEntry
+
+RECLAIM_FROM: dict[str, From] = {
+    "LowerPriority": "lower_priority",
+    "SameTeam": "same_team",
+    "Never": "never",
+}
 
 
 class RefusedError(Exception):
@@ -23,48 +33,42 @@ class RefusedError(Exception):
         """Whether the same may be granted a moment later."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Allocator:
     """Runs the core of one pool."""
 
-    def __init__(
-        self,
-        core: allocation.Pool,
-        *,
-        log: EventLog,
-        clock: Clock,
-        on_overdue: Callable[[Overdue], None],
-    ) -> None:
-        self.core = core
-        self.has_changed = True
-        """Whether there is anything to publish."""
+    core: allocation.Pool
+    log: EventLog
+    clock: Clock
+    on_overdue: Callable[[Overdue], None]
 
-        self.touched: set[str] = set()
-        """Claims of which something has changed."""
+    has_changed: bool = True
+    """Whether there is anything to publish."""
 
-        self.reasons: dict[str, list[str]] = {}
-        """Why, of the actions that were not published yet."""
+    touched: set[str] = field(default_factory=set)
+    """Claims of which something has changed."""
 
-        self._log = log
-        self._clock = clock
-        self._on_overdue = on_overdue
-        self._refused: dict[str, str] = {}
-        """Why, of who asked for the impossible last; who asks on and on is not logged again."""
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    """Why, of the actions that were not published yet."""
+
+    _refused: dict[str, str] = field(default_factory=dict)
+    """Why, of who asked for the impossible last; who asks on and on is not logged again."""
 
     def apply(self, event: Event) -> str | None:
         """Let the core answer an event; return why a claim is refused, if it is."""
-        self.core, actions = allocation.step(self.core, event, now_s=self._clock.now_s())
+        self.core, actions = allocation.step(self.core, event, now_s=self.clock.now_s())
         refused = next((action.reason for action in actions if isinstance(action, Refuse)), None)
         if isinstance(event, Asked) and self._is_refused_again(event.claim.name, refused, actions):
             return refused
         self.has_changed = True
         if not isinstance(event, TimePassed):
-            self._log.write_value(event)
+            self.log.write_value(event)
         for action in actions:
-            self._log.write_value(action)
+            self.log.write_value(action)
             self.touch(action.name)
             self.reasons.setdefault(action.name, []).append(action.reason)
             if isinstance(action, Overdue):
-                self._on_overdue(action)
+                self.on_overdue(action)
         return refused
 
     def touch(self, name: str) -> None:
@@ -97,3 +101,52 @@ class Allocator:
         if refused is not None:
             self._refused[name] = refused
         return refused is not None and refused == before and len(actions) == 1
+
+
+def numbered(saved: SavedPool) -> SavedPool:
+    """Return the same with the number of devices that there ever were."""
+    held = [device for claim in saved.claims for device in claim.devices]
+    number = max([saved.number, saved.size, saved.devices, *(device + 1 for device in held)])
+    return saved.model_copy(
+        update={
+            "number": number,
+            "cordoned": tuple(device for device in saved.cordoned if device < number),
+            "drained": tuple(device for device in saved.drained if device < number),
+        }
+    )
+
+
+def classes_of(saved: SavedPool) -> dict[str, int]:
+    """Return all priority classes with their values, most important first."""
+    known = {one.name: one.value for one in allocation.CLASSES} | saved.classes
+    return dict(sorted(known.items(), key=lambda item: -item[1]))
+
+
+def core_of(saved: SavedPool, *, now_s: float) -> allocation.Pool:
+    """Return a pool that is set like this, and gives and takes nothing before it is opened."""
+    core = allocation.new_pool(
+        saved.number,
+        classes=[
+            allocation.PriorityClass(name=name, value=value)
+            for name, value in classes_of(saved).items()
+        ],
+        teams=[team_of(entry) for entry in saved.teams],
+        is_open=False,
+    )
+    events: list[Event] = [allocation.DevicesSet(count=saved.devices)]
+    events += [allocation.Cordoned(devices=saved.cordoned)] if saved.cordoned else []
+    events += [allocation.Drained(devices=saved.drained)] if saved.drained else []
+    for event in events:
+        core, _ = allocation.step(core, event, now_s=now_s)
+    return core
+
+
+def team_of(entry: TeamEntry) -> allocation.Team:
+    """Translate what a file or a person says of a team."""
+    from_, by = RECLAIM_FROM[entry.reclaim.from_], entry.reclaim.by
+    return allocation.Team(
+        name=entry.name,
+        quota=entry.quota,
+        borrow_limit=entry.borrow_limit,
+        reclaim=allocation.Reclaim(from_=from_, by=None if by is None else tuple(by)),
+    )

@@ -64,13 +64,11 @@ class JobAtPool:
         await self._http.aclose()
 
     async def _ask(self, method: str, **values: Any) -> httpx.Response:
-        path = f"/v1/claims/{self._job}"
-        request = _request(self._http, method, self._pool, self._records, path, **values)
+        url, headers = _address(self._pool, self._records, self._job)
         try:
-            return await self._http.send(request)
+            return await self._http.request(method, url, headers=headers, **values)
         except httpx.HTTPError as error:
-            said = str(error) or type(error).__name__
-            raise UnheardError(f"pool {self._pool} did not answer: {said}") from error
+            raise UnheardError(f"pool {self._pool} did not answer: {_said(error)}") from error
 
 
 class ClaimAtPool:
@@ -98,29 +96,23 @@ class ClaimAtPool:
         self._http.close()
 
     def _ask(self, method: str, **values: Any) -> httpx.Response:
-        path = f"/v1/claims/{self._claim}"
-        request = _request(self._http, method, self._pool, self._records, path, **values)
+        url, headers = _address(self._pool, self._records, self._claim)
         try:
-            return self._http.send(request)
+            return self._http.request(method, url, headers=headers, **values)
         except httpx.HTTPError as error:
-            said = str(error) or type(error).__name__
-            raise UnheardError(f"pool {self._pool} does not answer: {said}") from error
+            raise UnheardError(f"pool {self._pool} does not answer: {_said(error)}") from error
 
 
-def _request(
-    http: httpx.Client | httpx.AsyncClient,
-    method: str,
-    pool: str,
-    records: Path,
-    path: str,
-    **values: Any,
-) -> httpx.Request:
+def _address(pool: str, records: Path, claim: str) -> tuple[str, dict[str, str]]:
     try:
         served = find_pool(pool, records)
-        headers = {"Authorization": f"Bearer {served.token()}"}
+        return f"{served.url}/v1/claims/{claim}", {"Authorization": f"Bearer {served.token()}"}
     except ConfigError as error:
         raise UnheardError(str(error)) from error
-    return http.build_request(method, f"{served.url}{path}", headers=headers, **values)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def offer_in(response: httpx.Response) -> Offer:
@@ -187,7 +179,7 @@ class Pusher:
                     return
                 failure = f"HTTP status {answer.status_code}"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                failure = str(error) or type(error).__name__
+                failure = _said(error)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
         _log.warning("the offer to %s waits for its next report: %s", claim, failure)

@@ -7,7 +7,6 @@ claimant is to have is read from the core, what a report gives back is ``allocat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -89,30 +88,19 @@ class Claimant:
         self.holding = holding.told(self.holding, revision=offer.revision, devices=offer.devices)
 
 
+@dataclass(slots=True, kw_only=True)
 class Claims:
-    """The claimants of one pool, by name."""
+    """The claimants of one pool."""
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        watch: DeviceWatch,
-        pusher: Pusher,
-        *,
-        life: str,
-        log: EventLog,
-        clock: Clock,
-        wall: Callable[[], float] = time.time,
-        settings: PoolSettings,
-    ) -> None:
-        self.by_name: dict[str, Claimant] = {}
-        self._allocator = allocator
-        self._watch = watch
-        self._pusher = pusher
-        self._life = life
-        self._log = log
-        self._clock = clock
-        self._wall = wall
-        self._settings = settings
+    allocator: Allocator
+    watch: DeviceWatch
+    pusher: Pusher
+    life: str
+    log: EventLog
+    clock: Clock
+    wall: Callable[[], float]
+    settings: PoolSettings
+    by_name: dict[str, Claimant] = field(default_factory=dict)
 
     @property
     def leaving(self) -> set[int]:
@@ -121,7 +109,7 @@ class Claims:
 
     def due_s(self) -> float:
         """Return when what must leave a device from now on is ended."""
-        return self._clock.now_s() + self._settings.grace_s
+        return self.clock.now_s() + self.settings.grace_s
 
     # --- reports ----------------------------------------------------------------------
 
@@ -142,13 +130,13 @@ class Claims:
                 f"an earlier claim named {name} is being ended; try again in a moment",
                 is_temporary=True,
             )
-        revision = report.revision_of(self._life)
+        revision = report.revision_of(self.life)
         if holding.is_overtaken(claimant.holding, revision=revision):
             return
         before, refused = claimant.report.wanted, None
-        claimant.heard_s, claimant.report = self._clock.now_s(), report
+        claimant.heard_s, claimant.report = self.clock.now_s(), report
         if report.wanted != before:
-            refused = self._allocator.apply(Asked(claim=claimant.claim))
+            refused = self.allocator.apply(Asked(claim=claimant.claim))
         if refused is not None:
             claimant.report = report.model_copy(update={"wanted": before})
         self._hold(
@@ -157,7 +145,7 @@ class Claims:
                 claimant.holding,
                 revision=revision,
                 holds=report.holds,
-                owned=self._allocator.owned(name),
+                owned=self.allocator.owned(name),
             ),
         )
         self.release(claimant)
@@ -170,14 +158,14 @@ class Claims:
             name=name,
             report=report,
             started=process_started(report.pid) or "",
-            since=self._wall(),
-            heard_s=self._clock.now_s(),
+            since=self.wall(),
+            heard_s=self.clock.now_s(),
         )
-        refused = self._allocator.apply(Asked(claim=claimant.claim))
+        refused = self.allocator.apply(Asked(claim=claimant.claim))
         if refused is not None:
             raise RefusedError(refused)
         self.by_name[name] = claimant
-        self._allocator.touch(name)
+        self.allocator.touch(name)
 
     def take_up(self, returned: Returned) -> None:
         """Take up a claimant that was there before a restart.
@@ -191,7 +179,7 @@ class Claims:
             report=returned.report.model_copy(update={"is_running": False}),
             started=known.started,
             since=known.since,
-            heard_s=self._clock.now_s(),
+            heard_s=self.clock.now_s(),
             holding=holding.recovered(
                 known.devices,
                 holds=returned.report.holds,
@@ -200,7 +188,7 @@ class Claims:
             ),
         )
         event = Recovered(claim=claimant.claim, devices=known.devices, is_suspended=known.suspend)
-        if self._allocator.apply(event) is None:
+        if self.allocator.apply(event) is None:
             self.by_name[known.name] = claimant
 
     def _replaced(self, claimant: Claimant) -> Claimant | None:
@@ -224,40 +212,40 @@ class Claims:
     def check(self, claimant: Claimant) -> None:
         """See whether a claimant is still there, and what it has left."""
         if not claimant.is_gone:
-            silent_s = self._settings.silent_s
+            silent_s = self.settings.silent_s
             if not claimant.lives:
                 self.end(claimant, f"its process {claimant.report.pid} is dead")
-            elif self._clock.now_s() - claimant.heard_s > silent_s:
-                owned = self._allocator.owned(claimant.name)
-                if len(self._watch.free(owned)) == len(owned):
+            elif self.clock.now_s() - claimant.heard_s > silent_s:
+                owned = self.allocator.owned(claimant.name)
+                if len(self.watch.free(owned)) == len(owned):
                     self.end(claimant, f"silent for {silent_s:g} s, and runs nothing")
         if claimant.holding.leaving:
             self.release(claimant)
 
     def end(self, claimant: Claimant, reason: str) -> None:
         """Take note that a claimant is gone; what it used is free once the locks are."""
-        self._log.write("gone", name=claimant.name, reason=reason)
-        self._allocator.apply(Withdrawn(name=claimant.name))
-        self._pusher.drop(claimant.name)
+        self.log.write("gone", name=claimant.name, reason=reason)
+        self.allocator.apply(Withdrawn(name=claimant.name))
+        self.pusher.drop(claimant.name)
         claimant.is_gone = True
-        self._expel(claimant, self._allocator.owned(claimant.name), reason)
+        self._expel(claimant, self.allocator.owned(claimant.name), reason)
         self.release(claimant)
 
     def release(self, claimant: Claimant) -> None:
         """Tell the core what a claimant has left, as far as nothing runs there any more."""
-        free = self._watch.free(claimant.holding.leaving)
+        free = self.watch.free(claimant.holding.leaving)
         if free:
             claimant.holding = holding.left(claimant.holding, free)
-            self._allocator.apply(Released(name=claimant.name, devices=tuple(sorted(free))))
-            self._allocator.touch(claimant.name)
+            self.allocator.apply(Released(name=claimant.name, devices=tuple(sorted(free))))
+            self.allocator.touch(claimant.name)
         if claimant.is_gone and not claimant.holding.leaving:
             self.by_name.pop(claimant.name, None)
-            self._allocator.has_changed = True
+            self.allocator.has_changed = True
 
     def expel_overdue(self, overdue: Overdue) -> None:
         """Take from a claimant what it has not left in time."""
         claimant = self.by_name.get(overdue.name)
-        standing = allocation.standing(self._allocator.core, overdue.name)
+        standing = allocation.standing(self.allocator.core, overdue.name)
         if claimant is None or standing is None:
             return
         chosen = holding.overdue(
@@ -265,16 +253,16 @@ class Claims:
             devices=standing.devices,
             drain=standing.drain,
             excess=overdue.excess,
-            free=self._watch.free(standing.devices),
+            free=self.watch.free(standing.devices),
         )
-        self._allocator.touch(overdue.name)
+        self.allocator.touch(overdue.name)
         self._expel(claimant, chosen.leaving, "its notice is over")
 
     def _expel(self, claimant: Claimant, devices: Collection[int], reason: str) -> None:
         claimant.holding = replace(claimant.holding, leaving=frozenset(devices))
-        self._watch.evict(claimant.name, devices, due_s=self.due_s(), reason=reason)
+        self.watch.evict(claimant.name, devices, due_s=self.due_s(), reason=reason)
 
     def _hold(self, claimant: Claimant, after: Holding) -> None:
         if after.leaving != claimant.holding.leaving:
-            self._allocator.touch(claimant.name)
+            self.allocator.touch(claimant.name)
         claimant.holding = after

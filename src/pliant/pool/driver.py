@@ -29,10 +29,9 @@ from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
-from pliant.pool.allocator import Allocator, RefusedError
+from pliant.pool.allocator import Allocator, RefusedError, core_of, numbered
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
-from pliant.pool.configuration import core_of, numbered
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.publishing import OfferPublisher
 from pliant.pool.recovery import Recovery, Returned
@@ -76,15 +75,15 @@ class PoolDriver:
             saved, life=life, now_s=clock.now_s(), silent_s=settings.silent_s
         )
         self.allocator = Allocator(
-            core_of(self.saved, now_s=clock.now_s()),
+            core=core_of(self.saved, now_s=clock.now_s()),
             log=log,
             clock=clock,
             on_overdue=lambda overdue: self.claims.expel_overdue(overdue),
         )
         self.claims = Claims(
-            self.allocator,
-            watch,
-            pusher,
+            allocator=self.allocator,
+            watch=watch,
+            pusher=pusher,
             life=life,
             log=log,
             clock=clock,
@@ -92,8 +91,8 @@ class PoolDriver:
             settings=settings,
         )
         self.publisher = OfferPublisher(
-            self.allocator,
-            self.claims,
+            allocator=self.allocator,
+            claims=self.claims,
             state=state,
             pusher=pusher,
             log=log,
@@ -137,11 +136,11 @@ class PoolDriver:
         await self._watch.end_overdue(now_s=self._clock.now_s())
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def changing(self) -> AsyncIterator[PoolDriver]:
         """Let one caller at a time change things; then write, and only then tell."""
         async with self._turn:
             try:
-                yield
+                yield self
             finally:
                 before = None if self.recovery is None else self.recovery.known.values()
                 await self.publisher.publish(self.saved, before)
@@ -235,14 +234,12 @@ class PoolDriver:
 
     def _look_at_locks(self) -> None:
         """Compare the locks with what the core knows: nothing is handed out that is in use."""
-        before, self.blocked = (
-            self.blocked,
-            self._watch.find_blocked(
-                self.saved.number,
-                owners=self.allocator.owners(),
-                claims=self.claims.by_name,
-                due_s=self.claims.due_s(),
-            ),
+        before = self.blocked
+        self.blocked = self._watch.find_blocked(
+            self.saved.number,
+            owners=self.allocator.owners(),
+            claims=self.claims.by_name,
+            due_s=self.claims.due_s(),
         )
         if fresh := self.blocked - before:
             self.allocator.apply(Cordoned(devices=tuple(sorted(fresh))))

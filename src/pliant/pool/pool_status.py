@@ -10,8 +10,8 @@ from typing import Any
 
 from pliant.core import allocation
 from pliant.core.allocation import Standing, Summary
+from pliant.pool.allocator import classes_of
 from pliant.pool.claims import Claimant
-from pliant.pool.configuration import classes_of
 from pliant.pool.driver import PoolDriver
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pliant.core import allocation
 from pliant.core.allocation import Standing
@@ -21,30 +22,21 @@ from pliant.pool.state import SavedClaim, SavedPool, StateFile
 from pliant.wire.offers import Offer
 
 
+@dataclass(slots=True, kw_only=True)
 class OfferPublisher:
     """Writes the state of one pool and makes its offers."""
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        claims: Claims,
-        *,
-        state: StateFile,
-        pusher: Pusher,
-        log: EventLog,
-        clock: Clock,
-        revision: int,
-    ) -> None:
-        self.failure = ""
-        """Why the state cannot be written; nothing is handed out meanwhile."""
+    allocator: Allocator
+    claims: Claims
+    state: StateFile
+    pusher: Pusher
+    log: EventLog
+    clock: Clock
+    revision: int
+    """Of the newest offer to anybody."""
 
-        self._pusher = pusher
-        self._allocator = allocator
-        self._claims = claims
-        self._state = state
-        self._log = log
-        self._clock = clock
-        self._revision = revision
+    failure: str = ""
+    """Why the state cannot be written; nothing is handed out meanwhile."""
 
     async def publish(self, saved: SavedPool, before: Iterable[SavedClaim] | None) -> None:
         """Write what has changed; then tell those whom it concerns.
@@ -53,26 +45,26 @@ class OfferPublisher:
             saved: what is to be written, but for the claims.
             before: the claims of the life before, while they are not known better.
         """
-        if not self._allocator.has_changed:
+        if not self.allocator.has_changed:
             return
         offers = self._fresh_offers(saved)
-        revision = self._revision + len(offers)
+        revision = self.revision + len(offers)
         claims = self._saved_claims(offers) if before is None else tuple(before)
         written = saved.model_copy(update={"revision": revision, "claims": claims})
         try:
-            await asyncio.to_thread(self._state.write, written)
+            await asyncio.to_thread(self.state.write, written)
         except OSError as error:
             if not self.failure:
-                self._log.write("not_written", reason=f"{error.strerror}: {error.filename}")
+                self.log.write("not_written", reason=f"{error.strerror}: {error.filename}")
             self.failure = str(error.strerror)
             return
-        self.failure, self._revision = "", revision
-        self._allocator.published()
+        self.failure, self.revision = "", revision
+        self.allocator.published()
         for name, offer in offers.items():
-            claimant = self._claims.by_name[name]
+            claimant = self.claims.by_name[name]
             claimant.tell(offer)
             if claimant.report.url:
-                self._pusher.push(name, offer, url=claimant.report.url, token=claimant.report.token)
+                self.pusher.push(name, offer, url=claimant.report.url, token=claimant.report.token)
 
     def answer(self, name: str) -> Offer:
         """Return the newest offer to a claimant, with the reason as it is now.
@@ -80,7 +72,7 @@ class OfferPublisher:
         Raises:
             RefusedError: it is gone, or the state cannot be written.
         """
-        claimant = self._claims.by_name.get(name)
+        claimant = self.claims.by_name.get(name)
         if claimant is None:  # it was seen dead meanwhile
             raise RefusedError(f"the claim {name} is gone", is_temporary=True)
         offer = claimant.offer
@@ -88,19 +80,19 @@ class OfferPublisher:
             sentence = f"the pool cannot write its state: {self.failure}"
             raise RefusedError(sentence, is_temporary=True)
         if not offer.devices:
-            why = allocation.why(self._allocator.core, name)
+            why = allocation.why(self.allocator.core, name)
             return offer.model_copy(update={"reason": why})
         return offer
 
     def _fresh_offers(self, saved: SavedPool) -> dict[str, Offer]:
         """Return the offers that say something new, by claim."""
         offers: dict[str, Offer] = {}
-        for name in sorted(self._allocator.touched):
-            claimant = self._claims.by_name.get(name)
-            standing = allocation.standing(self._allocator.core, name)
+        for name in sorted(self.allocator.touched):
+            claimant = self.claims.by_name.get(name)
+            standing = allocation.standing(self.allocator.core, name)
             if claimant is None or claimant.is_gone or standing is None:
                 continue
-            revision = self._revision + len(offers) + 1
+            revision = self.revision + len(offers) + 1
             offer = self._offer(claimant, standing, saved, revision)
             if not claimant.knows(offer):
                 offers[name] = offer
@@ -113,7 +105,7 @@ class OfferPublisher:
         devices = tuple(device for device in standing.devices if device not in gone)
         notice_s = claimant.report.wanted.notice_s
         if not math.isinf(standing.leave_by_s):
-            notice_s = max(0.0, standing.leave_by_s - self._clock.now_s())
+            notice_s = max(0.0, standing.leave_by_s - self.clock.now_s())
         return Offer(
             pool=saved.life,
             revision=revision,
@@ -122,13 +114,13 @@ class OfferPublisher:
             replicas=0 if standing.is_suspended else min(standing.replicas, len(devices)),
             notice_s=notice_s,
             suspend=standing.is_suspended,
-            reason="; ".join(self._allocator.reasons.get(claimant.name, [])) or standing.reason,
+            reason="; ".join(self.allocator.reasons.get(claimant.name, [])) or standing.reason,
         )
 
     def _saved_claims(self, offers: dict[str, Offer]) -> tuple[SavedClaim, ...]:
         """Return what must not be forgotten of each claimant; ``offers`` are about to go out."""
         saved = []
-        for name, claimant in sorted(self._claims.by_name.items()):
+        for name, claimant in sorted(self.claims.by_name.items()):
             offer = offers.get(name) or claimant.offer
             saved.append(
                 SavedClaim(
@@ -140,7 +132,7 @@ class OfferPublisher:
                     revision=offer.revision if offer else 0,
                     replicas=offer.replicas if offer else 0,
                     suspend=bool(offer and offer.suspend),
-                    devices=self._allocator.owned(name),
+                    devices=self.allocator.owned(name),
                     leaving=tuple(sorted(claimant.holding.leaving)),
                 )
             )

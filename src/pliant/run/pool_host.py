@@ -27,8 +27,7 @@ from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.files import read_named
 from pliant.machine.pools import DEVICES, running_pools
-from pliant.observe.journal import Journal
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.capacity import read_number, replayed, watched
