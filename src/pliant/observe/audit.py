@@ -18,7 +18,7 @@ Knows nothing of the engine, and shares with it only the permutation's definitio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,6 +57,12 @@ class AuditPlan:
         """Return the positions of one slot; empty past the end of a short batch."""
         whole = self.positions(step)
         return whole[slot * self.micro_batch : (slot + 1) * self.micro_batch]
+
+    def sample(self, epoch: int, position: int) -> int:
+        """Return which sample stands at a position of an epoch."""
+        if not self.shuffle:
+            return position
+        return order.permute(position, size=self.num_samples, key=order.key(self.seed, epoch))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,8 +298,9 @@ def _check_step(ledger: _Ledger, key: tuple[int, int, int], audit: Audit) -> Non
         if not slots:
             audit.complain(f"step {step} was committed but no replica recorded a slot of it")
         return
+    epoch = step // plan.steps_per_epoch
     for slot in range(plan.num_slots):
-        expected = [_sample(plan, step, at) for at in plan.slot_positions(step, slot)]
+        expected = [plan.sample(epoch, at) for at in plan.slot_positions(step, slot)]
         if slot not in slots and expected:
             audit.complain(
                 f"step {step} was committed in generation {generation},"
@@ -315,7 +322,7 @@ def _check_epochs(
         for ids in ledger.slots.get((lineage, step, min(generations)), {}).values():
             used[step // plan.steps_per_epoch].extend(ids)
     for epoch, ids in sorted(used.items()):
-        full = set(_permutation(plan, epoch))
+        full = {plan.sample(epoch, position) for position in range(plan.num_samples)}
         if full != set(range(plan.num_samples)):
             audit.complain(f"the order of epoch {epoch} is no permutation of the samples")
         if len(set(ids)) != len(ids):
@@ -328,18 +335,3 @@ def _check_epochs(
         elsewhere = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
         if last in history and len(ids) != whole - elsewhere:
             audit.complain(f"epoch {epoch} used {len(ids)} of {whole - elsewhere} samples")
-
-
-def _permutation(plan: AuditPlan, epoch: int) -> Iterator[int]:
-    for position in range(plan.num_samples):
-        yield _at(plan, epoch, position)
-
-
-def _sample(plan: AuditPlan, step: int, position: int) -> int:
-    return _at(plan, step // plan.steps_per_epoch, position)
-
-
-def _at(plan: AuditPlan, epoch: int, position: int) -> int:
-    if not plan.shuffle:
-        return position
-    return order.permute(position, size=plan.num_samples, key=order.key(plan.seed, epoch))

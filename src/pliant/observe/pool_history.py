@@ -25,7 +25,7 @@ from typing import Any
 from pliant.core.counts import counted
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.observe.log import Record
-from pliant.observe.prose import kept_by
+from pliant.observe.prose import kept_by, quota_of
 
 LAST = 40
 """Moves that are told unless somebody asks for more."""
@@ -85,9 +85,8 @@ def move_of(record: Record) -> Move | None:
 
 def sentence(move: Move) -> str:
     """Say a move in one line."""
-    who = f"{move.claim} " if move.claim else ""
     why = f": {move.reason}" if move.reason else ""
-    return f"{who}{move.what}{why}"
+    return f"{move.claim} {move.what}{why}".lstrip()
 
 
 def _claim_of(record: Record) -> str:
@@ -98,9 +97,8 @@ def _claim_of(record: Record) -> str:
 
 
 def _numbers(value: Any) -> str:
-    devices = [int(number) for number in value] if isinstance(value, list) else []
-    noun = "device" if len(devices) == 1 else "devices"
-    return f"{noun} {', '.join(map(str, devices))}"
+    devices = value if isinstance(value, list) else []
+    return f"device{'s' * (len(devices) != 1)} {', '.join(map(str, devices))}"
 
 
 def _asked(record: Record) -> str:
@@ -139,17 +137,7 @@ def _ended(record: Record) -> str:
 
 
 def _team(record: Record) -> str:
-    team = record["team"]
-    quota = team.get("quota")
-    return f"team {team.get('name')} has " + (
-        "no quota" if quota is None else f"a quota of {quota}"
-    )
-
-
-def _stopped(record: Record) -> str:
-    keeping = record.get("keeping")
-    kept = f"; {kept_by(keeping)}" if keeping else ""
-    return f"the pool stopped{kept}"
+    return quota_of(record["team"].get("name"), record["team"].get("quota"))
 
 
 def _started(record: Record) -> str:
@@ -160,7 +148,7 @@ def _started(record: Record) -> str:
 
 _SAY: dict[str, Callable[[Record], str | None]] = {
     "pool_started": _started,
-    "pool_stopped": _stopped,
+    "pool_stopped": lambda r: f"the pool stopped{kept_by(r.get('keeping') or [])}",
     "asked": _asked,
     "recovered": _recovered,
     "grant": _granted,

@@ -66,9 +66,14 @@ def pause(pause_s: float) -> str:
 
 
 def kept_by(names: list[str]) -> str:
-    """``a keeps what it has``, ``a, b keep what they have``."""
-    one = len(names) == 1
-    return f"{', '.join(names)} {'keeps what it has' if one else 'keep what they have'}"
+    """``; a keeps what it has``, ``; a, b keep what they have``; empty of nobody."""
+    keep = "keeps what it has" if len(names) == 1 else "keep what they have"
+    return f"; {', '.join(names)} {keep}" if names else ""
+
+
+def quota_of(team: str, quota: int | None) -> str:
+    """Say what a team has."""
+    return f"team {team} has {'no quota' if quota is None else f'a quota of {quota}'}"
 
 
 def _exited(record: Record, who: str) -> str:
@@ -91,11 +96,6 @@ def _seconds(value: object) -> str:
     return f"{value:g} s" if isinstance(value, int | float) else "no"
 
 
-def _end_replica(record: Record, who: str) -> str | None:
-    reason = record.get("reason")
-    return None if reason == JOB_ENDS else f"{who} is ended: {reason}"
-
-
 def _saved(record: Record, who: str) -> str:
     seconds = record.get("seconds")
     took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
@@ -106,14 +106,6 @@ def _save_failed(record: Record, who: str) -> str:
     wait_s = record.get("retry_s")
     again = f"; trying again in {wait_s:g} s" if isinstance(wait_s, int | float) else ""
     return f"no checkpoint after step {record.get('committed')}: {record.get('reason')}{again}"
-
-
-def _unrestorable(record: Record, who: str) -> str:
-    return f"checkpoint {record.get('checkpoint')} is skipped: {record.get('reason')}"
-
-
-def _refused(record: Record, who: str) -> str | None:
-    return f"{who} cannot join: {record.get('reason')}" if record.get("joiner") else None
 
 
 def pool_line(values: Record) -> str:
@@ -140,7 +132,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "coordinator_started": lambda r, who: "another coordinator goes on with what runs",
     "start_replica": lambda r, who: f"{who} is starting on {r.get('node') or 'this node'}",
     "spare": lambda r, who: f"{who} is ready to join",
-    "refused": _refused,
+    "refused": lambda r, who: f"{who} cannot join: {r.get('reason')}" if r.get("joiner") else None,
     "dismiss": lambda r, who: f"{_names(r.get('to'))} must leave: {r.get('reason')}",
     "scaled": lambda r, who: f"asked for {counted(r.get('target'), 'replica')}",
     "policy_set": lambda r, who: f"asked for another policy: {r.get('said') or 'no word of it'}",
@@ -151,8 +143,12 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "pool": lambda r, who: pool_line(r),
     "saved": _saved,
     "save_failed": _save_failed,
-    "unrestorable": _unrestorable,
-    "end_replica": _end_replica,
+    "unrestorable": lambda r, who: (
+        f"checkpoint {r.get('checkpoint')} is skipped: {r.get('reason')}"
+    ),
+    "end_replica": lambda r, who: (
+        None if r.get("reason") == JOB_ENDS else f"{who} is ended: {r.get('reason')}"
+    ),
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",
     "end_job": lambda r, who: (

@@ -55,7 +55,6 @@ ENDINGS = ("end_job", "job_ended")
 
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
-
 POOL_FIELDS = (
     "pool",
     "team",
@@ -145,7 +144,7 @@ class Board:
             case "coordinator_started":
                 self._follow(record)
             case "pool":
-                self.pool = {name: record.get(name) for name in POOL_FIELDS}
+                self.pool = _chosen(record, *POOL_FIELDS)
             case "node_joined":
                 self._on_node_joined(record)
             case "saved" | "save_failed" | "suspend_requested":
@@ -162,9 +161,9 @@ class Board:
     @property
     def state(self) -> str:
         """Return the job's state in one word."""
+        if self.exit_code == EXIT_STOPPED and self.suspending:
+            return "suspended"
         if self.exit_code is not None:
-            if self.exit_code == EXIT_STOPPED and self.suspending:
-                return "suspended"
             return ENDED_AS.get(self.exit_code, "failed")
         if self.stopping:
             return "stopping"
@@ -224,7 +223,7 @@ class Board:
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
-            **{name: self.about.get(name) for name in ("out", "url", "pid")},
+            **_chosen(self.about, "out", "url", "pid"),
         }
 
     def _job_record(self, record: Record) -> None:
@@ -238,9 +237,7 @@ class Board:
                 if self.target_replicas is None and isinstance(record.get("start_replicas"), int):
                     self.target_replicas = record["start_replicas"]
             case "decision":
-                self.decision = {
-                    name: record.get(name) for name in ("target_replicas", "reason", "at")
-                }
+                self.decision = _chosen(record, "target_replicas", "reason", "at")
             case "stop_requested":
                 self.stopping = True
             case "end_job" | "job_ended":
@@ -263,7 +260,7 @@ class Board:
         self._former |= self.replicas
         self.replicas.clear()
         self.exit_code = self.reason = None
-        self.about = {**self.about, **{name: record.get(name) for name in ("out", "url", "pid")}}
+        self.about = self.about | _chosen(record, "out", "url", "pid")
 
     def _on_node_joined(self, record: Record) -> None:
         """An agent says whom it runs: they have lived through a change of coordinators."""
@@ -283,23 +280,19 @@ class Board:
         elif record.get("leaving"):
             replica.state = ReplicaActivity.LEAVING
         elif record.get("has_state"):
-            replica.state = ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
+            replica.state = self._with_state()
         elif record.get("spare"):
             replica.state = ReplicaActivity.SPARE
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
             case "saved":
-                self.checkpoint = {
-                    "name": record.get("checkpoint"),
-                    **{name: record.get(name) for name in ("committed", "at", "seconds")},
-                }
+                kept = _chosen(record, "committed", "at", "seconds")
+                self.checkpoint = {"name": record.get("checkpoint"), **kept}
                 self.checkpoint_failure = None
             case "save_failed":
                 self.checkpoint_failures += 1
-                self.checkpoint_failure = {
-                    name: record.get(name) for name in ("reason", "at", "retry_s")
-                }
+                self.checkpoint_failure = _chosen(record, "reason", "at", "retry_s")
             case _:
                 self.stopping = self.suspending = True
 
@@ -360,8 +353,7 @@ class Board:
             case "spare":
                 self._set(name, ReplicaActivity.SPARE)
             case "switched":
-                waiting = ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
-                self._set(name, waiting)
+                self._set(name, self._with_state())
             case "drain_requested":
                 self._set(name, ReplicaActivity.LEAVING)
             case "finished":
@@ -371,25 +363,23 @@ class Board:
             case _:
                 pass  # answers and heartbeats change no state here
 
+    def _with_state(self) -> ReplicaActivity:
+        return ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
+
     def _set(self, name: str, state: ReplicaActivity) -> None:
         if name in self.replicas:
             self.replicas[name].state = state
 
 
+def _chosen(record: Record, *names: str) -> dict[str, Any]:
+    return {name: record.get(name) for name in names}
+
+
 def event_json(resize: Resize) -> dict[str, Any]:
     """Return one resize as status, report and REST show it."""
-    return {
-        "at": resize.at,
-        "kind": resize.kind.value,
-        "replicas": list(resize.replicas),
-        "reason": resize.reason,
-        "generation": resize.generation,
-        "step": resize.step,
-        "num_replicas": resize.num_replicas,
-        "pause_s": resize.pause_s,
-        "ready_s": resize.ready_s,
-        "steps_lost": resize.steps_lost,
-    }
+    shown = asdict(resize) | {"kind": resize.kind.value, "replicas": list(resize.replicas)}
+    del shown["mono"], shown["cause_mono"]
+    return shown
 
 
 def board_of(records: Iterable[Record]) -> Board:

@@ -18,7 +18,7 @@ file order, in bounded memory, so that the live view and the report after the fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
@@ -49,6 +49,9 @@ class ResizeKind(StrEnum):
 class Resize:
     """One move from one generation to the next, seen by the replicas it is about."""
 
+    at: float
+    """Wall-clock time, for people."""
+
     kind: ResizeKind
     replicas: tuple[str, ...]
     reason: str
@@ -59,9 +62,6 @@ class Resize:
     """Steps committed when that generation was entered."""
 
     num_replicas: int
-    at: float
-    """Wall-clock time, for people."""
-
     mono: float
     """When it was entered, on the node's monotonic clock."""
 
@@ -142,31 +142,40 @@ class Timeline:
     _planned: str = ""
     """What was decided when the first Prepare of the change under way was sent."""
 
-    _handlers: dict[str, Callable[[Record], None]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._handlers = {
-            "decision": self._on_decision,
-            "start_replica": self._on_start_replica,
-            "spare": self._on_spare,
-            "drain_requested": self._on_drain_requested,
-            "kill_requested": self._on_kill_requested,
-            "end_replica": self._on_end_replica,
-            "exited": self._on_exited,
-            "broken": self._on_loss,
-            "node_lost": self._on_loss,
-            "prepare": self._on_prepare,
-            "switch": self._on_order,
-            "reform": self._on_order,
-            "switched": self._on_switched,
-            "commit": self._on_commit,
-        }
-
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
-        handler = self._handlers.get(str(record.get("kind")))
-        if handler is not None:
-            handler(record)
+        name = str(record.get("replica"))
+        life = self.lives.get(name)
+        match record.get("kind"):
+            case "decision":
+                self._decided = str(record.get("reason") or "") or self._decided
+            case "start_replica":
+                node = str(record.get("node") or "")
+                new = Life(replica=name, node=node, requested=_mono(record))
+                self.lives.setdefault(name, new)
+                self._starts.setdefault(name, self._decided)
+            case "spare" if life is not None and life.spare is None:
+                life.spare = _mono(record)
+            case "drain_requested":
+                notice_s = number(record.get("notice_s"))
+                notice = "" if notice_s is None else f" with {notice_s:g} s notice"
+                self._drains[name] = f"drain requested{notice}"
+            case "kill_requested":
+                self._losses.setdefault(name, "kill requested")
+            case "end_replica" if record.get("reason"):
+                self._losses.setdefault(name, str(record["reason"]))
+            case "exited":
+                self._on_exited(record, name, life)
+            case "broken" | "node_lost":
+                self._on_loss(record)
+            case "prepare" | "switch" | "reform":
+                self._on_order(record)
+            case "switched":
+                self._on_switched(record, life)
+            case "commit":
+                self._on_commit(record)
+            case _:
+                pass  # records about other things
 
     def median_step_s(self, num_replicas: int | None = None) -> float | None:
         """Return the median step at one size, or over all sizes."""
@@ -194,38 +203,8 @@ class Timeline:
 
     # --- what the records mean, in the order they come -----------------------
 
-    def _on_decision(self, record: Record) -> None:
-        self._decided = str(record.get("reason") or "") or self._decided
-
-    def _on_start_replica(self, record: Record) -> None:
-        name = str(record.get("replica"))
-        self.lives.setdefault(
-            name,
-            Life(replica=name, node=str(record.get("node") or ""), requested=_mono(record)),
-        )
-        self._starts.setdefault(name, self._decided)
-
-    def _on_spare(self, record: Record) -> None:
-        life = self.lives.get(str(record.get("replica")))
-        if life is not None and life.spare is None:
-            life.spare = _mono(record)
-
-    def _on_drain_requested(self, record: Record) -> None:
-        notice_s = number(record.get("notice_s"))
-        notice = "" if notice_s is None else f" with {notice_s:g} s notice"
-        self._drains[str(record.get("replica"))] = f"drain requested{notice}"
-
-    def _on_kill_requested(self, record: Record) -> None:
-        self._losses.setdefault(str(record.get("replica")), "kill requested")
-
-    def _on_end_replica(self, record: Record) -> None:
-        if reason := str(record.get("reason") or ""):
-            self._losses.setdefault(str(record.get("replica")), reason)
-
-    def _on_exited(self, record: Record) -> None:
-        name, how = str(record.get("replica")), str(record.get("exited_kind") or "")
-        detail = str(record.get("detail") or "")
-        life = self.lives.get(name)
+    def _on_exited(self, record: Record, name: str, life: Life | None) -> None:
+        how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
         if life is not None and life.ended is None:
             life.ended, life.how = _mono(record), how
         if how in HARMLESS_EXITS:
@@ -239,12 +218,11 @@ class Timeline:
         if self._first_loss is None:
             self._first_loss = _mono(record)
 
-    def _on_prepare(self, record: Record) -> None:
-        if self._first_prepare is None:
-            self._first_prepare = _mono(record)
-            self._planned = self._decided
-
     def _on_order(self, record: Record) -> None:
+        if record["kind"] == "prepare":
+            if self._first_prepare is None:
+                self._first_prepare, self._planned = _mono(record), self._decided
+            return
         order = record.get("order")
         if not isinstance(order, dict):
             return
@@ -252,16 +230,15 @@ class Timeline:
         self.members[generation] = tuple(
             str(seat["replica"]) for seat in order.get("members", ()) if isinstance(seat, dict)
         )
-        if record.get("kind") == "reform":
+        if record["kind"] == "reform":
             self.reformed.add(generation)
         if isinstance(order.get("restore"), dict):
             self.restored[generation] = str(order["restore"].get("checkpoint"))
         for old in [g for g in self.members if g < self.generation]:
             del self.members[old]
 
-    def _on_switched(self, record: Record) -> None:
-        generation, name = _whole(record.get("generation")), str(record.get("replica"))
-        life = self.lives.get(name)
+    def _on_switched(self, record: Record, life: Life | None) -> None:
+        generation = _whole(record.get("generation"))
         if life is not None and life.joined is None:
             life.joined = _mono(record)
             self._joiner_trains(life, generation)
@@ -269,18 +246,18 @@ class Timeline:
             before = self.members.get(self.generation, ())
             self.generation = generation
             if generation in self.restored:
-                self._restored(record, generation)
+                self._restored(record)
             elif before:
-                self._entered(record, generation, before)
+                self._entered(record, before)
             self._first_prepare = None
             if generation in self.reformed:
                 self._first_loss = None
 
-    def _entered(self, record: Record, generation: int, before: tuple[str, ...]) -> None:
-        now = self.members.get(generation, ())
+    def _entered(self, record: Record, before: tuple[str, ...]) -> None:
+        now = self.members.get(self.generation, ())
         joined = tuple(name for name in now if name not in before)
         gone = tuple(name for name in before if name not in now)
-        by_loss = generation in self.reformed
+        by_loss = self.generation in self.reformed
         cause = self._first_loss if by_loss else self._first_prepare
         lost = tuple(name for name in gone if by_loss or name in self._losses)
         drained = tuple(name for name in gone if name not in lost)
@@ -290,38 +267,39 @@ class Timeline:
             (ResizeKind.JOIN, joined, self._starts),
         ):
             if names:
-                resize = Resize(
-                    kind=kind,
-                    replicas=names,
-                    reason="; ".join(dict.fromkeys(filter(None, map(reasons.get, names))))
-                    or self._planned,
-                    generation=generation,
-                    step=_whole(record.get("step")),
-                    num_replicas=len(now),
-                    at=float(record.get("at") or 0.0),
-                    mono=_mono(record),
-                    cause_mono=_mono(record) if cause is None else cause,
-                    ready_s=self._ready_s(names) if kind is ResizeKind.JOIN else None,
-                )
-                self._resizes.append(_OpenResize(resize=resize))
+                why = "; ".join(dict.fromkeys(filter(None, map(reasons.get, names))))
+                self._open(record, kind, names, why or self._planned, cause)
 
-    def _restored(self, record: Record, generation: int) -> None:
+    def _restored(self, record: Record) -> None:
         """A new history: nobody is there that was before."""
-        now, last = self.members.get(generation, ()), self.commits[-1] if self.commits else None
+        why = f"from {self.restored[self.generation] or 'the beginning, for nothing was durable'}"
+        now = self.members.get(self.generation, ())
+        cause = self.commits[-1].mono if self.commits else None
+        self._open(record, ResizeKind.RESTORE, now, why, cause)
+        self._first_loss = None
+
+    def _open(
+        self,
+        record: Record,
+        kind: ResizeKind,
+        names: tuple[str, ...],
+        reason: str,
+        cause: float | None,
+    ) -> None:
+        has_joiners = kind in (ResizeKind.JOIN, ResizeKind.RESTORE)
         resize = Resize(
-            kind=ResizeKind.RESTORE,
-            replicas=now,
-            reason=f"from {self.restored[generation] or 'the beginning, for nothing was durable'}",
-            generation=generation,
-            step=_whole(record.get("step")),
-            num_replicas=len(now),
             at=float(record.get("at") or 0.0),
+            kind=kind,
+            replicas=names,
+            reason=reason,
+            generation=self.generation,
+            step=_whole(record.get("step")),
+            num_replicas=len(self.members.get(self.generation, ())),
             mono=_mono(record),
-            cause_mono=_mono(record) if last is None else last.mono,
-            ready_s=self._ready_s(now),
+            cause_mono=_mono(record) if cause is None else cause,
+            ready_s=self._ready_s(names) if has_joiners else None,
         )
         self._resizes.append(_OpenResize(resize=resize))
-        self._first_loss = None
 
     def _ready_s(self, names: tuple[str, ...]) -> float | None:
         lives = [self.lives[name] for name in names if name in self.lives]
@@ -363,8 +341,7 @@ class Timeline:
 
     def _close(self, opened: _OpenResize, last: Commit, commit: Commit) -> None:
         """The first commit after the resize: the event is over, its longest gap is known."""
-        longest = commit.mono - last.mono
-        later = commit
+        longest, later = commit.mono - last.mono, commit
         for earlier in reversed(self.commits):
             if later.mono <= opened.resize.cause_mono:
                 break

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from pliant.core import allocation
 from pliant.core.counts import counted
+from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError, team_of
 from pliant.pool.driver import PoolDriver
 from pliant.spec.pool import TeamEntry, promised_too_much
@@ -70,8 +71,7 @@ class PoolAdmin:
             teams = {team.name: team for team in driver.saved.teams} | {entry.name: entry}
             _refuse_promises(teams.values(), driver.saved.size)
             driver.configure(allocation.TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
-        quota = "no quota" if entry.quota is None else f"a quota of {entry.quota}"
-        return f"team {entry.name} has {quota}"
+        return quota_of(entry.name, entry.quota)
 
     async def remove_team(self, name: str) -> str:
         """Forget a team that has no claims."""

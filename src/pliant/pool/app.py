@@ -130,9 +130,7 @@ def _add_admin(router: APIRouter, driver: PoolDriver) -> None:
     @router.post("/stop", status_code=202)
     async def stop() -> RequestAnswer:
         """End the pool; who has devices keeps them."""
-        keeping = driver.stop()
-        kept = f"; {kept_by(keeping)}" if keeping else ""
-        return RequestAnswer(reason=f"pool {driver.saved.name} stops{kept}")
+        return RequestAnswer(reason=f"pool {driver.saved.name} stops{kept_by(driver.stop())}")
 
 
 async def _done(request: Awaitable[str]) -> RequestAnswer:

@@ -11,6 +11,7 @@ cannot become a default on the other.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -69,7 +70,7 @@ TYPES: dict[str, type] = {
 }
 """Every message by its name on the wire."""
 
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+_adapter = functools.cache(TypeAdapter)
 
 
 def encode(message: Message, incarnation: Incarnation) -> bytes:
@@ -113,11 +114,8 @@ def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envel
     Strict validation of JSON, not of Python values: only there is an array a tuple.  pydantic
     cannot forbid extra fields of plain dataclasses, so the value is written again and compared.
     """
-    adapter = _ADAPTERS.get(kind)
-    if adapter is None:
-        adapter = _ADAPTERS[kind] = TypeAdapter(kind)
     try:
-        message = adapter.validate_json(pydantic_core.to_json(fields), strict=True)
+        message = _adapter(kind).validate_json(pydantic_core.to_json(fields), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
