@@ -80,28 +80,13 @@ class Reading:
     """What a coordinator wrote after another had taken over; it is not in ``records``."""
 
 
-class Succession:
-    """Which records count where one coordinator follows another; asked in file order."""
-
-    def __init__(self) -> None:
-        self._newest = 0
-
-    def counts(self, record: Record) -> bool:
-        """Whether the newest coordinator so far wrote this, or no coordinator was needed to."""
-        incarnation = record.get("incarnation")
-        if not isinstance(incarnation, int):
-            return True
-        self._newest = max(self._newest, incarnation)
-        return incarnation == self._newest or record.get("kind") == COMMIT
-
-
 class EventLog:
     """Appends records to one file; a record is on its way to disk when ``write`` returns.
 
     Every line goes out in a single write, so a killed process leaves at most one torn line, at the
     end; the next writer closes that line before it appends, and so does the next line after one for
     which the disk had no room.  Two writers do not tear each other's
-    lines; whose lines count is for the reader (``Succession``).
+    lines; whose lines count is for the reader.
     """
 
     def __init__(
@@ -259,14 +244,26 @@ def parse(data: bytes) -> Reading:
     last = _record(rest)
     if last is not None:
         records.append(last)
-    succession = Succession()
-    counted = [record for record in records if succession.counts(record)]
+    counted = _counted(records)
     return Reading(
         records=counted,
         torn=bool(rest.strip()) and last is None,
         skipped=skipped,
         superseded=len(records) - len(counted),
     )
+
+
+def _counted(records: list[Record]) -> list[Record]:
+    """Return what the newest coordinator so far wrote, or what no coordinator was needed to."""
+    newest, counted = 0, []
+    for record in records:
+        incarnation = record.get("incarnation")
+        if isinstance(incarnation, int):
+            newest = max(newest, incarnation)
+            if incarnation < newest and record.get("kind") != COMMIT:
+                continue
+        counted.append(record)
+    return counted
 
 
 def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:

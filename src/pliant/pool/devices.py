@@ -47,10 +47,6 @@ class DeviceWatch:
         there = locks.ever_used(self._directory).intersection(devices)
         return {device for device in there if not locks.is_free(self._directory, device)}
 
-    def claim_on(self, device: int) -> str:
-        """Return for which claim a device was taken last."""
-        return locks.claim_on(self._directory, device)
-
     def evict(self, claim: str, devices: Iterable[int], *, due_s: float, reason: str) -> None:
         """From ``due_s`` on, end what uses these devices for a claim; earlier if said before."""
         for device in devices:
@@ -71,7 +67,7 @@ class DeviceWatch:
         """
         used = self.used(range(number))
         for device in used:
-            by = self.claim_on(device)
+            by = locks.claim_on(self._directory, device)
             if by in claims and by != owners.get(device):
                 reason = f"device {device} is not its own any more"
                 self.evict(by, [device], due_s=due_s, reason=reason)
@@ -87,7 +83,8 @@ class DeviceWatch:
     async def end_overdue(self, *, now_s: float) -> None:
         """End what should have left by now."""
         for device, eviction in list(self._evictions.items()):
-            is_anothers = self.claim_on(device) not in (eviction.claim, "")  # "": being written
+            by = locks.claim_on(self._directory, device)  # "": being written
+            is_anothers = by not in (eviction.claim, "")
             if is_anothers or locks.is_free(self._directory, device):
                 del self._evictions[device]
             elif now_s >= eviction.due_s:

@@ -175,10 +175,6 @@ class PoolDriver:
         """Return the claimants that the pool waits for before it gives or takes anything."""
         return sorted(self.recovery.awaited) if self.recovery is not None else []
 
-    def now_s(self) -> float:
-        """Return the time that the core goes by."""
-        return self._clock.now_s()
-
     # --- claimants ------------------------------------------------------------------
 
     async def report(self, name: str, report: Report) -> Offer:

@@ -51,14 +51,10 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
 
 def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
     """Return the claims: who has devices, oldest first, then who waits, as they are served."""
-    waiting = list(summary.waiting)
-    others = [name for name in allocation.claims(driver.allocator.core) if name not in waiting]
-    return [*sorted(others, key=lambda name: _since(driver, name)), *waiting]
-
-
-def _since(driver: PoolDriver, name: str) -> float:
-    claimant = driver.claims.by_name.get(name)
-    return claimant.since if claimant is not None else 0.0
+    since = {name: claimant.since for name, claimant in driver.claims.by_name.items()}
+    names = allocation.claims(driver.allocator.core)
+    others = [name for name in names if name not in summary.waiting]
+    return [*sorted(others, key=lambda name: since.get(name, 0.0)), *summary.waiting]
 
 
 def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
@@ -67,7 +63,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         raise KeyError(name)
     claimant = driver.claims.by_name.get(name)
     claim = standing.claim
-    leave_s = standing.leave_by_s - driver.now_s()
+    leave_s = standing.leave_by_s - driver.claims.clock.now_s()
     return {
         "name": name,
         "kind": claim.kind,
