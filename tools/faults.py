@@ -147,7 +147,7 @@ FAULTS = [
     Fault(
         rule="R6",
         what="a joiner with another model is let in",
-        path="job/workers.py",
+        path="job/handlers.py",
         old="elif (why := difference(event, reference)) is not None:",
         new="elif (why := difference(event, reference)) is not None and not why:",
     ),
@@ -275,7 +275,7 @@ FAULTS = [
     Fault(
         rule="R11",
         what="an exit is not a loss",
-        path="job/losses.py",
+        path="job/handlers.py",
         old="    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)",
         new="    pass",
     ),
@@ -446,7 +446,7 @@ FAULTS = [
     Fault(
         rule="R18",
         what="a drain goes below the minimum",
-        path="job/planning.py",
+        path="job/sizing.py",
         old="    return leaving[: max(room, forced, 0)]",
         new="    return leaving",
     ),

@@ -169,7 +169,7 @@ POLICY_FAULTS = [
     Fault(
         rule="P8",
         what="spares join the group",
-        path="job/planning.py",
+        path="job/sizing.py",
         old="return max(0, min(job.reference.num_slots - staying, target - len(trainers(job))))",
         new="return max(0, job.reference.num_slots - staying)",
     ),

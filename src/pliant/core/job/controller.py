@@ -8,8 +8,8 @@ driver translates the world into events, passes ``now_s`` in, and carries the co
 each module knows only those under it:
 
     controller     which handler; what follows
-    workers losses requests registration planning sizing
-                   what each kind of event means; whom to start, take in and send away
+    handlers       what each event means for the job; registration, after a restart
+    sizing         how many there should be; whom to start, take in and send away
     lifecycle      stop, suspend, finish, lose the state, end
     replicas       start, send away and end a replica; accept what the membership decides
     transaction    what this call has changed, ordered and noted so far
@@ -23,12 +23,11 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.errors import TransitionError
-from pliant.core.job import lifecycle, losses, planning, registration, replicas, requests, sizing
+from pliant.core.job import handlers, lifecycle, registration, replicas, sizing
 from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, is_durable
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
-from pliant.core.job.workers import on_worker_event
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
@@ -127,7 +126,7 @@ def _apply(tx: Transaction, event: events.Event) -> None:
                 _apply(tx, kept)
         tx.must_advance = tx.job.stage is not Stage.RECOVERING
     elif isinstance(event, events.WorkerEvent):
-        on_worker_event(tx, event)
+        handlers.on_worker_event(tx, event)
     elif isinstance(event, events.PeopleEvent):
         _apply_request(tx, event)
     else:
@@ -139,11 +138,11 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
         case events.NodeJoined():
             registration.on_node_joined(tx, event)
         case events.NodeLost(node=node):
-            losses.on_node_lost(tx, node)
+            handlers.on_node_lost(tx, node)
         case events.Exited():
-            losses.on_exited(tx, event)
+            handlers.on_exited(tx, event)
         case events.Ticked():
-            losses.on_tick(tx)
+            handlers.on_tick(tx)
         case _:
             assert_never(event)
 
@@ -151,21 +150,21 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
 def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
     match event:
         case events.Scaled(target=target):
-            requests.on_scaled(tx, target)
+            handlers.on_scaled(tx, target)
         case events.PolicySet():
-            requests.on_policy_set(tx, event)
+            handlers.on_policy_set(tx, event)
         case events.DrainRequested():
-            requests.on_drain(tx, event)
+            handlers.on_drain(tx, event)
         case events.KillRequested(replica=name):
-            requests.on_kill(tx, name)
+            handlers.on_kill(tx, name)
         case events.StopRequested():
             lifecycle.stop(tx, StopKind.STOP)
         case events.SuspendRequested(reason=reason):
             lifecycle.suspend(tx, reason)
         case events.Offered():
-            requests.on_offered(tx, event)
+            handlers.on_offered(tx, event)
         case events.Reclaimed(replicas=names, notice_s=notice_s):
-            requests.on_reclaimed(tx, names, notice_s)
+            handlers.on_reclaimed(tx, names, notice_s)
         case _:
             assert_never(event)
 
@@ -192,7 +191,7 @@ def _advance(tx: Transaction) -> None:
     if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
         sizing.resize(tx)
     if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
-        planning.plan(tx)
+        sizing.plan(tx)
     if tx.job.stage is Stage.RUNNING:
         lifecycle.suspend_if_all_must_leave(tx)
 

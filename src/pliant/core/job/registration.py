@@ -32,11 +32,10 @@ from pliant.core.events import (
     SuspendRequested,
     Ticked,
 )
-from pliant.core.job.budget import charge
 from pliant.core.job.lifecycle import begin_stop
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import rejoin
 from pliant.core.membership import state as group

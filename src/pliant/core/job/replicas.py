@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from pliant.core.commands import Dismiss, EndReplica, Prepare, Reform, Release, StartReplica, Switch
 from pliant.core.events import ExitKind
-from pliant.core.job.budget import charge
 from pliant.core.job.state import Replica, ReplicaState, free_devices, is_member, trainers
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
 from pliant.core.membership.state import Outcome

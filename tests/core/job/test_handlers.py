@@ -6,8 +6,8 @@ import pytest
 
 from pliant.core.events import NodeJoined, Saved, Spare
 from pliant.core.job import controller
+from pliant.core.job.handlers import difference
 from pliant.core.job.state import Job, JobSettings
-from pliant.core.job.workers import difference
 from pliant.core.values import Lineage, NodeId, ReplicaId
 
 SETTINGS = JobSettings()

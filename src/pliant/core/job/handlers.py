@@ -1,0 +1,380 @@
+"""What each event means for a job: what workers say, what agents and time report, what people ask.
+
+Owns the conclusions for the job; what a worker's words mean for the membership
+``core.membership.worker_events`` says first.  What follows from the state whatever the event was is
+in ``controller``, a node that joins in ``registration``, stop and suspend in ``lifecycle``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pliant.core import events
+from pliant.core.commands import Dismiss, Publish
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
+from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
+from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
+from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.membership import changes, rejoin, worker_events
+from pliant.core.membership.state import NEVER, Membership
+from pliant.core.policy import costs, hysteresis
+from pliant.core.policy.decide import objection, require_slots
+from pliant.core.values import NodeId, ReplicaId
+
+# --- workers ---------------------------------------------------------------------------
+
+
+def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
+    """Let the membership hear what a worker says, and draw the conclusions for the job."""
+    before = tx.job.membership
+    # A survivor may refuse on behalf of a joiner; what counts is that the joiner is known.
+    replica = tx.job.replicas.get(event.replica)
+    if isinstance(event, events.PublishAsked):
+        _on_publish_asked(tx, event)
+    if replica is None or replica.is_lost:
+        tx.must_advance = False
+        if not isinstance(event, events.Progressed | events.Busy | events.PublishAsked):
+            tx.count_stale()
+        return
+    if isinstance(event, events.Spare) and not _accept_spare(tx, event, replica):
+        return
+    replicas.accept_membership(tx, worker_events.hear_worker(before, event, tx.moment))
+    match event:
+        case events.Registered():
+            _on_registered(tx, event)
+        case events.Unrestorable():
+            _on_unrestorable(tx, event)
+        case events.Saved(lineage=lineage) if lineage == before.lineage:
+            tx.job = restoring.saved(tx.job, event)
+        case _:
+            pass
+    after = tx.job.membership
+    has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
+    if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
+        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after)
+
+
+def _is_more_than_an_answer(before: Membership, after: Membership) -> bool:
+    """Whether more has changed than who has answered so far."""
+    return (
+        before.phase is not after.phase
+        or before.attempt is not after.attempt
+        or before.recorded is not after.recorded
+        or before.calls != after.calls
+        or before.leavers != after.leavers
+        or before.spares.keys() != after.spares.keys()
+    )
+
+
+def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> bool:
+    """Take note of a spare; False if the job or the spare ends because of what it is."""
+    reference = tx.job.reference
+    if reference is None:
+        try:
+            require_slots(tx.settings.policy, event.num_slots)
+        except ConfigError as error:
+            lifecycle.end_job(tx, EXIT_USAGE, str(error), StageCause.INPUT_REFUSED)
+            return False
+        wait_s = tx.now_s + tx.settings.start_wait_s
+        tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
+    elif (why := difference(event, reference)) is not None:
+        left, commands = changes.lose(tx.job.membership, frozenset({event.replica}), tx.moment)
+        dismiss = Dismiss(to=(event.replica,), reason=why)
+        replicas.accept_membership(tx, (left, (dismiss, *commands)))
+        tx.notes.append(f"{event.replica} cannot join: {why}")
+        return False
+    if replica.state is ReplicaState.STARTING:
+        ready = replace(replica, due_s=NEVER)
+        tx.move(event.replica, ready, ReplicaState.SPARE, ReplicaCause.READY)
+        if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
+            known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
+            tx.job = replace(tx.job, costs=known)
+    if event.checkpoints:
+        tx.job = replace(tx.job, has_checkpoints=True)
+    if tx.job.stage is Stage.STARTING:
+        wait_s = tx.now_s + tx.settings.start_wait_s
+        tx.job = replace(tx.job, start_by_s=min(tx.job.start_by_s, wait_s))
+    return True
+
+
+def _on_registered(tx: Transaction, event: events.Registered) -> None:
+    """Place a worker that registers too late: it may join if it never trained."""
+    replica = tx.job.replicas[event.replica]
+    if (
+        event.asked_by != tx.job.membership.incarnation
+        or replica.state is not ReplicaState.STARTING
+        or is_member(tx.job, event.replica)
+    ):
+        tx.count_stale()
+    elif rejoin.is_past(event):
+        registration.end_past(tx, event.replica)
+        replicas.drop_from_membership(tx, event.replica)
+    elif event.spare is not None:
+        on_worker_event(tx, replace(event.spare, replica=event.replica))
+
+
+def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:
+    """Allow what was written in the current history, whoever of it asks (R20).
+
+    Also to one that is lost: that all shares are there shows that all members had committed.
+    """
+    known = event.replica in tx.job.replicas
+    if known and event.lineage == tx.job.membership.lineage:
+        tx.commands.append(Publish(to=(event.replica,), checkpoint=event.checkpoint))
+        tx.job = replace(tx.job, may_have_checkpoints=True)  # if its Saved is never heard
+    else:
+        tx.count_stale()
+
+
+def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
+    """Take the next checkpoint, in a history of its own, or end the job if there is none."""
+    membership = tx.job.membership
+    order = membership.recorded
+    if (
+        tx.job.stage is Stage.FINISHING
+        or order is None
+        or order.restore is None
+        or (event.generation, event.replica) != (order.generation, order.origin)
+        or event.checkpoint != order.restore.checkpoint
+    ):
+        tx.count_stale()
+        return
+    tx.job = replace(tx.job, damaged=tx.job.damaged | {event.checkpoint})
+    tx.notes.append(f"{event.checkpoint} cannot be restored: {event.reason}")
+    found = restoring.newest(tx.job)
+    if found is None:
+        lost = StageCause.STATE_LOST
+        lifecycle.end_job(tx, EXIT_STATE_LOST, restoring.nothing_left(tx.job), lost)
+    elif found.calls == membership.calls:
+        tx.notes.append(restoring.sentence(found))
+        replicas.accept_membership(tx, restoring.retried(membership, found, tx.moment))
+    else:
+        lifecycle.start_over(tx, f"{found.name} is of another call of steps()")
+
+
+# --- whether a spare may join ----------------------------------------------------------
+
+
+def difference(spare: events.Spare, reference: events.Spare) -> str | None:
+    """Say in what a spare differs from the run it is to join; None if it may join.
+
+    Outside exact mode only what the collectives need must agree.
+    """
+    if spare.num_slots != reference.num_slots:
+        return f"it has {spare.num_slots} slots in a step, the run has {reference.num_slots}"
+    if spare.layout != reference.layout:
+        return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
+    ours, theirs_ = dict(spare.identity), dict(reference.identity)
+    is_exact = theirs_.get("reduction", "exact") == "exact"
+    for name in sorted(ours.keys() | theirs_.keys()):
+        if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):
+            return f"its {name} is {ours.get(name)}, the run has {theirs_.get(name)}"
+    return None
+
+
+def _other_model(mine: list[str], theirs: list[str]) -> str:
+    """Say where two descriptions of a model differ first; a line is ``name dtype shape``."""
+    my_names = {line.partition(" ")[0] for line in mine}
+    their_names = {line.partition(" ")[0] for line in theirs}
+    for here, there in zip(mine, theirs, strict=False):
+        if here == there:
+            continue
+        if there.partition(" ")[0] not in my_names:
+            return f"its model lacks {there}, which the run has"
+        if here.partition(" ")[0] not in their_names:
+            return f"its model has {here}, which the run has not"
+        return f"its model has {here} where the run has {there}"
+    return "its model has other parameters than the run's"
+
+
+# --- processes, nodes and time ----------------------------------------------------------
+
+NOW = 0.0
+"""A moment that has come: no deadline any more."""
+
+
+def on_exited(tx: Transaction, event: events.Exited) -> None:
+    """Go on without a process that has ended, and whose device is free."""
+    replica = tx.job.replicas.get(event.replica)
+    if replica is None:
+        tx.count_stale()
+        return
+    membership = tx.job.membership
+    is_outside = membership.formed and event.replica in membership.joiners
+    was_training = is_member(tx.job, event.replica) and not is_outside
+    tx.move(event.replica, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+    if replica.is_reclaimed and tx.job.offered is None:  # else the offer says what there is
+        devices = tx.job.nodes.get(replica.node, 0)
+        tx.job = replace(tx.job, nodes=tx.job.nodes.put(replica.node, max(0, devices - 1)))
+    if tx.job.stage is Stage.FINISHING:
+        _fail_after_the_end(tx, event, replica)
+    elif not replica.is_lost:
+        _lose_one(tx, event, replica, was_training=was_training)
+
+
+def _fail_after_the_end(tx: Transaction, event: events.Exited, replica: Replica) -> None:
+    """Let a script that fails after its last step decide the exit code."""
+    if event.kind in (events.ExitKind.SCRIPT, events.ExitKind.USAGE) and not replica.is_lost:
+        code = EXIT_USAGE if event.kind is events.ExitKind.USAGE else EXIT_FAILED
+        tx.job = replace(tx.job, exit_code=code, reason=f"after its last step, {_sentence(event)}")
+
+
+def _lose_one(
+    tx: Transaction, event: events.Exited, replica: Replica, *, was_training: bool
+) -> None:
+    """Go on without one that the membership counted on, if its script or input may be right."""
+    what = _sentence(event)
+    is_first = tx.job.membership.recorded is None or tx.job.stage is Stage.STARTING
+    refused = StageCause.INPUT_REFUSED
+    if event.kind is events.ExitKind.USAGE and (was_training or is_first):
+        lifecycle.end_job(tx, EXIT_USAGE, event.detail or f"{what} (wrong use)", refused)
+        return
+    if event.kind is events.ExitKind.EARLY and is_first:
+        lifecycle.end_job(tx, EXIT_USAGE, event.detail or what, refused)
+        return
+    if (
+        not replica.is_asked and event.kind is not events.ExitKind.TAKEN
+    ):  # the script has no part in it
+        charge(tx, event.kind, what)
+    tx.notes.append(f"lost {what}")
+    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)
+
+
+def on_node_lost(tx: Transaction, node: NodeId) -> None:
+    """Go on without a node and whatever it ran."""
+    lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node == node}
+    is_known = node in tx.job.nodes
+    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
+    for name, replica in lost.items():
+        tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+    if not is_known or tx.job.stage is Stage.FINISHING:
+        return
+    what = f"node {node} with {', '.join(sorted(lost)) or 'no replica'}"
+    if lost:
+        charge(tx, events.ExitKind.SIGNAL, what)
+        tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
+    tx.notes.append(f"lost {what}")
+    lifecycle.lose(tx, frozenset(lost), events.ExitKind.SIGNAL, what)
+
+
+def on_tick(tx: Transaction) -> None:
+    """Take silence past a deadline for a loss."""
+    if tx.job.start_by_s <= tx.now_s:
+        tx.job = replace(tx.job, start_by_s=NOW)
+    if tx.job.membership.retry_at_s <= tx.now_s:
+        tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
+    if tx.job.stage is not Stage.FINISHING:  # a released process may be silent as long as it likes
+        _expire_membership(tx)
+    lifecycle.end_if_stop_is_overdue(tx)
+    if tx.job.stage is not Stage.ENDED:
+        replicas.end_overdue(tx)
+
+
+def _expire_membership(tx: Transaction) -> None:
+    """Let every deadline of the membership pass that is over; one may bring the next."""
+    for _ in range(len(tx.job.replicas) + 1):
+        before = tx.job.membership
+        replicas.accept_membership(tx, changes.tick(before, tx.moment))
+        if tx.job.membership == before:
+            break
+
+
+def _sentence(event: events.Exited) -> str:
+    detail = f": {event.detail}" if event.detail else ""
+    words = {
+        events.ExitKind.FINISHED: "exited before it was released",
+        events.ExitKind.LEFT: "left",
+        events.ExitKind.USAGE: "refused its input",
+        events.ExitKind.SCRIPT: "failed",
+        events.ExitKind.SIGNAL: "was killed",
+        events.ExitKind.EARLY: "ended without having trained to the end",
+        events.ExitKind.TAKEN: "could not have its device",
+    }
+    return f"{event.replica} {words[event.kind]}{detail}"
+
+
+# --- people and the outside -------------------------------------------------------------
+
+
+def _is_too_late(tx: Transaction) -> bool:
+    """Decline what makes no sense in a job that is on its way out."""
+    if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
+        return False
+    tx.decline(f"the job is {tx.job.stage}")
+    return True
+
+
+def on_scaled(tx: Transaction, target: int) -> None:
+    """Let the policy head for another size, if it allows for it."""
+    if _is_too_late(tx):
+        return
+    why = objection(target, sizing.view(tx.job), tx.settings.policy)
+    if why is not None:
+        tx.decline(why)
+        return
+    tx.job = replace(tx.job, wished=target, is_urgent=True)
+
+
+def on_policy_set(tx: Transaction, event: events.PolicySet) -> None:
+    """Let another policy count from now on."""
+    if not _is_too_late(tx):
+        sizing.set_policy(tx, event)
+
+
+def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
+    """Let one replica leave, and the target fall by one, if those that stay can spare it."""
+    name, replica = event.replica, tx.job.replicas.get(event.replica)
+    if _is_too_late(tx):
+        return
+    if replica is None or replica.state is ReplicaState.ENDING:
+        tx.decline(f"there is no replica {name} to drain")
+        return
+    if replica.state is ReplicaState.LEAVING:  # only the notice can change
+        due_s = min(replica.due_s, tx.now_s + event.notice_s)
+        tx.put(name, replace(replica, due_s=due_s))
+        return
+    wanted = tx.job.decision.target_replicas if tx.job.decision else len(live(tx.job))
+    rest = tx.settings.policy.largest(wanted - 1) or wanted - 1
+    why = objection(rest, sizing.view(tx.job), tx.settings.policy)
+    if why is None and is_member(tx.job, name):
+        why = _below_minimum(tx, name)
+    if why is not None:
+        tx.decline(f"{name} is not drained: {why}")
+        return
+    tx.job = replace(tx.job, wished=rest, is_urgent=True)
+    replicas.send_away(tx, name, event.notice_s, "drained")
+
+
+def _below_minimum(tx: Transaction, name: ReplicaId) -> str | None:
+    """Say why the members cannot spare this one now, or None."""
+    rest = [r for r in trainers(tx.job) if r != name]
+    minimum = tx.settings.policy.min_replicas
+    if len(rest) >= minimum:
+        return None
+    return f"{len(rest)} would be left training, below minReplicas={minimum}"
+
+
+def on_kill(tx: Transaction, name: ReplicaId) -> None:
+    """Kill a replica; that it is lost the membership learns from its exit."""
+    if name not in tx.job.replicas:
+        tx.decline(f"there is no replica {name} to kill")
+        return
+    replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=False)
+
+
+def on_offered(tx: Transaction, event: events.Offered) -> None:
+    """Take note of what the outside grants, and let those go whose devices it takes."""
+    said_s, usual_s = event.notice_s, tx.settings.policy.graceful_shutdown_timeout_s
+    tx.job = replace(
+        tx.job, offered=event.replicas, offer_notice_s=said_s, offer_reason=event.reason
+    )
+    on_reclaimed(tx, event.leave, usual_s if said_s is None else said_s)
+
+
+def on_reclaimed(tx: Transaction, names: Iterable[ReplicaId], notice_s: float) -> None:
+    """Let these go, whatever that leaves."""
+    for name in names:
+        replicas.send_away(tx, name, notice_s, "reclaimed", is_reclaimed=True)
