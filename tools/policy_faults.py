@@ -128,7 +128,7 @@ POLICY_FAULTS = [
         rule="P8",
         what="the snooze is not kept",
         path="policy/hysteresis.py",
-        old="waits.append(Wait(until_s=pace.restarted_at + snooze_s, why=why))",
+        old="yield Wait(until_s=pace.restarted_at + snooze_s, why=why)",
         new="pass",
     ),
     Fault(

@@ -36,11 +36,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load(text: str, *, source: str = "job file") -> ElasticJob:
-    """Parse a job file.
-
-    Raises:
-        ConfigError: as for ``load_as``.
-    """
+    """Parse a job file, as for ``load_as``."""
     return load_as(ElasticJob, text, source=source)
 
 
@@ -70,11 +66,7 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
 
 
 def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
-    """Check a job that is data already, for instance the body of a request.
-
-    Raises:
-        ConfigError: as for ``load``, without a line.
-    """
+    """Check a job that is data already; a mistake is a ``ConfigError`` as for ``load``."""
     return _checked(ElasticJob, values, {}, source)
 
 

@@ -120,11 +120,7 @@ class PoolFile(Model):
 
 
 def load_pool(text: str, *, source: str = "pool file") -> PoolFile:
-    """Parse a pool's file.
-
-    Raises:
-        ConfigError: one sentence; names ``source``, the line and the nearest valid field.
-    """
+    """Parse a pool's file, as for ``load_as``."""
     return load_as(PoolFile, text, source=source)
 
 

@@ -14,7 +14,9 @@ from pliant.core.events import Event, NodeJoined, PolicySet
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.membership.state import Timeouts
-from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Policy
+from pliant.core.policy.costs import Costs
+from pliant.core.policy.decide import Policy
+from pliant.core.policy.hysteresis import Pace
 from pliant.core.values import Found, Lineage, NodeId, Register
 
 NODE = NodeId("n1")
@@ -121,4 +123,4 @@ def _set_minimums(case: Case) -> list[int]:
 def _without_counters(job: Job) -> Job:
     """Forget what nothing depends on, so that equal futures are equal states."""
     membership = replace(job.membership, stale=0)
-    return replace(job, stale=0, membership=membership, pace=NOTHING_DONE, costs=NOTHING_KNOWN)
+    return replace(job, stale=0, membership=membership, pace=Pace(), costs=Costs())

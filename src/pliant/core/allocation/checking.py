@@ -19,7 +19,7 @@ from pliant.core.pool_defaults import DEFAULT_TEAM
 
 def refusal(pool: Pool, claim: Claim) -> str:
     """Return why this claim can never be met, or nothing."""
-    return _contradiction(claim) or _stranger(pool, claim) or _too_large(pool, claim)
+    return _contradiction(claim) or _misfit(pool, claim)
 
 
 def require_team(pool: Pool, team: Team) -> None:
@@ -95,17 +95,13 @@ def _contradiction(claim: Claim) -> str:
     return ""
 
 
-def _stranger(pool: Pool, claim: Claim) -> str:
+def _misfit(pool: Pool, claim: Claim) -> str:
     if not claim.name:
         return "a claim needs a name"
     if claim.priority not in pool.classes:
         return f"there is no priority class {claim.priority!r}; there are {_names(pool.classes)}"
     if claim.team not in pool.teams:
         return f"there is no team {claim.team!r}; there are {_names(pool.teams)}"
-    return ""
-
-
-def _too_large(pool: Pool, claim: Claim) -> str:
     low, team = demand.base(claim), pool.teams[claim.team]
     if low > pool.size:
         return f"it needs at least {counted(low)}, and the pool has {pool.size}"

@@ -189,9 +189,8 @@ def _recovered(
     draft: Draft, claim: values.Claim, devices: tuple[int, ...], *, is_suspended: bool
 ) -> values.Actions:
     if draft.is_open:
-        return (
-            values.Refuse(name=claim.name, reason=f"claim {claim.name} comes after the opening"),
-        )
+        reason = f"claim {claim.name} comes after the opening"
+        return (values.Refuse(name=claim.name, reason=reason),)
     known = draft.get(claim.name)
     mine = _bits(draft.size, devices)
     others = draft.held & ~(known.held if known else 0)
@@ -199,8 +198,7 @@ def _recovered(
         taken = state.numbers(mine & others)[0]
         reason = f"claim {claim.name} is refused: device {taken} is held by another claim"
         return (values.Refuse(name=claim.name, reason=reason),)
-    refused = _asked(draft, claim)
-    if refused:
+    if refused := _asked(draft, claim):
         return refused
     entry = draft.entry(claim.name)._replace(held=mine, drained=mine & draft.drained)
     draft.put(entry)

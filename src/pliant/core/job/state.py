@@ -15,7 +15,7 @@ from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
 from pliant.core.policy.costs import Costs
-from pliant.core.policy.decide import NOTHING_DONE, NOTHING_KNOWN, Decision, Policy
+from pliant.core.policy.decide import Decision, Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
 from pliant.core.transitions import Story
@@ -163,10 +163,10 @@ class Job:
     offer_notice_s: float | None = None
     """Size that the outside grants, why, and how long those may take to leave that are too many."""
 
-    pace: Pace = NOTHING_DONE
+    pace: Pace = field(default_factory=Pace)
     """What the policy remembers of its own changes and of capacity."""
 
-    costs: Costs = NOTHING_KNOWN
+    costs: Costs = field(default_factory=Costs)
     """What steps and changes have taken."""
 
     reference: Spare | None = None

@@ -5,14 +5,11 @@ Owns the values that both the choice of a size (``decide``) and its sentences (`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.fields import Policy
 from pliant.core.policy.hysteresis import Pace
-
-NOTHING_KNOWN = Costs()
-NOTHING_DONE = Pace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +46,8 @@ class PolicyView:
     is_urgent: bool = False
     """Nothing is held back: the job starts, or someone has just wished for a size or a policy."""
 
-    pace: Pace = NOTHING_DONE
-    costs: Costs = NOTHING_KNOWN
+    pace: Pace = field(default_factory=Pace)
+    costs: Costs = field(default_factory=Costs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pliant.core.table import Table
@@ -22,14 +22,12 @@ not move, few enough to follow a run that gets slower."""
 RIPE = 5
 """Steps at a size after which its time is trusted."""
 
-NO_STEPS: Table[int, tuple[float, ...]] = Table()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Measurements in seconds, newest last."""
 
-    step_s: Table[int, tuple[float, ...]] = NO_STEPS
+    step_s: Table[int, tuple[float, ...]] = field(default_factory=Table)
     """Time of a step by number of replicas."""
 
     pause_s: tuple[float, ...] = ()

@@ -20,21 +20,12 @@ from dataclasses import dataclass, replace
 
 from pliant.core.counts import counted
 from pliant.core.policy import hysteresis, wording
-from pliant.core.policy.case import (
-    NOTHING_DONE,
-    NOTHING_KNOWN,
-    PolicyCase,
-    PolicyView,
-    capacity_of,
-    fit,
-)
+from pliant.core.policy.case import PolicyCase, PolicyView, capacity_of, fit
 from pliant.core.policy.costs import is_faster, worthwhile
 from pliant.core.policy.fields import Policy, PolicyBackoff, require_slots
 from pliant.core.policy.hysteresis import Pace, Wait
 
 __all__ = [
-    "NOTHING_DONE",
-    "NOTHING_KNOWN",
     "Decision",
     "Policy",
     "PolicyBackoff",

@@ -7,6 +7,7 @@ is wanted nor why; reclaims, losses and wishes do not come here at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -108,40 +109,37 @@ def changed(pace: Pace, policy: Policy, now_s: float) -> Pace:
     )
 
 
-def rest(pace: Pace, policy: Policy) -> list[Wait]:
-    """Return what any voluntary change must wait for, over or not."""
-    waits = []
+def rest(pace: Pace, policy: Policy) -> Iterator[Wait]:
+    """Yield what any voluntary change must wait for, over or not."""
     if pace.changed_at:
         last_s = pace.changed_at[-1]
         if policy.min_stability_period_s:
             period_s = policy.min_stability_period_s
             why = f"the last change is not {period_s:g} s ago (minStabilityPeriodInSeconds)"
-            waits.append(Wait(until_s=last_s + period_s, why=why))
+            yield Wait(until_s=last_s + period_s, why=why)
         if policy.backoff is not None:
             wait_s = policy.backoff.wait_s(pace.backoff_level)
             changes = counted(pace.backoff_level, "change")
             why = f"after {changes} in a row the next waits {wait_s:g} s (backoff)"
-            waits.append(Wait(until_s=last_s + wait_s, why=why))
+            yield Wait(until_s=last_s + wait_s, why=why)
     limit = policy.max_scale_events_per_hour
     if limit is not None and len(pace.changed_at) >= limit:
         changes = f"{counted(limit, 'change')} {'was' if limit == 1 else 'were'}"
         why = f"{changes} made within {HOUR_S:g} s (maxScaleEventsPerHour)"
-        waits.append(Wait(until_s=pace.changed_at[-limit] + HOUR_S, why=why))
-    return waits
+        yield Wait(until_s=pace.changed_at[-limit] + HOUR_S, why=why)
 
 
-def before_growth(pace: Pace, policy: Policy, size: int) -> list[Wait]:
-    """Return what growth must wait for, of which this is the smallest allowed size."""
-    waits = rest(pace, policy)
+def before_growth(pace: Pace, policy: Policy, size: int) -> Iterator[Wait]:
+    """Yield what growth must wait for, of which this is the smallest allowed size."""
+    yield from rest(pace, policy)
     if policy.scaling_timeout_s:
         timeout_s = policy.scaling_timeout_s
         why = f"more may come within {timeout_s:g} s of the first (scalingTimeoutInSeconds)"
-        waits.append(Wait(until_s=_since_s(pace, size) + timeout_s, why=why))
+        yield Wait(until_s=_since_s(pace, size) + timeout_s, why=why)
     if policy.scale_up_snooze_time_s and pace.restarted_at is not None:
         snooze_s = policy.scale_up_snooze_time_s
         why = f"the restart is not {snooze_s:g} s ago (scaleUpSnoozeTimeInSeconds)"
-        waits.append(Wait(until_s=pace.restarted_at + snooze_s, why=why))
-    return waits
+        yield Wait(until_s=pace.restarted_at + snooze_s, why=why)
 
 
 def until_it_pays(
