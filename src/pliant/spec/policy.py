@@ -116,11 +116,7 @@ class ElasticPolicy(Model):
 
 
 def core_policy(policy: ElasticPolicy, start_replicas: int | None = None) -> core.Policy:
-    """Return the same policy as the core has it.
-
-    Raises:
-        ConfigError: the start size is none that the policy allows.
-    """
+    """Return the same policy as the core has it; refuse a start size that it does not allow."""
     values = {_core_name(name): getattr(policy, name) for name in ElasticPolicy.model_fields}
     if policy.replica_discrete_values is not None:
         values["replica_discrete_values"] = tuple(policy.replica_discrete_values)

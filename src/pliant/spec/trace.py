@@ -49,8 +49,8 @@ def parse_trace(text: str, *, source: str, most: int) -> list[Change]:
         for number, line in enumerate(text.splitlines(), 1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
-    if rows and _is_header(rows[0][1]):
-        rows = rows[1:]
+    if rows and rows[0][1][0].replace("_", "").isalpha() and rows[0][1][0] not in ("nan", "inf"):
+        rows = rows[1:]  # it names its columns: no letter of it can be a time
     if not rows:
         raise ConfigError(f"{source} is an empty trace; {EXPECTED}")
     changes: list[Change] = []
@@ -105,8 +105,3 @@ def _time(text: str, where: str, form: str) -> float:
     if not (math.isfinite(at) and at >= 0):
         raise ConfigError(f"{where}: {text!r} is no time; expected {form}")
     return at
-
-
-def _is_header(row: list[str]) -> bool:
-    """Whether the first line names its columns: no letter of it can be a time."""
-    return row[0].replace("_", "").isalpha() and row[0] not in ("nan", "inf")

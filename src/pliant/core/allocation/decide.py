@@ -105,10 +105,8 @@ def _says_nothing(pool: Pool, event: values.Event) -> bool:
         case values.Withdrawn(name=name):
             known = pool.entries.get(name)
             return known is None or known.is_withdrawn
-        case values.TimePassed():
-            return True
         case _:
-            return False
+            return isinstance(event, values.TimePassed)
 
 
 def _wake(draft: Draft) -> list[values.Action]:

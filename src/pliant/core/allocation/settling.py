@@ -147,14 +147,10 @@ def _queue(draft: Draft) -> list[tuple[Rank, str, Group]]:
 
 
 def _requeue(draft: Draft, queue: list[tuple[Rank, str, Group]], name: str, group: Group) -> None:
-    """Queue the list in which this claim was, and the one in which it now is.
-
-    The others are queued, or cannot be served.
-    """
+    """Queue the lists where this claim was and is; the others are queued, or cannot be served."""
     groups = {one for kind, one, _ in state.listed(draft.entry(name)) if kind == GROWING}
     for one in groups | {group}:
-        place = _place(draft, GROWING, one)
-        if place is not None:
+        if (place := _place(draft, GROWING, one)) is not None:
             heapq.heappush(queue, (place, GROWING, one))
 
 

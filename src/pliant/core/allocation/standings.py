@@ -184,11 +184,14 @@ def _obstacle(draft: Draft, request: TakeRequest) -> str:
             f"team {team.name} is at its limit ({draft.used.get(team.name, 0)} of quota "
             f"{team.quota or 0} and borrow_limit {team.borrow_limit})"
         )
-    return "; ".join([*said, *_objections(draft, request), *_untouchable(draft, request)])
+    return "; ".join([*said, *_objections(draft, request)])
 
 
 def _objections(draft: Draft, request: TakeRequest) -> list[str]:
-    """Say which rules keep how many devices of others from being taken."""
+    """Say which rules keep how many devices of others from being taken.
+
+    And how many are minimums of claims that cannot be suspended.
+    """
     own = dict(state.takeable(request.entry))
     refused: dict[str, int] = defaultdict(int)
     may = 0
@@ -200,13 +203,9 @@ def _objections(draft: Draft, request: TakeRequest) -> list[str]:
         else:
             may += others
     said = [f"{may} could be taken"] if may else []
-    return said + [f"{count} may not be taken: {rule}" for rule, count in refused.items()]
-
-
-def _untouchable(draft: Draft, request: TakeRequest) -> list[str]:
-    """Say how many devices are minimums of claims that cannot be suspended."""
-    own = request.entry.share - sum(count for _, count in state.takeable(request.entry))
-    count = draft.share - sum(draft.takeable.values()) - own
-    if count <= 0:
-        return []
-    return [f"{count} {'belongs' if count == 1 else 'belong'} to minimums that nobody can take"]
+    said += [f"{count} may not be taken: {rule}" for rule, count in refused.items()]
+    minimums = draft.share - sum(draft.takeable.values()) - request.entry.share + sum(own.values())
+    if minimums > 0:
+        verb = "belongs" if minimums == 1 else "belong"
+        said.append(f"{minimums} {verb} to minimums that nobody can take")
+    return said

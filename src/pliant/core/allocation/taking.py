@@ -152,7 +152,8 @@ def take_from_others(draft: Draft, request: TakeRequest) -> tuple[Cut, ...] | No
     suspended.  Where a team is at its limit, it makes room itself.
     """
     short = Shortage(draft, request)
-    if not short.can_be_met():
+    own, anywhere = reach(draft, request)
+    if own < short.own or anywhere < short.anywhere:
         return None
     cuts: list[Cut] = []
     for kind in (CUTTABLE, DROPPABLE):
@@ -212,11 +213,6 @@ class Shortage:
     def is_left(self) -> bool:
         """Whether anything is missing."""
         return self.anywhere > 0 or self.own > 0
-
-    def can_be_met(self) -> bool:
-        """Say whether all that may be taken would be enough."""
-        own, anywhere = reach(self.draft, self.request)
-        return own >= self.own and anywhere >= self.anywhere
 
 
 def reach(draft: Draft, request: TakeRequest) -> tuple[int, int]:

@@ -20,21 +20,13 @@ from dataclasses import dataclass, replace
 
 from pliant.core.counts import counted
 from pliant.core.policy import hysteresis, wording
-from pliant.core.policy.case import PolicyCase, PolicyView, capacity_of, fit
+from pliant.core.policy.case import PolicyCase, capacity_of, fit
+from pliant.core.policy.case import PolicyView as PolicyView
 from pliant.core.policy.costs import is_faster, worthwhile
-from pliant.core.policy.fields import Policy, PolicyBackoff, require_slots
+from pliant.core.policy.fields import Policy as Policy
+from pliant.core.policy.fields import PolicyBackoff as PolicyBackoff
+from pliant.core.policy.fields import require_slots as require_slots
 from pliant.core.policy.hysteresis import Pace, Wait
-
-__all__ = [
-    "Decision",
-    "Policy",
-    "PolicyBackoff",
-    "PolicyView",
-    "consider",
-    "decide",
-    "objection",
-    "require_slots",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
