@@ -20,7 +20,8 @@ def _plain(
 ) -> tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, float | None], ...]:
     """Return what is one number without labels; None: not known yet."""
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    saved = board.checkpoint or {}
+    newest = board.checkpoint or {}
+    committed, saved_at, save_s = (newest.get(key) for key in ("committed", "at", "seconds"))
     is_failing = board.checkpoint_failure is not None
     return (
         (gauge, "generation", "Newest generation that was entered.", board.timeline.generation),
@@ -31,14 +32,9 @@ def _plain(
         (gauge, "samples_per_s", "Committed samples per second.", board.samples_per_s()),
         (counter, "committed_steps", "Committed steps.", board.committed),
         (counter, "stale_events", "Events of another generation, dropped.", board.stale),
-        (
-            gauge,
-            "checkpoint_committed_steps",
-            "Committed steps in the newest.",
-            saved.get("committed"),
-        ),
-        (gauge, "checkpoint_unixtime_s", "When it became durable.", saved.get("at")),
-        (gauge, "checkpoint_save_s", "Seconds from its snapshot.", saved.get("seconds")),
+        (gauge, "checkpoint_committed_steps", "Committed steps in the newest.", committed),
+        (gauge, "checkpoint_unixtime_s", "When it became durable.", saved_at),
+        (gauge, "checkpoint_save_s", "Seconds from its snapshot.", save_s),
         (counter, "checkpoint_failures", "Saves that failed.", board.checkpoint_failures),
         (gauge, "checkpoint_failing", "1 since a save failed, until one does not.", is_failing),
         (counter, "restores", "Times it went on from a checkpoint.", board.restores),

@@ -213,9 +213,6 @@ def _settle(tx: Transaction) -> None:
         tx.enter(Stage.RUNNING, StageCause.PREPARED)
 
 
-# --- helpers -----------------------------------------------------------------------------
-
-
 def _seen(job: Job, event: events.Event, now_s: float) -> Job:
     """Return the job that has seen an event; mere signs of life are not worth telling."""
     if isinstance(event, events.Progressed | events.Ticked):

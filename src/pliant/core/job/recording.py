@@ -46,11 +46,10 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
 
 def record(job: Job) -> Register:
     """Return what must be durable before the commands of this state are sent (R1, R2)."""
-    register = group.register(job.membership)
     names = group.members(job.membership)
     homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
     return replace(
-        register,
+        group.register(job.membership),
         named=job.named,
         wished=job.wished,
         policy=job.policy,

@@ -87,12 +87,9 @@ def sentence(found: Found) -> str:
 
 def nothing_left(job: Job) -> str:
     """Say that no checkpoint can be restored, and what can be done about it."""
-    names = ", ".join(sorted(job.damaged))
-    what = (
-        f"no checkpoint can be restored; damaged: {names}"
-        if names
-        else "its state is gone and no checkpoint was found"
-    )
+    what = "its state is gone and no checkpoint was found"
+    if job.damaged:
+        what = f"no checkpoint can be restored; damaged: {', '.join(sorted(job.damaged))}"
     return f"{what}; to start from step 0, remove what is left of them"
 
 

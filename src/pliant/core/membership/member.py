@@ -333,9 +333,6 @@ def newest(member: Member) -> Generation:
     return max(member.current, member.sealed, *known, key=int)
 
 
-# --- helpers ---------------------------------------------------------------------------
-
-
 def _is_old(member: Member, incarnation: Incarnation) -> bool:
     return incarnation < member.incarnation
 

@@ -54,7 +54,6 @@ def remembered(register: Register | None) -> Membership:
         return Membership(incarnation=Incarnation(1), lineage=FIRST_LINEAGE)
     at_home = {name for name, _ in register.homes}
     recorded = register.newest
-    begun = recorded is not None or register.restore is not None
     state = Membership(
         incarnation=Incarnation(register.incarnation + 1),
         lineage=register.lineage,
@@ -65,7 +64,7 @@ def remembered(register: Register | None) -> Membership:
         joiners=frozenset(register.joiners),
         leavers=frozenset(register.leavers),
     )
-    if not begun:
+    if recorded is None and register.restore is None:
         return state
     return moved(state, "register read", Phase.REMEMBERED if members(state) else Phase.LOST)
 

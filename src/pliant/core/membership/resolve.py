@@ -113,9 +113,8 @@ def resolve(
     committed = max(headers[rank].committed for rank in holders)
     # Two makers of the newest commit cannot be (5.6); max keeps the answer the same everywhere.
     made_by = max(headers[r].made_by for r in holders if headers[r].committed == committed)
-    done = [
-        r for r in holders if (headers[r].committed, headers[r].made_by) == (committed, made_by)
-    ]
+    newest = (committed, made_by)
+    done = [r for r in holders if (headers[r].committed, headers[r].made_by) == newest]
     behind = [r for r in holders if _lacks_only(headers[r], committed, made_by)]
     survivors = tuple(sorted(done + behind))
     commits = tuple(behind)
