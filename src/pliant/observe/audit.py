@@ -196,7 +196,8 @@ def audit_of(
     history = _history(ledger)
     audit.committed_steps = len(history)
     audit.superseded = len(ledger.commits) - len(history)
-    _check_contiguous(history, audit)
+    for step in sorted({*range(audit.first_step, max(history))} - history.keys())[:MAX_PROBLEMS]:
+        audit.complain(f"step {step} was never committed although a later one was")
     counted: set[tuple[int, int, int]] = set()
     for step, lineage in sorted(history.items()):
         generations = ledger.commits[lineage, step]
@@ -275,12 +276,6 @@ def _history(ledger: _Ledger) -> dict[int, int]:
         history = {step: old for step, old in history.items() if step < min(steps)}
         history.update(dict.fromkeys(steps, lineage))
     return history
-
-
-def _check_contiguous(history: Mapping[int, int], audit: Audit) -> None:
-    missing = [step for step in range(audit.first_step, max(history) + 1) if step not in history]
-    for step in missing[:MAX_PROBLEMS]:
-        audit.complain(f"step {step} was never committed although a later one was")
 
 
 def _check_one_result(step: int, generations: Mapping[int, str], audit: Audit) -> None:

@@ -55,6 +55,9 @@ ENDINGS = ("end_job", "job_ended")
 
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
+NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "num_slots")
+"""What is taken from any record about the job that says it, and shown as it is."""
+
 POOL_FIELDS = (
     "pool",
     "team",
@@ -203,11 +206,7 @@ class Board:
             "state": self.state,
             "generation": self.timeline.generation,
             "step": self.committed,
-            "total_steps": self.total_steps,
-            "target_replicas": self.target_replicas,
-            "min_replicas": self.min_replicas,
-            "max_replicas": self.max_replicas,
-            "num_slots": self.num_slots,
+            **{name: getattr(self, name) for name in NUMBERS},
             "replicas": [asdict(replica) for replica in self.replicas.values()],
             "loss": self.loss,
             "samples_per_s": self.samples_per_s(),
@@ -227,7 +226,7 @@ class Board:
         }
 
     def _job_record(self, record: Record) -> None:
-        for name in ("total_steps", "num_slots", "min_replicas", "max_replicas", "target_replicas"):
+        for name in NUMBERS:
             if isinstance(record.get(name), int):
                 setattr(self, name, record[name])
         match record["kind"]:

@@ -59,11 +59,7 @@ class DeviceWatch:
     ) -> set[int]:
         """Return the devices that are used and nobody's; end in time who uses what is another's.
 
-        Args:
-            number: of devices that there ever were.
-            owners: who has which device.
-            claims: of all claimants; only of one of them it is certain whose process that is.
-            due_s: when they are ended.
+        Only of one of the ``claims`` it is certain whose process that is.
         """
         used = self.used(range(number))
         for device in used:

@@ -203,9 +203,7 @@ class PoolDriver:
     async def withdraw(self, name: str, *, pid: int | None = None) -> None:
         """Take note that a claimant has ended; one that is not known, too.
 
-        Args:
-            name: of the claimant.
-            pid: its process.  Another one that has the name by now does not end; None: whoever.
+        Another process than ``pid`` that has the name by now does not end; None: whoever has it.
         """
         async with self.changing():
             claimant = self.claims.by_name.get(name)

@@ -41,9 +41,7 @@ class OfferPublisher:
     async def publish(self, saved: SavedPool, before: Iterable[SavedClaim] | None) -> None:
         """Write what has changed; then tell those whom it concerns.
 
-        Args:
-            saved: what is to be written, but for the claims.
-            before: the claims of the life before, while they are not known better.
+        ``before`` are the claims of the life before, while they are not known better.
         """
         if not self.allocator.has_changed:
             return
@@ -119,21 +117,19 @@ class OfferPublisher:
 
     def _saved_claims(self, offers: dict[str, Offer]) -> tuple[SavedClaim, ...]:
         """Return what must not be forgotten of each claimant; ``offers`` are about to go out."""
-        saved = []
-        for name, claimant in sorted(self.claims.by_name.items()):
-            offer = offers.get(name) or claimant.offer
-            saved.append(
-                SavedClaim(
-                    name=name,
-                    since=claimant.since,
-                    wanted=claimant.report.wanted,
-                    pid=claimant.report.pid,
-                    started=claimant.started,
-                    revision=offer.revision if offer else 0,
-                    replicas=offer.replicas if offer else 0,
-                    suspend=bool(offer and offer.suspend),
-                    devices=self.allocator.owned(name),
-                    leaving=tuple(sorted(claimant.holding.leaving)),
-                )
+        return tuple(
+            SavedClaim(
+                name=name,
+                since=claimant.since,
+                wanted=claimant.report.wanted,
+                pid=claimant.report.pid,
+                started=claimant.started,
+                revision=offer.revision if offer else 0,
+                replicas=offer.replicas if offer else 0,
+                suspend=bool(offer and offer.suspend),
+                devices=self.allocator.owned(name),
+                leaving=tuple(sorted(claimant.holding.leaving)),
             )
-        return tuple(saved)
+            for name, claimant in sorted(self.claims.by_name.items())
+            for offer in [offers.get(name) or claimant.offer]
+        )
