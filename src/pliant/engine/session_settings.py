@@ -1,4 +1,4 @@
-"""Settings: what a session accepts, checked before anything starts.
+"""Session settings: what a session accepts, checked before anything starts.
 
 Owns the refusals: each is one sentence that names what to change.  Must not know slots, replicas
 or the protocol.

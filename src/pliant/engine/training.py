@@ -258,12 +258,11 @@ class Training:
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""
-        is_kept = False
-        while not is_kept:
+        while True:
             try:
                 self.membership.await_kept()
                 self.keep(is_needed=True)
-                is_kept = True
+                break
             except GroupBroken as broken:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)

@@ -222,9 +222,8 @@ class GradientSums:
             column.zeroed = [False] * num_partials
 
     def _hook(self, column: _Column) -> None:
-        key = id(column)
-        if key not in self._hooked:
-            self._hooked[key] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+        if column.index not in self._hooked:
+            self._hooked[column.index] = column.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._take_gradient, column)
             )
 

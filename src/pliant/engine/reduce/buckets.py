@@ -1,4 +1,4 @@
-"""Bucket layout: how the gradients of one model lie in flat buffers.
+"""Buckets: how the gradients of one model lie in flat buffers.
 
 Owns one function of the model alone: which parameter lies at which offset of which bucket.  All
 members of a generation must agree on it before their first collective (a size mismatch ends the

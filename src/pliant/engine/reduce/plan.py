@@ -1,4 +1,4 @@
-"""Reduction plan: who holds which partial sums of a step, and in which order they are added.
+"""Plan: who holds which partial sums of a step, and in which order they are added.
 
 Owns the plan of one ownership and the additions it consists of.  Must not know how partial sums
 travel, groups, slots' meaning.

@@ -1,4 +1,4 @@
-"""Shared: reduce buckets by reading the partial sums where they lie, in the members' windows.
+"""Shared memory: reduce buckets by reading partial sums where they lie, in the members' windows.
 
 Owns where partials and shards lie in a window, and when which of them may be read and written.
 Must not know how windows are made, autograd, what a slot is.

@@ -1,4 +1,4 @@
-"""Codec: plain Python values to bytes and back, tensors by reference.
+"""Tagged codec: plain Python values to bytes and back, tensors by reference.
 
 Owns a tagged JSON form that keeps what JSON loses: non-string keys, tuples, sets, Counter,
 OrderedDict, inf and nan, bytes, dtypes, torch.Size, complex, numpy values.  Plain JSON made

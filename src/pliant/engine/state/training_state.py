@@ -1,4 +1,4 @@
-"""State: everything of a run that a joiner needs and a digest covers.
+"""Training state: everything of a run that a joiner needs and a digest covers.
 
 Owns the list of DESIGN 5.5 and its three uses: captured to be sent, applied on a joiner, hashed.
 Must not know how it travels, nor who sends it to whom.
