@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy
@@ -35,12 +35,7 @@ Kind = Literal["elastic", "fixed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a claimant wants of its pool; all of it may change while it runs.
-
-    pydantic, which reads it from outside, is told in its own words what is not accepted there.
-    """
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    """What a claimant wants of its pool; all of it may change while it runs."""
 
     kind: Kind = "elastic"
     team: str = DEFAULT_TEAM

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from pliant.core.tenancy import Demand
 
@@ -25,6 +25,9 @@ HEARTBEAT_S = 2.0
 
 SILENT_S = 15.0
 """After so long without a report a claimant is taken for dead once its devices' locks are free."""
+
+
+with_config(ConfigDict(extra="forbid"))(Demand)  # said here, as the core knows no pydantic
 
 
 class _Body(BaseModel):
