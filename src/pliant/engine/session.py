@@ -296,8 +296,11 @@ class Session:
         self._check_open()
         if self.leader:
             self._write_weights(Path(path))
-        else:
-            self._unwritten[Path(path)] = self.committed
+        else:  # those of earlier steps have been written, or are of no use any more
+            unwritten = {
+                one: count for one, count in self._unwritten.items() if count == self.committed
+            }
+            self._unwritten = unwritten | {Path(path): self.committed}
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
