@@ -18,7 +18,6 @@ SECOND = replace(
     newest=Order(
         generation=Generation(2),
         members=(Seat(replica=ReplicaId("r1"), endpoint="h:1"),),
-        host=ReplicaId("r1"),
         origin=ReplicaId("r1"),
     ),
     joiners=(ReplicaId("r1"),),

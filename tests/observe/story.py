@@ -126,7 +126,7 @@ class Story:
 
     def order(self, generation: int, members: tuple[str, ...]) -> dict[str, Any]:
         seats = [{"replica": name, "endpoint": "127.0.0.1:1"} for name in members]
-        return {"generation": generation, "members": seats, "host": members[0], "hold": False}
+        return {"generation": generation, "members": seats, "hold": False}
 
 
 def eventful() -> Story:

@@ -56,9 +56,7 @@ def test_a_moment_reported_late_keeps_its_own_time(tmp_path: Path) -> None:
 
 def test_core_values_are_written_under_their_own_names(tmp_path: Path) -> None:
     log = clocked(tmp_path / "events.jsonl")
-    order = Order(
-        generation=Generation(2), members=(Seat(replica=R1, endpoint="h:1"),), host=R1, hold=False
-    )
+    order = Order(generation=Generation(2), members=(Seat(replica=R1, endpoint="h:1"),), hold=False)
 
     start = log.write_value(StartReplica(replica=R1, node=NodeId("n")))
     switch = log.write_value(Switch(to=(R1,), order=order))

@@ -170,7 +170,6 @@ def test_an_extra_field_deep_inside_is_refused() -> None:
     order = Order(
         generation=2,  # type: ignore[arg-type]
         members=(Seat(replica=ReplicaId("r1"), endpoint="h:1"),),
-        host=ReplicaId("r1"),
     )
     good = json.loads(encode(Prepare(to=(ReplicaId("r1"),), order=order), Incarnation(1)))
     good["order"]["members"][0]["extra"] = 1
@@ -179,7 +178,7 @@ def test_an_extra_field_deep_inside_is_refused() -> None:
 
 
 def test_a_left_out_default_is_refused() -> None:
-    order = Order(generation=2, members=(), host=ReplicaId("r1"))  # type: ignore[arg-type]
+    order = Order(generation=2, members=())  # type: ignore[arg-type]
     good = json.loads(encode(Prepare(to=(), order=order), Incarnation(1)))
     del good["order"]["hold"]
 

@@ -37,7 +37,7 @@ class Spare:
     a text of several lines the first that differs is named."""
 
     endpoint: str
-    """``host:port`` of the store this worker serves."""
+    """``host:port`` at which this worker is reached while a generation is met."""
 
     identity: tuple[tuple[str, str], ...] = ()
     """What must be equal for exact results (seed, threads, versions), by name."""

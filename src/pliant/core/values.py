@@ -80,7 +80,7 @@ class Seat:
     replica: ReplicaId
 
     endpoint: str
-    """``host:port`` of the store this member serves, for whichever generation it hosts."""
+    """``host:port`` at which this member is reached while a generation is met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,6 @@ class Order:
 
     members: tuple[Seat, ...]
     """In replica_rank order: survivors first, then joiners."""
-
-    host: ReplicaId
-    """The member whose store is the rendezvous of this generation."""
 
     origin: ReplicaId | None = None
     """Whose initial state counts if *no* member holds state.

@@ -78,8 +78,6 @@ def check_order(
         raise Violation(f"generation {order.generation} has {size} members")
     if size < universe.min_replicas and not order.hold:
         raise Violation(f"generation {order.generation} trains with {size} members")
-    if order.host not in order.replicas:
-        raise Violation(f"generation {order.generation} is hosted by {order.host}")
 
 
 def check_expected(universe: Universe, world: World, name: ReplicaId, verb: str) -> None:

@@ -193,7 +193,6 @@ class AnyOrder(RuleBasedStateMachine):
         assert size <= SLOTS
         policy = self.job.policy or SETTINGS.policy
         assert order.hold == (size < policy.min_replicas)
-        assert order.host in order.replicas
         assert order.origin is None or order.origin in order.replicas
         assert order.restore == (self.register.restore if order.origin else None)
         assert len(set(order.replicas)) == size
@@ -217,7 +216,7 @@ class AnyOrder(RuleBasedStateMachine):
         if order is None or order.restore is None or not is_it:
             name, generation, found = self.anyone(data), self.some_generation(data), "8/1"
         else:
-            name, generation = order.origin or order.host, order.generation
+            name, generation = order.origin or order.replicas[0], order.generation
             found = order.restore.checkpoint
         self.feed(
             Unrestorable(replica=name, generation=generation, checkpoint=found, reason="digest")

@@ -114,7 +114,6 @@ def restoring(stage: Stage, *, other_calls: int | None) -> None:
     order = Order(
         generation=Generation(1),
         members=(Seat(replica=R1, endpoint="r1:1"), Seat(replica=R2, endpoint="r2:1")),
-        host=R1,
         origin=R1,
         restore=restore,
     )

@@ -20,7 +20,7 @@ ONE, TWO = Incarnation(1), Incarnation(2)
 
 def order(generation: int, *replicas: ReplicaId) -> Order:
     seats = tuple(Seat(replica=r, endpoint=f"{r}:1") for r in replicas)
-    return Order(generation=Generation(generation), members=seats, host=replicas[0])
+    return Order(generation=Generation(generation), members=seats)
 
 
 def in_generation(number: int, replica: ReplicaId = A, *, committed: int = 7) -> Member:

@@ -117,7 +117,7 @@ def test_nobody_holds_the_state_of_a_restore_before_it_is_loaded() -> None:
     assert not resolution.fresh
 
     seats = tuple(Seat(replica=ReplicaId(name), endpoint="") for name in "ab")
-    order = Order(generation=Generation(1), members=seats, host=seats[0].replica, restore=RESTORE)
+    order = Order(generation=Generation(1), members=seats, restore=RESTORE)
     joiner = Member(replica=ReplicaId("b"), prepared=order, ordered=order, built=True)
     origin = protocol.resolved(joiner, resolution, 1)
     assert not origin.has_state

@@ -386,7 +386,7 @@ class Walk:
         self.newest += 1
         names = (A, B) if is_in or self.dice.random() < 0.7 else (B, C)
         seats = tuple(Seat(replica=name, endpoint="") for name in names)
-        order = Order(generation=Generation(self.newest), members=seats, host=names[0])
+        order = Order(generation=Generation(self.newest), members=seats)
         self.orders[self.newest] = order
         return order
 

@@ -63,7 +63,6 @@ def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
     order = Order(
         generation=Generation(generation),
         members=seats,
-        host=seats[0].replica,
         origin=None,
         hold=False,
     )

@@ -131,7 +131,6 @@ def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order
     return Order(
         generation=Generation(state.issued + 1),
         members=places,
-        host=places[0].replica,
         origin=None if state.formed else _origin(state, places),
         restore=None if state.formed else state.restore,
         hold=len(places) < moment.min_replicas,

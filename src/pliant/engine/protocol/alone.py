@@ -43,9 +43,7 @@ class Alone:
         found: Sequence[Found] = (),
         noted: Callable[[str], None] = lambda text: None,
     ) -> None:
-        order = Order(
-            generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),), host=ALONE
-        )
+        order = Order(generation=Generation(1), members=(Seat(replica=ALONE, endpoint=""),))
         self.member = Member(replica=ALONE, has_state=True, current=order.generation)
         self._formed = form(order, Group.alone(order.generation), shape, replica=ALONE)
         self._callbacks = callbacks

@@ -65,7 +65,7 @@ class GroupBuilds:
                 generation=order.generation,
                 seats=[(seat.replica, seat.endpoint) for seat in order.members],
                 replica=self._replica,
-                host=order.host,
+                host=order.members[0].replica,
                 server=self._server,
                 layout=self._layout,
                 abort=abort,
