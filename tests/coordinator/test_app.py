@@ -6,6 +6,7 @@ A real server on loopback: what a WebSocket server does with garbage is part of 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import subprocess
 import sys
@@ -15,21 +16,30 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.coordinator.traces import traces, traces_in_files
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from pliant.coordinator.app import create_app
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
-from pliant.core.commands import StartReplica
+from pliant.core.commands import Prepare, Reform, StartReplica
 from pliant.core.errors import ConfigError
-from pliant.core.events import NodeJoined, Scaled
+from pliant.core.events import (
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Prepared,
+    Scaled,
+    Spare,
+    Switched,
+)
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.clock import Clock
-from pliant.observe.log import EventLog
+from pliant.observe.log import EventLog, read
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
 from pliant.wire.messages import Alive, Logged, Started, Work
 from pliant.wire.offers import Offer
@@ -368,6 +378,50 @@ def test_events_are_read_in_pages(tmp_path: Path) -> None:
         assert [r["kind"] for r in first["records"]][:2] == ["node_joined", "decision"]
         assert again["records"] == []
         assert reasons[0]["target_replicas"] == 2
+
+    play(tmp_path, scene)
+
+
+FIRST = Generation(1)
+TO_THE_FIRST_LOSS: list[Message] = [
+    *(
+        Spare(replica=ReplicaId(name), calls=0, num_slots=4, layout="l", endpoint="h:1")
+        for name in ("r1", "r2")
+    ),
+    *(Prepared(replica=ReplicaId(name), generation=FIRST) for name in ("r1", "r2")),
+    *(Switched(replica=ReplicaId(name), generation=FIRST, step=0) for name in ("r1", "r2")),
+    Exited(replica=ReplicaId("r2"), kind=ExitKind.SIGNAL, detail="SIGKILL"),
+]
+
+
+def test_the_secret_of_a_generation_is_told_to_agents_and_to_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "uvicorn")
+    caplog.set_level(logging.DEBUG, "pliant")
+    caplog.set_level(logging.DEBUG, "asyncio")
+    paths = ("/v1/status", "/v1/events", "/v1/explain", "/v1/policy", "/metrics", "/openapi.json")
+
+    async def scene(world: World) -> None:
+        secrets: dict[str, str] = {}
+        async with world.agent() as agent, world.people() as people:
+            await agent.send(wire(JOINED))
+            for message in TO_THE_FIRST_LOSS:
+                await agent.send(wire(message))
+            while len(secrets) < 2:
+                heard = await hear(agent)
+                if isinstance(heard, Prepare | Reform):
+                    secrets[type(heard).__name__] = heard.secret
+            pages = [(await people.get(path)).content for path in paths]
+
+        assert secrets.keys() == {"Prepare", "Reform"}
+        assert len(set(secrets.values())) == 2
+        assert [page for page in pages if traces(secrets.values(), page)] == []
+        assert traces_in_files(secrets.values(), tmp_path) == []
+        assert traces(secrets.values(), caplog.text.encode()) == []
+        formed = [r for r in read(world.log.path).records if r["kind"] in ("prepare", "reform")]
+        assert [r["kind"] for r in formed] == ["prepare", "reform"]
+        assert not any("secret" in record for record in formed)
 
     play(tmp_path, scene)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core.commands import Prepare, StartReplica
+from pliant.core.commands import Prepare, Reform, StartReplica
 from pliant.core.events import Progressed
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Incarnation, NodeId, Order, ReplicaId, Seat
@@ -33,6 +33,11 @@ st.register_type_strategy(
         scaling_timeout_s=st.floats(0, 1e6),
     ),
 )
+
+SECRET = "0123456789abcdef" * 4
+
+for kind in (Prepare, Reform):
+    st.register_type_strategy(kind, st.builds(kind, secret=st.sampled_from(["", SECRET])))
 
 MESSAGES: st.SearchStrategy[Any] = st.sampled_from(
     sorted(TYPES.values(), key=lambda kind: kind.__name__)
@@ -61,6 +66,7 @@ def test_every_message_comes_back_as_it_was_sent(message: Any, incarnation: int)
     assert answer.incarnation == incarnation
     # repr, because NaN is not equal to itself
     assert repr(answer.message) == repr(message)
+    assert getattr(answer.message, "secret", "") == getattr(message, "secret", "")
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
@@ -200,3 +206,53 @@ def test_a_message_that_is_not_the_senders_to_say_is_refused() -> None:
     answer = decode(encode(beat, Incarnation(1)), COMMANDS)
 
     assert answer == Refusal(reason="progressed is not for this side to say")
+
+
+def sent_with(secret: object, kind: str = "prepare") -> dict[str, Any]:
+    order = Order(generation=2, members=())  # type: ignore[arg-type]
+    return {**json.loads(encode(Prepare(to=(), order=order), Incarnation(1))), "secret": secret} | {
+        "type": kind
+    }
+
+
+@pytest.mark.parametrize("kind", ["prepare", "reform"])
+@pytest.mark.parametrize(
+    "secret",
+    [
+        SECRET[:-1],
+        SECRET + "0",
+        SECRET + "\n",
+        SECRET.upper(),
+        " " + SECRET[1:],
+        "0x" + SECRET[2:],
+        "\u0661" * 64,
+        "g" + SECRET[1:],
+        [SECRET],
+        {SECRET: SECRET},
+        int(SECRET, 16),
+        None,
+    ],
+)
+def test_a_secret_that_is_none_is_refused_and_not_repeated(kind: str, secret: object) -> None:
+    reason = refused(json.dumps(sent_with(secret, kind)))
+
+    assert reason.startswith(f"{kind}.secret: ")
+    assert len(reason) < 80
+    assert SECRET[1:9] not in reason.lower()
+    assert str(int(SECRET, 16))[:8] not in reason
+
+
+@settings(max_examples=300)
+@given(
+    at=st.floats(0, 0.999),
+    cut=st.integers(0, 3),
+    put=st.binary(max_size=3) | st.sampled_from([b'"', b'","', b"\\", b"}", b'":"', b"\xff"]),
+)
+def test_no_refusal_repeats_a_part_of_a_secret(at: float, cut: int, put: bytes) -> None:
+    data = json.dumps(sent_with(SECRET)).encode()
+    start = int(len(data) * at)
+
+    answer = decode(data[:start] + put + data[start + cut :])
+
+    if isinstance(answer, Refusal):
+        assert not any(SECRET[i : i + 8] in answer.reason for i in range(16))

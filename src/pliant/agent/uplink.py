@@ -57,6 +57,8 @@ FORBIDDEN = (401, 403)
 """HTTP status of a coordinator that does not want this agent; others are of what stands between."""
 
 _log = logging.getLogger(__name__)
+_frame_log = logging.getLogger(f"{__name__}.frames")
+_frame_log.setLevel(logging.INFO)  # below it, what is sent is written down, token and secrets too
 
 
 class Uplink:
@@ -116,6 +118,7 @@ class Uplink:
                     close_timeout=LOOK_S,
                     ping_interval=None,  # Alive and Heard are the signs of life, and say more
                     proxy=None,
+                    logger=_frame_log,
                 ) as connection:
                     try:
                         await self._serve(connection)

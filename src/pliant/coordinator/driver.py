@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.coordinator.generation_secrets import GenerationSecrets
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
 from pliant.coordinator.register import HeldRegister, RegisterFile
@@ -75,6 +76,7 @@ class JobDriver:
         self._has_begun = False
         self._settings = settings
         self._register = HeldRegister(register)
+        self._secrets = GenerationSecrets()
         self._notes = NoteLog(log, metrics_path)
         self._clock = clock
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
@@ -241,7 +243,7 @@ class JobDriver:
         self.log.write_value(command)
         if isinstance(command, EndJob):
             self._end = command
-        self.nodes.send(command, incarnation)
+        self.nodes.send(self._secrets.added_to(command, incarnation), incarnation)
 
     # --- the log ----------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ class names are the types of the wire and of the event log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.core.values import NodeId, Order, ReplicaId
 
@@ -43,6 +43,10 @@ class Prepare:
 
     order: Order
 
+    secret: str = field(default="", repr=False)
+    """Of the generation, hex; given by the coordinator's shell just before it is sent.  The core
+    never sees it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
@@ -58,6 +62,10 @@ class Reform:
 
     to: tuple[ReplicaId, ...]
     order: Order
+
+    secret: str = field(default="", repr=False)
+    """Of the generation, hex; given by the coordinator's shell just before it is sent.  The core
+    never sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class Server:
         config = uvicorn.Config(
             app,
             log_config=None,
-            log_level="warning",
+            log_level="warning",  # frames are written down at debug, and hold secrets
             access_log=False,
             lifespan="off",
             ws="websockets-sansio",

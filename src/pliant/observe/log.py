@@ -187,10 +187,13 @@ def kind_of(value: object) -> str:
 
 
 def fields_of(value: object) -> dict[str, Any]:
-    """List the fields of a core value, ready for a record."""
+    """List the fields of a core value, ready for a record.
+
+    What a value keeps out of its repr is not written down either.
+    """
     if not is_dataclass(value):
         raise TypeError(f"only a dataclass can be logged, not {type(value).__name__}")
-    return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    return {item.name: plain(getattr(value, item.name)) for item in fields(value) if item.repr}
 
 
 def plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, get_args
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from pliant.core.commands import Command
+from pliant.core.commands import Command, Prepare, Reform
 from pliant.core.events import Event, WorkerEvent
 from pliant.core.values import Incarnation
 from pliant.wire.messages import AgentNote, CoordinatorNote, Note, WorkerNote
@@ -42,6 +42,7 @@ AGENT_NOTES: frozenset[type] = frozenset(get_args(AgentNote))
 COORDINATOR_NOTES: frozenset[type] = frozenset(get_args(CoordinatorNote))
 
 _ENVELOPE = ("v", "type", "incarnation")
+_SECRET = re.compile(r"([0-9a-f]{64})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,8 @@ def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envel
     difference = _difference(fields, asdict(message))
     if difference is not None:
         return Refusal(reason=f"{type_name(kind)}{difference}")
+    if isinstance(message, Prepare | Reform) and not _SECRET.fullmatch(message.secret):
+        return Refusal(reason=f"{type_name(kind)}.secret: not 64 lower-case hexadecimal digits")
     return Envelope(message=message, incarnation=incarnation)
 
 

@@ -1,14 +1,23 @@
-"""The protocol's value has one writer, and no flag is set from outside of its object."""
+"""The protocol's value has one writer, no flag is set from outside; a build has its secret."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from torch import nn
 
 import pliant
+from pliant.core.commands import Prepare, Reform
+from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
+from pliant.engine.protocol.group_builds import GroupBuilds
+from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.windows import WindowSize
 
 ROOMS = ("engine/protocol", "engine/groups", "engine/worker", "agent")
 OTHERS = {
@@ -20,6 +29,8 @@ OTHERS = {
     "options",
 }
 """Names of what is no object of the package."""
+
+SECRET = "0123456789abcdef" * 4
 
 
 def assigned(path: Path) -> Iterator[ast.Attribute]:
@@ -53,3 +64,26 @@ def test_the_protocols_value_is_replaced_in_one_place() -> None:
     ]
 
     assert found == ["runtime.py: self._member", "runtime.py: self._member"]  # made, replaced
+
+
+@pytest.mark.parametrize("kind", [Prepare, Reform])
+def test_the_secret_is_there_when_the_build_starts(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Prepare | Reform]
+) -> None:
+    did: list[tuple[object, ...]] = []
+    monkeypatch.setattr(GroupBuilds, "learn", lambda _, *words: did.append(("learn", *words)))
+    monkeypatch.setattr(
+        GroupBuilds, "start", lambda _, order: did.append(("start", order.generation))
+    )
+    handlers: list[Any] = []
+    link = SimpleNamespace(attach=lambda *given: handlers.extend(given), send=lambda *_: None)
+    assignment = SimpleNamespace(address="127.0.0.1")
+    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, assignment=assignment)
+    layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
+    ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))
+    seat = Seat(replica=ReplicaId("r1"), endpoint="h:1")
+    order = Order(generation=Generation(3), members=(seat,))
+
+    handlers[0](kind(to=order.replicas, order=order, secret=SECRET), Incarnation(1))
+
+    assert did == [("learn", 3, SECRET), ("start", 3)]

@@ -44,12 +44,19 @@ class GroupBuilds:
         self._server = StoreServer(address)
         self.endpoint = self._server.endpoint
         """Where this worker's store is reached."""
+        self._secrets: dict[Generation, bytes] = {}
         self._aborts: dict[Generation, Abort] = {}
         self._groups: dict[Generation, Group] = {}
         self._entered: Group | None = None
 
+    def learn(self, generation: Generation, secret: str) -> None:
+        """Keep the secret of a generation until its build starts; those of older ones go."""
+        self._secrets = {known: kept for known, kept in self._secrets.items() if known > generation}
+        self._secrets[generation] = bytes.fromhex(secret)
+
     def start(self, order: Order) -> None:
         """Connect the members of ``order`` on a thread of its own."""
+        self._secrets.pop(order.generation, None)
         abort = self._aborts[order.generation] = Abort()
         threading.Thread(
             target=self._build,

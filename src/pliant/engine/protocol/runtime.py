@@ -60,7 +60,7 @@ class ProtocolRuntime:
             committed=lambda: self._member.committed,
         )
         self.endpoint = self._groups.endpoint
-        """Where this worker's store is reached."""
+        """Where this worker is reached while a generation is met."""
         self.released: tuple[ReplicaId, ...] = ()
         """Who was released together with this replica; empty before."""
         self._fall_through = 0
@@ -294,11 +294,13 @@ class ProtocolRuntime:
         """Return what a command makes of the value; the rest is for the main thread to act on."""
         member = self._member
         match command:
-            case commands.Prepare(order=order):
+            case commands.Prepare(order=order, secret=secret):
+                self._groups.learn(order.generation, secret)
                 return protocol.on_prepare(member, order, incarnation)
             case commands.Switch(order=order):
                 return protocol.on_switch(member, order, incarnation)
-            case commands.Reform(order=order):
+            case commands.Reform(order=order, secret=secret):
+                self._groups.learn(order.generation, secret)
                 return protocol.on_reform(member, order, incarnation)
             case commands.RollCall():
                 return protocol.on_roll_call(

@@ -1,0 +1,39 @@
+"""Secrets of generations: by which the members of one know each other.
+
+Owns a key that is drawn once, stays in the memory of this process and ends with it; the secrets
+follow from it, so that a command sent again carries the same one and nothing has to be kept.  Must
+not know what members do with a secret.  Nothing that is written down, shown or handed to the core
+may hold one: a command gets it on its way to an agent, and only there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+
+from pliant.core.commands import Command, Prepare, Reform
+from pliant.core.values import Generation, Incarnation
+
+KEY_BYTES = 32
+
+
+class GenerationSecrets:
+    """The secrets that one coordinator hands out."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(KEY_BYTES)
+
+    def added_to(self, command: Command, incarnation: Incarnation) -> Command:
+        """Return what is sent for ``command``: with the secret of its generation if it forms one.
+
+        A Prepare or Reform of the same incarnation and generation gets the same secret each time.
+        """
+        if isinstance(command, Prepare | Reform):
+            return replace(command, secret=self._of(incarnation, command.order.generation))
+        return command
+
+    def _of(self, incarnation: Incarnation, generation: Generation) -> str:
+        text = f"generation {generation} of incarnation {incarnation}"
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
