@@ -1,0 +1,155 @@
+"""TLS between replicas: what makes a connection of a job's own nodes and of nobody else.
+
+Owns how the files of a node are read and refused, and what is spoken: TLS 1.3, both sides with a
+certificate that the job's CA has signed.  A certificate says "of this job's trust" and no more;
+which replica and which generation is for the members to prove.  Must not know sockets or members.
+
+    TlsFiles --> TlsContexts.of: read, each fault in a sentence --> shake hands with itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pliant.core.errors import ConfigError
+from pliant.core.tls_files import TlsFiles
+
+KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO >= (3,) else 0)
+"""Let the kernel encrypt where it can; Python has a name for it since 3.12, OpenSSL since 3.0."""
+
+MISFITS = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
+"""What OpenSSL calls a key that is not of the certificate; the last if it is of another kind."""
+
+FLAWS = {
+    **dict.fromkeys((7, 18, 19, 20, 21), "is not signed by the CA {ca}"),
+    9: "is not valid yet, or its CA is not; compare the clocks",
+    10: "has expired, or its CA has",
+    26: "is not for both ends of a connection; its extendedKeyUsage must name serverAuth and"
+    " clientAuth, or be left out",
+}
+"""What is wrong with a certificate, by OpenSSL's ``X509_V_ERR_...``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsContexts:
+    """The two ends of connections between replicas, on one node."""
+
+    files: TlsFiles
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+    @classmethod
+    def of(cls, files: TlsFiles) -> Self:
+        """Read the files of this node.
+
+        Raises:
+            ConfigError: one cannot be used, or another node would not accept them.
+        """
+        marks = {"ca": b"CERTIFICATE", "certificate": b"CERTIFICATE", "key": b"PRIVATE KEY"}
+        for role, mark in marks.items():
+            _check_pem(files, role, mark)
+        server = _context(files, ssl.PROTOCOL_TLS_SERVER)
+        server.num_tickets = 0  # a session is never taken up again: a generation has its own
+        contexts = cls(files=files, server=server, client=_context(files, ssl.PROTOCOL_TLS_CLIENT))
+        contexts._check_acceptance()
+        return contexts
+
+    def renewed(self) -> TlsContexts:
+        """Return those of the files as they are now, or these while they cannot be used.
+
+        Certificates are replaced while a job runs, and one file is replaced before the other.
+        """
+        with contextlib.suppress(ConfigError, OSError):
+            return TlsContexts.of(self.files)
+        return self
+
+    def _check_acceptance(self) -> None:
+        """Shake hands with itself, in memory: as others will, it looks at signature and dates."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = self.client.wrap_bio(to_client, to_server)
+        server = self.server.wrap_bio(to_server, to_client, server_side=True)
+        for end in (client, server, client, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                flaw = FLAWS.get(error.verify_code, f"is refused: {error.verify_message}")
+                said = flaw.format(ca=self.files.ca)
+                raise ConfigError(f"the certificate {self.files.certificate} {said}") from None
+            except ssl.SSLError as error:
+                raise _unusable(self.files, error) from None
+
+
+def exposed_key(files: TlsFiles) -> str | None:
+    """Return a warning if everybody on this machine can read the key.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if Path(files.key).stat().st_mode & stat.S_IROTH:
+        return f"every user of this machine can read the key {files.key}; chmod 600 it"
+    return None
+
+
+def _check_pem(files: TlsFiles, role: str, mark: bytes) -> None:
+    path = getattr(files, role)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        said = error.strerror
+        raise ConfigError(f"the {_word(role)} {path} cannot be read: {said}") from None
+    if mark + b"-----" not in data:
+        raise _no_pem(files, role)
+
+
+def _context(files: TlsFiles, protocol: ssl._SSLMethod) -> ssl.SSLContext:
+    """Make one end; it trusts the job's CA, and none of the system's."""
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # nodes come and go under any name
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_COMPRESSION | KTLS
+    for role in ("certificate", "ca"):
+        trust = context if role == "ca" else ssl.SSLContext(protocol)  # only to parse it
+        try:
+            trust.load_verify_locations(getattr(files, role))
+        except ssl.SSLError:
+            raise _no_pem(files, role) from None
+    _load_key(context, files)
+    return context
+
+
+def _load_key(context: ssl.SSLContext, files: TlsFiles) -> None:
+    def refuse() -> str:  # else OpenSSL asks whoever sits at the terminal
+        raise ConfigError(
+            f"the key {files.key} has a password, which nobody is asked for; remove it"
+        )
+
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=refuse)
+    except ssl.SSLError as error:
+        if error.reason in MISFITS:
+            raise ConfigError(
+                f"the key {files.key} does not belong to the certificate {files.certificate}"
+            ) from None
+        raise (_unusable(files, error) if error.reason else _no_pem(files, "key")) from None
+
+
+def _unusable(files: TlsFiles, error: ssl.SSLError) -> ConfigError:
+    why = (error.reason or str(error)).replace("_", " ").lower()
+    return ConfigError(f"the certificate {files.certificate} cannot be used with its key: {why}")
+
+
+def _no_pem(files: TlsFiles, role: str) -> ConfigError:
+    what = "private key" if role == "key" else "certificate"
+    return ConfigError(f"the {_word(role)} {getattr(files, role)} holds no {what} in PEM form")
+
+
+def _word(role: str) -> str:
+    return "CA" if role == "ca" else role
