@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.certificates import Authority
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -363,6 +365,47 @@ def test_an_agent_without_the_jobs_directories_says_which(play: Play) -> None:
         await world.say(Work(job="j", command=("train.py",), cwd="/", out="/nowhere"))
         assert world.serving is not None
         with pytest.raises(PermanentError, match="/nowhere of job j is no directory on this node"):
+            await asyncio.wait_for(world.serving, DEADLINE_S)
+
+    play(scene, knows=False)
+
+
+@pytest.mark.parametrize(("days", "is_fit"), [((-1, 1), True), ((-3, -1), False)])
+def test_an_agent_whose_node_would_not_be_accepted_leaves_the_job_to_others(
+    play: Play, tmp_path: Path, days: tuple[int, int], is_fit: bool
+) -> None:
+    files = Authority(tmp_path / "ca").files(days=days)
+    where = str(tmp_path)
+
+    async def scene(world: World) -> None:
+        await world.hear(NodeJoined)
+        await world.say(Work(job="j", command=("script.py",), cwd=where, out=where, tls=files))
+        assert world.serving is not None
+        if is_fit:
+            await world.say(start("r1"))
+            await world.hear(Started)
+        else:
+            why = f"job j needs TLS files of this node: the certificate {files.certificate} has ex"
+            with pytest.raises(PermanentError, match=re.escape(why)):
+                await asyncio.wait_for(world.serving, DEADLINE_S)
+
+    play(scene, knows=False)
+
+
+def test_an_agent_does_not_go_on_without_tls_under_a_coordinator_that_forgot_it(
+    play: Play, tmp_path: Path
+) -> None:
+    files = Authority(tmp_path / "ca").files()
+    where = str(tmp_path)
+
+    async def scene(world: World) -> None:
+        await world.hear(NodeJoined)
+        work = Work(job="j", command=("script.py",), cwd=where, out=where, tls=files)
+        await world.say(work)
+        await world.say(replace(work, tls=None))
+        assert world.serving is not None
+        why = f"belong to script.py of job j in {where} with the certificate {files.certificate}"
+        with pytest.raises(PermanentError, match=re.escape(why)):
             await asyncio.wait_for(world.serving, DEADLINE_S)
 
     play(scene, knows=False)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.certificates import Authority
 
 from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError
+from pliant.core.tls_files import TlsFiles
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import record_suspended, suspended_jobs
 from pliant.run.run_directory import locked
@@ -187,3 +189,102 @@ def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
     assert code_of(["run", "train.py"]) == 4
     assert capsys.readouterr().err == "pliant: no checkpoint is left\n"
     assert suspended_jobs(records()) == []
+
+
+# --- TLS ----------------------------------------------------------------------------
+
+
+def options(files: TlsFiles) -> list[str]:
+    return ["--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key]
+
+
+def configs_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list to which every job that begins is added."""
+    seen: list[Any] = []
+
+    def note(config: Any, *, observer: Any) -> int:
+        (config.out / "events.jsonl").touch()
+        seen.append(config)
+        return 0
+
+    for name in ("run_job", "run_coordinator"):
+        monkeypatch.setattr(start, name, note)
+    return seen
+
+
+def test_a_job_begins_with_the_files_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, files = configs_of(monkeypatch), Authority(Path("ca").absolute()).files()
+
+    code_of(["run", *options(files), "train.py"])
+    code_of(["run", "train.py"])
+
+    assert [config.tls for config in seen] == [files, None]
+
+
+def test_files_that_no_node_would_accept_are_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = Authority(Path("ca")).files(days=(-3, -1))
+
+    assert code_of(["run", *options(files), "train.py"]) == 2
+
+    expired = f"the certificate {Path('ca/node.pem').absolute()} has expired, or its CA has"
+    assert capsys.readouterr().err == f"pliant: {expired}\n"
+    assert sorted(path.name for path in Path().iterdir()) == ["ca", "train.py"]
+
+
+def test_a_key_that_everybody_can_read_is_said_and_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen, files = configs_of(monkeypatch), Authority(Path("ca").absolute()).files()
+    Path(files.key).chmod(0o644)
+
+    code_of(["run", *options(files), "train.py"])
+
+    assert len(seen) == 1
+    warning = f"pliant: every user of this machine can read the key {files.key}; chmod 600 it\n"
+    assert warning in capsys.readouterr().err
+
+
+def test_the_host_of_a_coordinator_alone_needs_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = configs_of(monkeypatch)
+    files = TlsFiles(ca="/far/ca.pem", certificate="/far/node.pem", key="/far/node.key")
+
+    code_of(["coordinator", "--port", "7000", *options(files), "train.py"])
+
+    assert [config.tls for config in seen] == [files]
+
+
+def test_a_job_in_the_background_has_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Authority(Path("ca").absolute()).files()
+    documents: list[Any] = []
+
+    def begin(module: Any, document: Any, **_: Any) -> Any:
+        documents.append(json.loads(json.dumps(document)))
+        raise ConfigError("that is enough")
+
+    monkeypatch.setattr("pliant.run.background.start", begin)
+
+    code_of(["run", "--detach", *options(files), "train.py"])
+
+    assert [start.Start.of(one, os.environ).config.tls for one in documents] == [files]
+
+
+def test_a_resumed_run_has_the_files_of_its_start_and_looks_at_them_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen, files = configs_of(monkeypatch), Authority(Path("ca").absolute()).files()
+    code_of(["run", *options(files), "train.py"])
+    out = Path("runs/train")
+    began = {"kind": "job_started", "at": 1.0, "job": "train", "out": str(out.absolute())}
+    record = {**began, **seen[0].document()}
+    (out / "events.jsonl").write_text(json.dumps(record) + "\n")
+
+    assert code_of(["resume", str(out)]) == 0
+    assert [config.tls for config in seen] == [files, files]
+
+    Path(files.key).unlink()
+    capsys.readouterr()
+    assert code_of(["resume", str(out)]) == 2
+    said = f"pliant: the key {files.key} cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == said

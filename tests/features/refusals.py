@@ -10,18 +10,21 @@ import collections
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import pliant
+from pliant.core.tls_files import TlsFiles
+from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.meeting import StepMetadata, check_alike
 from pliant.engine.protocol.membership_port import Condition
 from pliant.engine.worker import bootstrap
@@ -1051,6 +1054,39 @@ TOGETHER = [
     ),
 ]
 
+
+def node_files(**changes: Any) -> TlsFiles:
+    """Write ``ca.pem``, ``node.pem`` and ``node.key`` where the script runs."""
+    Authority(Path()).files(**changes)
+    return TlsFiles(ca="ca.pem", certificate="node.pem", key="node.key")
+
+
+def foreign_certificate() -> None:
+    files = node_files()
+    Authority(Path())  # another, under the same name
+    TlsContexts.of(files)
+
+
+def certificate_for_servers() -> None:
+    TlsContexts.of(node_files(usages=BOTH_ENDS[:1]))
+
+
+def foreign_key() -> None:
+    files = node_files()
+    Authority(Path("other")).files()
+    TlsContexts.of(replace(files, key="other/node.key"))
+
+
+def key_with_a_password() -> None:
+    files = node_files()
+    set_password(Path(files.key))
+    TlsContexts.of(files)
+
+
+def key_for_a_certificate() -> None:
+    TlsContexts.of(replace(node_files(), certificate="node.key"))
+
+
 JOB = """\
 apiVersion: pliant.dev/v1alpha1
 kind: ElasticJob
@@ -1180,6 +1216,62 @@ TYPED = [
         proof="tests/processes/test_cli.py::test_a_port_in_use_is_refused",
     ),
     Refusal(
+        sentence="--tls-key must be given, too: replicas need all three files for TLS",
+        when="some of the three are given, here or in the job file",
+        instead="`--tls-ca`, `--tls-certificate` and `--tls-key`, or none",
+        command="run --tls-ca ca.pem --tls-certificate node.pem train.py",
+    ),
+    Refusal(
+        sentence="the CA /tls/ca.pem cannot be read: No such file or directory",
+        when="a file of TLS is not there on this node, or not for this user",
+        instead="the three files under the same paths on every node",
+        command="run --tls-ca /tls/ca.pem --tls-certificate /tls/n.pem --tls-key /tls/n.key "
+        "train.py",
+    ),
+    Refusal(
+        sentence="the certificate node.key holds no certificate in PEM form",
+        when="a file of TLS holds something else",
+        instead="PEM: `openssl x509 -inform der -in FILE -out node.pem`",
+        script=key_for_a_certificate,
+    ),
+    Refusal(
+        sentence="the key other/node.key does not belong to the certificate node.pem",
+        when="the key is of another certificate",
+        instead="the key that the certificate was requested with",
+        script=foreign_key,
+    ),
+    Refusal(
+        sentence="the key node.key has a password, which nobody is asked for; remove it",
+        when="the key is encrypted",
+        instead="`openssl pkey -in FILE -out node.key`",
+        script=key_with_a_password,
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not signed by the CA ca.pem",
+        when="another CA has signed it, or one between is missing",
+        instead="a certificate of the job's CA, with those between behind it in its file",
+        script=foreign_certificate,
+    ),
+    Refusal(
+        sentence="the certificate node.pem has expired, or its CA has",
+        when="a certificate is too old",
+        instead="a new one, under the same path",
+        script=lambda: TlsContexts.of(node_files(days=(-3, -1))),
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not valid yet, or its CA is not; compare the clocks",
+        when="a certificate is of the future",
+        instead="set the clock of the node, or of where the certificate was made",
+        script=lambda: TlsContexts.of(node_files(days=(1, 3))),
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not for both ends of a connection; its "
+        "extendedKeyUsage must name serverAuth and clientAuth, or be left out",
+        when="a certificate is for servers only, or for clients",
+        instead="one for both: every node is both",
+        script=certificate_for_servers,
+    ),
+    Refusal(
         sentence="no job is running; start one with pliant run",
         when="`status`, `scale`, `drain`, `kill`, `stop` or `explain` has nobody to ask",
         instead="`pliant run train.py`",
@@ -1255,6 +1347,13 @@ WRITTEN = [
         instead="add it",
         command="run job.yaml",
         replaced=("{name: gpt}", "{}"),
+    ),
+    Refusal(
+        sentence="job.yaml line 7: spec.tls.key is missing",
+        when="some of the files of TLS are given",
+        instead="all three, or none",
+        command="run job.yaml",
+        replaced=("  startReplicas: 2\n", "  startReplicas: 2\n  tls: {ca: a, certificate: b}\n"),
     ),
     Refusal(
         sentence="job.yaml line 7: the field startReplicas is given twice",

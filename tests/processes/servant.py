@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.wire.codec import WORKER_EVENTS, WORKER_NOTES, Envelope, Message, decode
 from pliant.wire.framing import Unframer
@@ -85,14 +86,19 @@ class Servant:
         return REPORTS.validate_json(data) if data else None
 
     def start(
-        self, cwd: Path, *command: str, name: str = "r1", device: int | None = None
+        self,
+        cwd: Path,
+        *command: str,
+        name: str = "r1",
+        device: int | None = None,
+        tls: TlsFiles | None = None,
     ) -> Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(DEADLINE_S)
         read_end, write_end = os.pipe()
         assignment = Assignment(
             replica=ReplicaId(name),
-            work=Work(job="j", command=command, cwd=str(cwd), out=str(cwd / "out")),
+            work=Work(job="j", command=command, cwd=str(cwd), out=str(cwd / "out"), tls=tls),
             address="127.0.0.1",
             incarnation=Incarnation(3),
             device=device,
@@ -136,11 +142,15 @@ def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
 
 
 def run(
-    cwd: Path, *command: str, device: int | None = None, **environment: str
+    cwd: Path,
+    *command: str,
+    device: int | None = None,
+    tls: TlsFiles | None = None,
+    **environment: str,
 ) -> tuple[int, str, list[Any]]:
     """Run one worker to its end; return its exit code, output and messages."""
     with fork_server(**environment) as servant:
-        worker = servant.start(cwd, *command, device=device)
+        worker = servant.start(cwd, *command, device=device, tls=tls)
         messages = worker.messages()
         said = worker.said()
         return servant.exit().returncode, said, messages

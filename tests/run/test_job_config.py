@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.tenancy import PoolPlace
+from pliant.core.tls_files import TlsFiles
 from pliant.run.job_config import JobConfig
 
 
@@ -29,8 +31,29 @@ def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> No
         settings=JobSettings(policy=given, restart_budget=2),
         out=Path("runs/gpt"),
         pool=PoolPlace(name="gpus", priority="high"),
+        tls=TlsFiles(ca="/tls/ca.pem", certificate="/tls/node.pem", key="/tls/node.key"),
         environ={},
     )
     document = json.loads(json.dumps(config.document()))
 
     assert JobConfig.of(document, name="gpt", out=Path("runs/gpt"), environ={}) == config
+
+
+def test_agents_are_told_where_a_node_has_its_certificate(tmp_path: Path) -> None:
+    files = TlsFiles(ca="/tls/ca.pem", certificate="/tls/node.pem", key="/tls/node.key")
+    config = JobConfig(
+        name="gpt", argv=("train.py",), settings=JobSettings(), out=tmp_path, environ={}, tls=files
+    )
+
+    assert config.work().tls == files
+    assert replace(config, tls=None).work().tls is None
+
+
+def test_a_run_of_before_tls_goes_on_without(tmp_path: Path) -> None:
+    config = JobConfig(
+        name="gpt", argv=("train.py",), settings=JobSettings(), out=tmp_path, environ={}
+    )
+    document = config.document()
+    del document["tls"]
+
+    assert JobConfig.of(document, name="gpt", out=tmp_path, environ={}) == config

@@ -45,6 +45,20 @@ def test_the_documented_job_loads() -> None:
     assert job.spec.command == ["examples/train_gpt.py", "--steps", "500"]
 
 
+def test_the_files_of_tls_are_all_given_or_none() -> None:
+    tls = "  tls: {ca: /tls/ca.pem, certificate: /tls/node.pem, key: /tls/node.key}\n"
+
+    found = load(GOOD + tls).spec.tls
+
+    assert load(GOOD).spec.tls is None
+    assert found is not None
+    assert (found.ca, found.certificate, found.key) == (
+        "/tls/ca.pem",
+        "/tls/node.pem",
+        "/tls/node.key",
+    )
+
+
 def test_sizes_have_defaults() -> None:
     job = load(
         "apiVersion: pliant.dev/v1alpha1\nkind: ElasticJob\nmetadata: {name: a}\n"
@@ -75,7 +89,7 @@ def test_sizes_have_defaults() -> None:
             "startReplicas: 2",
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
-            " startReplicas, workersPerReplica, maxRestarts, pool",
+            " startReplicas, workersPerReplica, maxRestarts, pool, tls",
         ),
         (
             "minReplicas: 1",
@@ -123,6 +137,16 @@ def test_sizes_have_defaults() -> None:
             "job.yaml line 1: apiVersion must be pliant.dev/v1alpha1, not 'pliant.dev/v2'",
         ),
         ("{name: gpt}", "{}", "job.yaml line 3: metadata.name is missing"),
+        (
+            "  startReplicas: 2",
+            "  tls: {ca: /tls/ca.pem, certificate: /tls/node.pem}",
+            "job.yaml line 6: spec.tls.key is missing",
+        ),
+        (
+            "  startReplicas: 2",
+            "  tls: {cert: /tls/node.pem}",
+            "job.yaml line 6: unknown field spec.tls.cert; did you mean certificate?",
+        ),
         (
             "{name: gpt}",
             "{name: My Job}",

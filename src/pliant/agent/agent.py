@@ -32,9 +32,10 @@ from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
 from pliant.agent.worker import Worker
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
-from pliant.core.errors import PermanentError
+from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
 from pliant.core.values import Incarnation, ReplicaId
+from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.wire import launch
 from pliant.wire.codec import Message
@@ -175,12 +176,8 @@ class Agent:
     def _employ(self, work: Work) -> None:
         """Take on a job; a coordinator that comes later must be of the same."""
         if self._work is None:
-            missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
-            if missing:
-                self._leave(
-                    f"{missing[0]} of job {work.job} is no directory on this node; an agent needs "
-                    "the directories of its coordinator"
-                )
+            if (obstacle := _obstacle(work)) is not None:
+                self._leave(obstacle)
                 return
             self._work = work
             self.open()
@@ -368,5 +365,25 @@ class Agent:
             self._fail(f"{type(error).__name__}: {error}")
 
 
+def _obstacle(work: Work) -> str | None:
+    """Say why a job cannot run on this node."""
+    missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
+    if missing:
+        return (
+            f"{missing[0]} of job {work.job} is no directory on this node; an agent needs the "
+            "directories of its coordinator"
+        )
+    if work.tls is None:
+        return None
+    try:
+        TlsContexts.of(work.tls)
+        if (warning := exposed_key(work.tls)) is not None:
+            _log.warning("%s", warning)
+    except (ConfigError, OSError) as error:
+        return f"job {work.job} needs TLS files of this node: {error}"
+    return None
+
+
 def _words(work: Work) -> str:
-    return f"{' '.join(work.command)} of job {work.job} in {work.out}"
+    how = "" if work.tls is None else f" with the certificate {work.tls.certificate}"
+    return f"{' '.join(work.command)} of job {work.job} in {work.out}{how}"

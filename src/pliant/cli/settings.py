@@ -19,6 +19,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
+from pliant.core.tls_files import TlsFiles
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
@@ -148,6 +149,24 @@ SETTINGS = (
         file_field="spec.pool.priority",
         commands=(RUN,),
         help="How important it is in the pool, e.g. high.  [default: normal]",
+    ),
+    Setting(
+        name="tls_ca",
+        metavar="FILE",
+        file_field="spec.tls.ca",
+        help="Replicas talk over TLS; this CA signs their certificates.",
+    ),
+    Setting(
+        name="tls_certificate",
+        metavar="FILE",
+        file_field="spec.tls.certificate",
+        help="This node's; each node has its own under this path.",
+    ),
+    Setting(
+        name="tls_key",
+        metavar="FILE",
+        file_field="spec.tls.key",
+        help="Of that certificate.",
     ),
     Setting(
         name="resume",
@@ -302,6 +321,22 @@ def pool_of(settings: Settings) -> PoolPlace | None:
     return PoolPlace(
         name=name.value, **{key: value for key, value in standing.items() if value is not None}
     )
+
+
+def tls_of(settings: Settings) -> TlsFiles | None:
+    """Return the files with which replicas prove themselves to each other; None: no TLS.
+
+    Raises:
+        ConfigError: some of them are not given.
+    """
+    given = {name: settings[f"tls_{name}"] for name in ("ca", "certificate", "key")}
+    missing = [item.setting.flag for item in given.values() if item.value is None]
+    if len(missing) == len(given):
+        return None
+    if missing:
+        flags = " and ".join(missing)
+        raise ConfigError(f"{flags} must be given, too: replicas need all three files for TLS")
+    return TlsFiles(**{name: str(Path(item.value).absolute()) for name, item in given.items()})
 
 
 def shown_replica(settings: Settings) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from pliant.cli.printing import complain, tolerate_closed_output
-from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica
+from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica, tls_of
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, ConflictError
@@ -34,6 +34,8 @@ from pliant.core.exits import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
+from pliant.core.tls_files import TlsFiles
+from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
@@ -96,7 +98,9 @@ def planned(
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     if settings["max_restarts"].value < 0:
         raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
-    state = StateDirectory.of(environ)
+    state, tls = StateDirectory.of(environ), tls_of(settings)
+    if not is_apart:  # else none of its replicas runs here
+        _check_tls(tls)
     _refuse_impossible(name, place, init, state, besides=asked if is_apart else None)
     was_there = is_resumed or (asked is not None and asked.exists())
     find = run_directory.resumed_directory if is_resumed else run_directory.new_directory
@@ -110,6 +114,7 @@ def planned(
             port=settings["port"].value,
             pool=place,
             environ=environ,
+            tls=tls,
         ),
         init=init,
         show=show,
@@ -155,6 +160,7 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         raise ConfigError(f"the script {last['command'][0]} is no longer in {last['cwd']}")
     config = JobConfig.of(last, name=last["job"], out=out, environ=environ)
     init = _moved(last, out)
+    _check_tls(config.tls)
     _refuse_impossible(config.name, config.pool, init, config.state)
     return Start(config=replace(config, out=run_directory.writable(out)), init=init)
 
@@ -172,6 +178,14 @@ def _refuse_impossible(
     if init is not None and "://" not in init and not Path(init).exists():
         raise ConfigError(f"--init {init} does not exist")
     refuse_second(name, state.jobs, besides=besides)
+
+
+def _check_tls(files: TlsFiles | None) -> None:
+    if files is None:
+        return
+    TlsContexts.of(files)
+    if (warning := exposed_key(files)) is not None:
+        complain(warning, EXIT_OK)
 
 
 def _moved(started: Record, out: Path) -> str | None:

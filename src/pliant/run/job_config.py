@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
+from pliant.core.tls_files import TlsFiles
 from pliant.machine.discovery import StateDirectory
 from pliant.run.run_directory import holder_of
 from pliant.spec.load import parse_policy
@@ -44,6 +45,8 @@ class JobConfig:
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
 
+    tls: TlsFiles | None = None
+
     @property
     def state(self) -> StateDirectory:
         """Return where commands look for jobs and pools."""
@@ -58,6 +61,7 @@ class JobConfig:
             out=str(self.out.absolute()),
             init=self._init(),
             holder=holder_of(self.out, self.name),
+            tls=self.tls,
         )
 
     def document(self) -> dict[str, Any]:
@@ -73,6 +77,7 @@ class JobConfig:
             "elastic_policy": fields_beside_bounds(policy),
             "pool": None if self.pool is None else asdict(self.pool),
             "max_restarts": self.settings.restart_budget,
+            "tls": None if self.tls is None else asdict(self.tls),
         }
 
     @classmethod
@@ -80,7 +85,7 @@ class JobConfig:
         cls, document: Mapping[str, Any], *, name: str, out: Path, environ: Mapping[str, str]
     ) -> Self:
         """Return the job that a document, or the record of its start, tells of; without weights."""
-        sizes, place = document["policy"], document.get("pool")
+        sizes, place, tls = document["policy"], document.get("pool"), document.get("tls")
         fields = dict(document.get("elastic_policy") or {})
         bounds = {f"{bound}Replicas": sizes.get(bound) for bound in ("min", "max")}
         fields |= {name: size for name, size in bounds.items() if size is not None}
@@ -94,6 +99,7 @@ class JobConfig:
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
+            tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
         )
 
     def _init(self) -> str | None:

@@ -38,6 +38,19 @@ class PlaceEntry(Model):
     """Name of a priority class of the pool; the default is normal."""
 
 
+class TlsEntry(Model):
+    """What replicas prove themselves with to each other; the same paths on every node."""
+
+    ca: str
+    """The certificate that signs those of all nodes, in PEM form."""
+
+    certificate: str
+    """Of the node that it lies on, in PEM form."""
+
+    key: str
+    """Of the certificate, in PEM form, without a password."""
+
+
 class Metadata(Model):
     """Who the job is; labels and annotations are kept for Kubernetes and mean nothing here."""
 
@@ -66,6 +79,9 @@ class JobSpec(Model):
 
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
+
+    tls: TlsEntry | None = None
+    """Replicas talk to each other over TLS; without it they do not."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

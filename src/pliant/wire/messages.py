@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pliant.core.events import ExitKind
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Generation, NodeId, ReplicaId
 
 
@@ -149,6 +150,9 @@ class Work:
 
     holder: str = ""
     """Identifies the job at its checkpoints."""
+
+    tls: TlsFiles | None = None
+    """Of each node, for what replicas tell each other; None: no TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.certificates import Authority
 from tests.processes.servant import DEADLINE_S, fork_server, run
 
 from pliant.core.events import ExitKind, Progressed
@@ -224,6 +225,32 @@ def test_a_session_that_was_left_open_is_closed(tmp_path: Path) -> None:
 
     assert said.splitlines() == [f"r1 j {tmp_path}/out 127.0.0.1 None", "3", "closed"]
     assert (code, ended(messages).kind) == (0, ExitKind.FINISHED)
+
+
+def test_a_script_finds_what_its_replica_proves_itself_with(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca").files()
+    text = """
+        from pliant.engine.worker.bootstrap import worker_context
+        context = worker_context()
+        print(context.tls is not None and context.tls.files == context.assignment.work.tls)
+    """
+
+    script(tmp_path, text)
+
+    assert run(tmp_path, "train.py", tls=files)[1] == "True\n"
+    assert run(tmp_path, "train.py")[1] == "False\n"
+
+
+def test_a_worker_whose_certificate_has_expired_does_not_run_its_script(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca").files(days=(-3, -1))
+    script(tmp_path, "print('ran')")
+
+    code, said, messages = run(tmp_path, "train.py", tls=files)
+
+    sentence = f"the certificate {files.certificate} has expired, or its CA has"
+    assert (code, said) == (2, f"ConfigError: {sentence}\n")
+    assert [m.sentence for m in messages if isinstance(m, Usage)] == [sentence]
+    assert (ended(messages).kind, ended(messages).detail) == (ExitKind.USAGE, sentence)
 
 
 def test_a_worker_says_that_it_lives_while_its_script_imports(tmp_path: Path) -> None:

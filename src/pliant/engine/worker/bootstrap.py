@@ -29,6 +29,7 @@ from typing import Any, NoReturn, Protocol
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.link import Link
 from pliant.machine import device_locks
 from pliant.wire.launch import Assignment
@@ -82,6 +83,8 @@ class WorkerContext:
         """What the script has opened; closed here if the script forgot to."""
         self.ending: ExitKind | None = None
         """How the session says that this replica ends; None if it does not say."""
+        self.tls: TlsContexts | None = None
+        """For connections to other replicas; None: these are not encrypted."""
         self._device: device_locks.DeviceLock | None = None
 
     def hold(self, device: device_locks.DeviceLock | None) -> None:
@@ -143,6 +146,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     try:
         try:
             context.hold(_lock_device(assignment))
+            if assignment.work.tls is not None:  # a fault in them ends the job before it trains
+                context.tls = TlsContexts.of(assignment.work.tls)
             module, compiled = _stage(assignment)
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
