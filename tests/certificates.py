@@ -18,15 +18,22 @@ BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 class Authority:
-    """A CA of its own, in a directory of its own."""
+    """A CA in a directory of its own; another may have signed it."""
 
-    def __init__(self, directory: Path, *, days: tuple[int, int] = (-1, 30)) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        days: tuple[int, int] = (-1, 30),
+        issuer: Authority | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.ca = directory / "ca.pem"
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"ca of {directory.name}")])
         self._key = ec.generate_private_key(ec.SECP256R1())
-        write_certificate(self.ca, self._made(self._name, self._key, days, None))
+        made = (issuer or self)._made(self._name, self._key, days, None)
+        write_certificate(self.ca, made)
 
     def files(
         self,

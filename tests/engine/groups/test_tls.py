@@ -160,13 +160,14 @@ def test_tls_1_2_is_refused(authority: Authority, old: str) -> None:
         assert isinstance(outcome, OSError)
 
 
-def test_the_certificates_of_the_system_are_not_trusted(authority: Authority) -> None:
+def test_nothing_is_trusted_but_the_ca(authority: Authority) -> None:
     contexts = TlsContexts.of(authority.files())
 
     for context in (contexts.server, contexts.client):
         assert [one["subject"] for one in context.get_ca_certs()] == [
             ((("commonName", "ca of job"),),)
         ]
+        assert context.cert_store_stats()["x509"] == 1  # not the node's own either
 
 
 def test_the_kernel_may_encrypt(authority: Authority) -> None:
@@ -178,6 +179,19 @@ def test_the_kernel_may_encrypt(authority: Authority) -> None:
 
 def test_a_key_of_another_algorithm_does_as_well(authority: Authority) -> None:
     TlsContexts.of(authority.files(is_rsa=True))
+
+
+def test_a_certificate_may_bring_those_between_it_and_the_ca(
+    authority: Authority, tmp_path: Path
+) -> None:
+    team = Authority(tmp_path / "team", issuer=authority)
+    files = replace(team.files(), ca=str(authority.ca))
+    with Path(files.certificate).open("ab") as certificate:
+        certificate.write(team.ca.read_bytes())
+    ours, theirs = TlsContexts.of(authority.files("other")), TlsContexts.of(files)
+
+    for outcome in (*met(ours.server, theirs.client), *met(theirs.server, ours.client)):
+        assert isinstance(outcome, Accepted)
 
 
 # --- renewal ------------------------------------------------------------------------
