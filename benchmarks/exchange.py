@@ -1,125 +1,103 @@
-"""Time the reduction of one model's buckets over gloo, against all-reduce and against DDP.
+"""Time the reduction of one model's buckets, against how it was over gloo.
 
-    python -m benchmarks.exchange --replicas 2 --slots 8
+    python -m benchmarks.exchange --replicas 2 --slots 8 --windows --tls
+    python -m benchmarks.exchange --replicas 2 --network 1gbit
+    python -m benchmarks.exchange --busy
+    python -m benchmarks.exchange --abort 20
 
-Every round runs every variant once, in the same processes.  Printed are medians over the rounds, on
-rank 0, from a barrier to the last result, and the ratios to plain all-reduce of the same buckets.
+Every round runs every variant once, in the same processes; before that, the results of all are
+compared bit for bit.  Printed are medians over the rounds, of the slowest member, from a barrier to
+the last result, CPU time of all members, and the ratios to gloo's all-reduce of the same buckets.
 No computation overlaps: this is the cost of the exchange alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from benchmarks.processes import interleave, report, run_processes
-from pliant.core.step import batching
-from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.gloo import StoreServer
+from benchmarks import certificates, network
+from benchmarks.exchange_abort import measure_abort
+from benchmarks.exchange_busy import measure_busy
+from benchmarks.exchange_ways import GLOO, Builder, Exchange, Model, check_alike, gloo_all_reduce
+from benchmarks.processes import Member, interleave, report, run_processes
 from pliant.engine.groups.group import Group
-from pliant.engine.reduce import shared_memory
-from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.exchange import Reduction
-from pliant.engine.reduce.plan import ReductionPlan
-from pliant.engine.reduce.windows import WindowCache
+
+METADATA_CALLS = 50
 
 
-class Model(torch.nn.Module):
-    """Ten million parameters in the proportions of a small GPT."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = [(256, 384)] + [(384, 1152), (384, 384), (384, 1536), (1536, 384)] * 6
-        self.weights = torch.nn.ParameterList(torch.zeros(shape) for shape in sizes)
-
-    def forward(self, factor: torch.Tensor) -> torch.Tensor:
-        """Give every parameter a gradient at almost no cost."""
-        return torch.stack([(weight * factor).sum() for weight in self.weights]).sum()
-
-
-def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any) -> None:
+def measure(member: Member, chosen: argparse.Namespace, folder: Path) -> None:
     """Run on every rank."""
     torch.set_num_threads(1)
-    size = len(endpoints)
     model = Model()
-    layout = Layout.of(model.named_parameters(), extras=64)
-    owned = batching.ownership(arguments.slots, size)
-    plan = ReductionPlan.of(arguments.slots, owned)
+    builder = Builder.of(member, model, chosen.slots, folder)
+    control = member.group(1)
+    exact = {way: builder.build(way, exact=True) for way in ways(chosen)}
+    check_alike(exact, exact=True)
+    fast = {way: builder.build(way, exact=False) for way in ways(chosen)}
+    check_alike(fast, exact=False)
+    timings = interleave(control, variants(model, member, exact, fast, chosen), chosen.rounds)
+    if member.rank == 0:
+        plan, buckets = builder.plan, builder.layout.buckets
+        size_mb = sum(bucket.numel * bucket.dtype.itemsize for bucket in buckets) / 1e6
+        where = f", {chosen.network}" if chosen.network else ""
+        print(
+            f"W={member.size} K={chosen.slots} partials={plan.partials} {size_mb:.0f} MB{where}; "
+            "exact results are the same bits whichever way"
+        )
+        report(timings, member.network)
+    member.leave()
 
-    def build(generation: int, plan: ReductionPlan) -> Group:
-        return GroupBuild(
-            generation=generation,
-            seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
-            replica=str(rank),
-            host="0",
-            server=server,
-            layout=layout,
-            window_cache=None if arguments.sockets else WindowCache(),
-            window_size=shared_memory.window_size(layout, plan, rank),
-        ).run()
 
-    group = build(1, plan)
-    exact = Reduction(group, layout, plan)
-    fast = Reduction(build(2, plan.one_each()), layout, plan, exact=False)
-    partials = ones(exact, plan.partials[rank])
-    whole = ones(fast, 1)
-    copies = [bucket.empty().zero_() for bucket in layout.buckets]
-
-    def reduce_exactly() -> None:
-        for bucket in layout.buckets:
-            exact.launch(bucket.index, partials[bucket.index])
-        exact.finish()
-
-    def reduce_fast() -> None:
-        for bucket in layout.buckets:
-            fast.launch(bucket.index, whole[bucket.index])
-        fast.finish()
-
-    def all_reduce() -> None:
-        def job(comm: Any) -> None:
-            for copy in copies:
-                comm.run(comm.backend.all_reduce(copy))
-
-        group.submit(job).wait()
-
-    row = torch.zeros(8, dtype=torch.int64)
-    variants: dict[str, Callable[[], Any]] = {
-        "all-reduce in place": all_reduce,
-        "fast": reduce_fast,
-        "exact": reduce_exactly,
-        "metadata": lambda: group.all_gather(row),
+def variants(
+    model: Model,
+    member: Member,
+    exact: dict[str, Exchange],
+    fast: dict[str, Exchange],
+    chosen: argparse.Namespace,
+) -> dict[str, Callable[[], Any]]:
+    """Return what is timed, in order."""
+    copies = [torch.zeros(flats[0].shape) for flats in fast[GLOO].partials]
+    found: dict[str, Callable[[], Any]] = {
+        "gloo all-reduce in place": partial(gloo_all_reduce, exact[GLOO].group, copies)
     }
-    if arguments.ddp:
-        variants["DDP backward"] = prepare_ddp(model, rank, endpoints)
-    timings = interleave(group, variants, arguments.rounds)
-    if rank == 0:
-        size_mb = sum(bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets) / 1e6
-        print(f"W={size} K={arguments.slots} partials={plan.partials} {size_mb:.0f} MB")
-        report(timings)
-    os._exit(0)
-
-
-def ones(reduction: Reduction, count: int) -> list[list[torch.Tensor]]:
-    """Return partials by bucket, where the reduction wants them."""
-    found = []
-    for bucket in reduction.layout.buckets:
-        flats = list(reduction.lent[bucket.index]) if reduction.lent else []
-        found.append(flats or [bucket.empty() for _ in range(count)])
-        for flat in found[-1]:
-            flat.fill_(1)
+    found |= {f"fast, {way}": each.run for way, each in fast.items()}
+    found |= {f"exact, {way}": each.run for way, each in exact.items()}
+    for way, each in exact.items():
+        if not way.endswith("windows"):
+            found[f"{METADATA_CALLS} x metadata, {way}"] = partial(metadata, each.group)
+    if chosen.ddp:
+        found["DDP backward"] = prepare_ddp(model, member)
     return found
 
 
-def prepare_ddp(model: Model, rank: int, endpoints: list[str]) -> Callable[[], None]:
+def ways(chosen: argparse.Namespace) -> list[str]:
+    """List the ways that were asked for."""
+    return [
+        GLOO,
+        "sockets",
+        *(["tls"] if chosen.tls else []),
+        *(["gloo windows", "windows"] if chosen.windows else []),
+    ]
+
+
+def metadata(group: Group) -> None:
+    """Exchange small vectors, as in the head of a step."""
+    row = torch.zeros(8, dtype=torch.int64)
+    for _ in range(METADATA_CALLS):
+        group.all_gather(row)
+
+
+def prepare_ddp(model: Model, member: Member) -> Callable[[], None]:
     """Wrap the model in DDP over a group of its own."""
-    host, _, port = endpoints[0].rpartition(":")
-    store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(endpoints))
+    dist.init_process_group("gloo", store=member.store, rank=member.rank, world_size=member.size)
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     factor = torch.ones(())
 
@@ -129,16 +107,44 @@ def prepare_ddp(model: Model, rank: int, endpoints: list[str]) -> Callable[[], N
     return backward
 
 
-def main() -> None:
-    """Parse arguments, start the processes."""
+def measure_and_leave(member: Member, function: Callable[..., None], *args: Any) -> None:
+    """Run a measurement of another module on every rank."""
+    torch.set_num_threads(1)
+    function(member, *args)
+    member.leave()
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--ddp", action="store_true")
-    parser.add_argument("--sockets", action="store_true", help="without windows")
-    arguments = parser.parse_args()
-    run_processes(arguments.replicas, measure, arguments)
+    parser.add_argument("--windows", action="store_true", help="also through shared memory")
+    parser.add_argument("--tls", action="store_true", help="also through sockets with TLS")
+    parser.add_argument("--network", choices=network.RATES, help="not loopback; needs root")
+    parser.add_argument("--busy", action="store_true", help="cost to a main thread beside it")
+    parser.add_argument("--abort", type=int, metavar="TIMES", help="time from abandon to its end")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Parse arguments, start the processes."""
+    chosen = options()
+    where = network.chosen(chosen.network)
+    with tempfile.TemporaryDirectory(prefix="pliant-exchange-") as name:
+        if chosen.tls:
+            certificates.make(Path(name))
+        if chosen.abort:
+            run_processes(
+                chosen.replicas, measure_and_leave, measure_abort, chosen.abort, network=where
+            )
+        elif chosen.busy:
+            tasks = (measure_busy, ways(chosen), chosen, Path(name))
+            run_processes(chosen.replicas, measure_and_leave, *tasks, network=where)
+        else:
+            run_processes(chosen.replicas, measure, chosen, Path(name), network=where)
 
 
 if __name__ == "__main__":

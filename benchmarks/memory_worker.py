@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import pliant
 from benchmarks.model import Tokens, build, loss_of
+from benchmarks.transports import TRANSPORTS, use
 from pliant.core.step import batching
 
 WATCHED_STEP = 4
@@ -32,6 +33,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--reduction", required=True)
+    parser.add_argument("--transport", choices=TRANSPORTS, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     return parser.parse_args()
 
@@ -96,6 +98,7 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[t
 def main() -> None:
     """Train a few steps, watch one of them."""
     chosen = options()
+    use(chosen.transport, chosen.folder)
     pliant.seed(1)
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

@@ -10,11 +10,12 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import harness, pliant_job
 from benchmarks.harness import Figure, Page
+from benchmarks.transports import GLOO, GLOO_WINDOWS, SOCKETS, TRANSPORTS, WINDOWS
 
 WARM_TURNS = 3
 DESCRIPTION = "exact and fast step of pliant over DDP accumulating the same micro-batches"
@@ -27,7 +28,10 @@ micro-batches of {micro} samples x {length} tokens; one thread per worker. Every
 in the tail of each step, so both sides see the same noise, heap and cores. A barrier goes before
 each turn. A turn of pliant is everything between two tails: data, seeding, slots, reduction, vote,
 commit, clipping, optimizer, ledger, membership. A turn of DDP is data, slots, all-reduce, clipping,
-optimizer; it reduces no loss. Wall time of a turn: its slowest rank; CPU time: summed over ranks
+optimizer; it reduces no loss. Gradients travel through shared memory unless a row says otherwise;
+a job of each transport is run in turn, {jobs} times. Gloo is the exchange as it was before pliant
+had sockets of its own (`benchmarks/gloo_baseline.py`); "over gloo" compares the ratios to DDP, for
+which each job has its own. Wall time of a turn: its slowest rank; CPU time: summed over ranks
 and threads. After {warm} turns to warm up, {blocks} blocks of {turns} turns; the ratio of a block
 is that of the two medians (CPU: of the two sums). glibc keeps freed memory on both sides.
 
@@ -44,15 +48,19 @@ class Case:
     slots: int
     size: int
     reduction: str
+    transport: str = WINDOWS
 
     @property
     def name(self) -> str:
         """How the case is called in the table."""
-        return f"{self.reduction} K={self.slots} W={self.size}"
+        through = "" if self.transport == WINDOWS else f" through {self.transport}"
+        return f"{self.reduction} K={self.slots} W={self.size}{through}"
 
     @property
     def limits(self) -> tuple[str, str]:
         """Target and goal of the ratio of wall time."""
+        if self.transport != WINDOWS:
+            return "", ""
         if self.reduction == "fast":
             return "", "<= 1.00"
         if self.slots % self.size:
@@ -116,6 +124,7 @@ def run_job(
     script = [
         *(str(harness.ROOT / "benchmarks" / worker), *arguments, "--slots", str(case.slots)),
         *("--reduction", case.reduction, "--folder", str(folder)),
+        *("--transport", case.transport),
     ]
     size = case.size
     with pliant_job.running(
@@ -162,6 +171,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, nargs="+", default=[8, 12])
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--reductions", nargs="+", default=["exact", "fast"])
+    parser.add_argument(
+        "--transports", nargs="+", choices=TRANSPORTS, default=[WINDOWS, SOCKETS, GLOO]
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="of each transport, in turn")
     parser.add_argument("--uneven", action="store_true", help="also sizes that do not divide")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--turns", type=int, default=5, help="turns in a block")
@@ -178,10 +191,13 @@ def options() -> argparse.Namespace:
     return chosen
 
 
-def cases(chosen: argparse.Namespace) -> list[Case]:
-    """List the configurations that were asked for."""
+def cases(chosen: argparse.Namespace) -> list[list[Case]]:
+    """List the configurations that were asked for; those together differ in the transport."""
     return [
-        Case(slots=slots, size=size, reduction=reduction)
+        [
+            Case(slots=slots, size=size, reduction=reduction, transport=transport)
+            for transport in chosen.transports
+        ]
         for slots in chosen.slots
         for size in chosen.sizes
         for reduction in chosen.reductions
@@ -189,16 +205,39 @@ def cases(chosen: argparse.Namespace) -> list[Case]:
     ]
 
 
+def figures_together(together: Sequence[Case], chosen: argparse.Namespace) -> Iterable[Figure]:
+    """Yield the rows of configurations whose jobs are run in turn, and how they compare."""
+    sides: dict[Case, dict[str, list[Turn]]] = {case: {} for case in together}
+    for _ in range(chosen.jobs):
+        for case in together:
+            for side, turns in measure(case, chosen).items():
+                sides[case].setdefault(side, []).extend(turns)
+    for case in together:
+        yield from figures_of(case, sides[case], turns=chosen.turns)
+        if case.reduction == "exact" and case.transport == WINDOWS and not chosen.skip_memory:
+            yield from copies_of(case, limit_s=chosen.limit)
+    over_ddp = {
+        case.transport: block_ratios(sides[case]["pliant"], sides[case]["ddp"], turns=chosen.turns)
+        for case in together
+    }
+    for new, old in ((SOCKETS, GLOO), (WINDOWS, GLOO_WINDOWS)):
+        if new in over_ddp and old in over_ddp:
+            name = replace(together[0], transport=new).name
+            for what, ours, theirs in zip(
+                ("wall", "CPU"), over_ddp[new], over_ddp[old], strict=True
+            ):
+                raw = tuple(a / b for a, b in zip(ours, theirs, strict=True))
+                yield Figure(name=f"{name}: {what} over {old}", unit="", raw=raw)
+
+
 def main() -> None:
     """Measure every configuration and write the page."""
     chosen = options()
     before = harness.load()
     figures: list[Figure] = []
-    for case in cases(chosen):
-        print(f"{case.name} ...", flush=True)
-        rows = list(figures_of(case, measure(case, chosen), turns=chosen.turns))
-        if case.reduction == "exact" and not chosen.skip_memory:
-            rows += copies_of(case, limit_s=chosen.limit)
+    for together in cases(chosen):
+        print(f"{together[0].name} ...", flush=True)
+        rows = list(figures_together(together, chosen))
         print(harness.table(rows), flush=True)
         figures += rows
     page = Page(
@@ -210,6 +249,7 @@ def main() -> None:
             warm=WARM_TURNS,
             blocks=chosen.blocks,
             turns=chosen.turns,
+            jobs=chosen.jobs,
         ),
         figures=tuple(figures),
         command=harness.command_line("steady"),

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pliant
 from benchmarks.model import Tokens, build, loss_of
 from benchmarks.train_torchrun import accumulate, batch
+from benchmarks.transports import TRANSPORTS, use
 
 
 def options() -> argparse.Namespace:
@@ -34,6 +35,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, required=True)
     parser.add_argument("--length", type=int, required=True)
     parser.add_argument("--reduction", required=True)
+    parser.add_argument("--transport", choices=TRANSPORTS, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     return parser.parse_args()
 
@@ -112,6 +114,7 @@ def main() -> None:
     """Take turns until all rounds are done."""
     chosen = options()
     torch.set_num_threads(1)
+    use(chosen.transport, chosen.folder)
     rank = claim_rank(chosen.folder, chosen.size)
     meeting = f"file://{chosen.folder / 'meeting'}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=chosen.size)

@@ -1,25 +1,28 @@
-"""Time moving a training state to a joiner, against raw gloo between the same processes.
+"""Time moving a training state to a joiner, against the same bytes without more ado.
 
     python -m benchmarks.transfer --survivors 1
 
-The state is that of a GPT with about 10M parameters and Adam: 116 MB.  Raw gloo moves the same
-number of bytes as one flat tensor, point to point from rank 0.  Interleaved; medians on a joiner
-from a barrier to the last byte (and digest).
+The state is that of a GPT with about 10M parameters and Adam: 116 MB.  Raw is the same number of
+bytes as one flat tensor, point to point from rank 0.  Both over gloo, as it was, and over pliant's
+sockets.  Interleaved; medians of the slowest from a barrier to the last byte (and digest).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.processes import interleave, report, run_processes
+from benchmarks import certificates, network
+from benchmarks.gloo_baseline import GlooBuild
+from benchmarks.processes import Member, interleave, report, run_processes
 from pliant.engine.groups.build import GroupBuild
-from pliant.engine.groups.comm import Comm
-from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.communicator import Communicator
+from pliant.engine.groups.group import Group
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import Stamp, receive_state, send_state
@@ -38,49 +41,65 @@ def a_state() -> dict[str, Any]:
     return state
 
 
-def measure(rank: int, endpoints: list[str], server: StoreServer, arguments: Any) -> None:
+def measure(member: Member, chosen: argparse.Namespace, folder: Path) -> None:
     """Run on every rank; the last ones join."""
     torch.set_num_threads(1)
-    size = len(endpoints)
-    survivors = list(range(arguments.survivors))
-    joiners = list(range(arguments.survivors, size))
-    group = GroupBuild(
-        generation=1,
-        seats=[(str(r), endpoint) for r, endpoint in enumerate(endpoints)],
-        replica=str(rank),
-        host="0",
-        server=server,
-        layout=Layout.of([]),
-    ).run()
+    control = member.group(1)
+    groups = {
+        "gloo": GlooBuild(member.store, **member.settings(2, Layout.of([]))).run(),
+        "sockets": member.group(3),
+    }
+    if chosen.tls:
+        tls = certificates.contexts(folder)
+        groups["tls"] = GroupBuild(**member.settings(4, Layout.of([])), tls=tls).run()
     state = a_state()
-    own = list(state.values())
-    nbytes = sum(tensor.nbytes for tensor in own)
-    flat = torch.zeros(nbytes, dtype=torch.uint8)
-    stamp = Stamp(generation=1, step=5, lineage=1)
-    parties: Any = {"stamp": stamp, "survivors": survivors, "joiners": joiners}
+    variants: dict[str, Callable[[], None]] = {}
+    for name, group in groups.items():
+        move = Move(group, state, chosen.survivors)
+        variants |= {f"raw, {name}": move.raw, f"state, {name}": move.state}
+    timings = interleave(control, variants, chosen.rounds)
+    if member.rank == 0:
+        nbytes = sum(tensor.nbytes for tensor in state.values())
+        parties = f"{chosen.survivors} to {chosen.joiners}"
+        print(f"{nbytes / 1e6:.0f} MB, {len(state)} tensors, {parties}")
+        report(timings, member.network)
+    member.leave()
 
-    def allocate(_: Any, __: Sequence[TensorSpec]) -> list[torch.Tensor]:
-        return own
 
-    def move() -> None:
-        if rank in survivors:
-            send_state(group, **parties, value=state).wait()
+class Move:
+    """The two ways to move a state over one group."""
+
+    def __init__(self, group: Group, state: dict[str, Any], survivors: int) -> None:
+        self._group = group
+        self._state = state
+        self._own = list(state.values())
+        self._flat = torch.zeros(sum(tensor.nbytes for tensor in self._own), dtype=torch.uint8)
+        self._parties: Any = {
+            "stamp": Stamp(generation=1, step=5, lineage=1),
+            "survivors": list(range(survivors)),
+            "joiners": list(range(survivors, group.size)),
+        }
+
+    def raw(self) -> None:
+        """Move one flat tensor from rank 0."""
+        self._group.submit(self._move_flat).wait()
+
+    def state(self) -> None:
+        """Move the state as pliant does."""
+        if self._group.rank in self._parties["survivors"]:
+            send_state(self._group, **self._parties, value=self._state).wait()
         else:
-            receive_state(group, **parties, allocate=allocate)
+            receive_state(self._group, **self._parties, allocate=self._allocate)
 
-    def raw(comm: Comm) -> None:
-        if rank == 0:
-            for work in [comm.backend.send(flat, joiner, 0) for joiner in joiners]:
-                comm.block(work)
-        elif rank in joiners:
-            comm.block(comm.backend.receive(flat, 0, 0))
+    def _move_flat(self, comm: Communicator) -> None:
+        joiners = self._parties["joiners"]
+        if comm.rank == 0:
+            comm.wait(comm.post(sends=[(joiner, self._flat) for joiner in joiners]))
+        elif comm.rank in joiners:
+            comm.wait(comm.post(receives=[(0, self._flat)]))
 
-    variants = {"raw": lambda: group.submit(raw).wait(), "state": move}
-    timings = interleave(group, variants, arguments.rounds)
-    if rank == size - 1:
-        print(f"{nbytes / 1e6:.0f} MB, {len(own)} tensors, {len(survivors)} to {len(joiners)}")
-        report(timings)
-    os._exit(0)
+    def _allocate(self, _: Any, __: Sequence[TensorSpec]) -> list[torch.Tensor]:
+        return self._own
 
 
 def main() -> None:
@@ -89,8 +108,15 @@ def main() -> None:
     parser.add_argument("--survivors", type=int, default=1)
     parser.add_argument("--joiners", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
-    run_processes(arguments.survivors + arguments.joiners, measure, arguments)
+    parser.add_argument("--tls", action="store_true", help="also through sockets with TLS")
+    parser.add_argument("--network", choices=network.RATES, help="not loopback; needs root")
+    chosen = parser.parse_args()
+    size = chosen.survivors + chosen.joiners
+    with tempfile.TemporaryDirectory(prefix="pliant-transfer-") as name:
+        if chosen.tls:
+            certificates.make(Path(name))
+        where = network.chosen(chosen.network)
+        run_processes(size, measure, chosen, Path(name), network=where)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ GARBAGE: list[str | bytes] = [
     b"\xff\xfe",
     "null",
     '{"v": 1}',
-    '{"v": 2, "type": "alive", "incarnation": 0, "node": "here", "refused": 0}',
+    '{"v": 1, "type": "alive", "incarnation": 0, "node": "here", "refused": 0}',
     wire(Scaled(target=1)),
     wire(StartReplica(replica=ReplicaId("r9"), node=NodeId("here"))),
     '{"a":' * 1000 + "1" + "}" * 1000,

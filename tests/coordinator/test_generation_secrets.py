@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,7 @@ def reform(generation: int) -> Reform:
 
 
 def secret_of(given: GenerationSecrets, command: Command, incarnation: int = 1) -> str:
-    sent = given.added_to(command, Incarnation(incarnation))
+    (sent,) = given.added_to(command, Incarnation(incarnation))
     assert isinstance(sent, Prepare | Reform)
     return sent.secret
 
@@ -73,13 +74,13 @@ def test_processes_have_secrets_of_their_own() -> None:
 
 @pytest.mark.parametrize("command", [Switch(to=(R1,), order=order(1)), Release(to=(R1,))])
 def test_no_other_command_has_one(command: Command) -> None:
-    assert GenerationSecrets().added_to(command, Incarnation(1)) is command
+    assert GenerationSecrets().added_to(command, Incarnation(1)) == [command]
 
 
 @pytest.mark.parametrize("command", [prepare(1), reform(1)])
 def test_a_command_shows_its_secret_to_its_receiver_only(command: Prepare | Reform) -> None:
     given = GenerationSecrets()
-    sent = given.added_to(command, Incarnation(1))
+    (sent,) = given.added_to(command, Incarnation(1))
     assert isinstance(sent, Prepare | Reform)
 
     received = decode(encode(sent, Incarnation(1)))
@@ -90,3 +91,16 @@ def test_a_command_shows_its_secret_to_its_receiver_only(command: Prepare | Refo
     for shown in (repr(sent), str(sent), f"{received}", repr(fields_of(sent))):
         assert sent.secret not in shown
     assert "secret" not in fields_of(sent)
+
+
+def test_a_leaver_learns_of_the_generation_and_not_its_secret() -> None:
+    leaver = ReplicaId("r9")
+    command = replace(prepare(4), to=(*prepare(4).to, leaver))
+
+    members, others = GenerationSecrets().added_to(command, Incarnation(1))
+
+    assert isinstance(members, Prepare)
+    assert isinstance(others, Prepare)
+    assert members.to == prepare(4).to
+    assert len(members.secret) == 64
+    assert others == replace(prepare(4), to=(leaver,))

@@ -399,8 +399,7 @@ MADE = [
         feature=("structure", "lazy modules that saw no batch"),
     ),
     Refusal(
-        sentence="'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later "
-        "capability",
+        sentence="'weight' is on meta: pliant trains on CPU for now; CUDA is a later capability",
         when="a parameter or buffer is not on the CPU",
         instead="`model.to('cpu')`",
         script=given(model=lambda: nn.Linear(4, 3, device="meta")),

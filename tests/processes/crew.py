@@ -1,4 +1,4 @@
-"""A crew: a few real processes, each with a store server, that run functions when told to.
+"""A crew: a few real processes, each with a port, that run functions when told to.
 
 Functions and arguments travel by pickle between parent and children of one test; a function gets
 its ``Member`` first.  A crew kills its processes when it is closed, whatever state they are in.
@@ -21,8 +21,8 @@ import torch
 
 from pliant.engine.groups.build import GroupBuild
 from pliant.engine.groups.ending import Abort
-from pliant.engine.groups.gloo import StoreServer
 from pliant.engine.groups.group import Group
+from pliant.engine.groups.port import Port
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
 from pliant.engine.reduce.shared_memory import window_size
@@ -32,12 +32,15 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
 
 
+SECRET = bytes(range(32))
+
+
 @dataclass
 class Member:
     """One process of a crew, seen from inside."""
 
     rank: int
-    server: StoreServer
+    port: Port
     nudges: Connection
     """What ``Crew.nudge`` sends; a thread of a function may wait for it."""
     endpoints: list[str] = field(default_factory=list)
@@ -56,7 +59,6 @@ class Member:
         *,
         layout: Layout | None = None,
         plan: ReductionPlan | None = None,
-        host: int | None = None,
         deadline_s: float = 10.0,
         collective_s: float = 30.0,
         abort: Abort | None = None,
@@ -68,8 +70,8 @@ class Member:
             generation=generation,
             seats=[(f"r{rank}", self.endpoints[rank]) for rank in ranks],
             replica=f"r{self.rank}",
-            host=f"r{ranks[0] if host is None else host}",
-            server=self.server,
+            secret=SECRET,
+            port=self.port,
             layout=layout,
             deadline_s=deadline_s,
             collective_s=collective_s,
@@ -162,8 +164,8 @@ def _learn(member: Member, endpoints: list[str]) -> None:
 
 def _live(pipe: Connection, nudges: Connection, rank: int) -> None:
     torch.set_num_threads(1)
-    member = Member(rank, StoreServer(), nudges)
-    pipe.send((True, member.server.endpoint))
+    member = Member(rank, Port(), nudges)
+    pipe.send((True, member.port.endpoint))
     while True:
         try:
             function, args = pipe.recv()

@@ -136,7 +136,7 @@ def test_what_can_be_seen_beforehand_starts_nothing(
          "checkpoint=pliant.Checkpoint('runs/gpt', every='10min') (train.py, line 8)",
          marks=pytest.mark.soak),
         pytest.param("os.path.exists(\"other\")", "False, device='meta'",
-         "'weight' is on meta: pliant trains on CPU with gloo for now; CUDA is a later capability "
+         "'weight' is on meta: pliant trains on CPU for now; CUDA is a later capability "
          "(train.py, line 8)", marks=pytest.mark.soak),
         ("s.steps(int(sys.argv[1]))", "()",
          "the session ended before its first step; train inside it with "

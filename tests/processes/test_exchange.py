@@ -105,7 +105,7 @@ def reduce_all(member: Member, counts: list[int]) -> list[tuple[int, str, bool]]
                 )
                 outcome.append((num_slots, used(group), equal and untouched))
             group.all_gather(torch.ones(1))  # as a commit: nobody reads any more
-            group.retire(grace_s=0.1)
+            group.retire()
     return outcome
 
 
@@ -150,7 +150,7 @@ def reduce_fast(member: Member, way: str) -> bool:
         torch.allclose(result, torch.stack(parts).sum(0), rtol=1e-5, atol=1.0)
         for result, parts in zip(reduced, map(list, zip(*total, strict=True)), strict=True)
     )
-    group.retire(grace_s=0.1)
+    group.retire()
     return near and all(map(same_bits, mine, before))
 
 
@@ -181,7 +181,7 @@ def abandon_and_go_on(member: Member, way: str) -> str:
         reduction.launch(0, [torch.full((1_000_000,), float(step))])
         if not bool((reduction.finish()[0] == 2.0 * step).all()):
             return f"step {step} is wrong"
-    second.retire(grace_s=0.1)
+    second.retire()
     return "right"
 
 

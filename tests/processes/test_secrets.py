@@ -42,11 +42,12 @@ class Witness:
 
     def added_to(
         self, given: GenerationSecrets, command: Command, incarnation: Incarnation
-    ) -> Command:
-        sent = ADDED_TO(given, command, incarnation)
-        if isinstance(sent, Prepare | Reform):
-            self.secrets[f"{type(sent).__name__} {sent.order.generation}"] = sent.secret
-        return sent
+    ) -> list[Command]:
+        told = ADDED_TO(given, command, incarnation)
+        for sent in told:
+            if isinstance(sent, Prepare | Reform) and sent.secret:
+                self.secrets[f"{type(sent).__name__} {sent.order.generation}"] = sent.secret
+        return told
 
     def record(self, record: Record) -> None:
         if record["kind"] == "worker" and record["replica"] == "r2":

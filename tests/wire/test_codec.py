@@ -15,7 +15,16 @@ from pliant.core.commands import Prepare, Reform, StartReplica
 from pliant.core.events import Progressed
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Incarnation, NodeId, Order, ReplicaId, Seat
-from pliant.wire.codec import COMMANDS, MAX_MESSAGE_BYTES, TYPES, Envelope, Refusal, decode, encode
+from pliant.wire.codec import (
+    COMMANDS,
+    MAX_MESSAGE_BYTES,
+    TYPES,
+    VERSION,
+    Envelope,
+    Refusal,
+    decode,
+    encode,
+)
 from pliant.wire.messages import Committed, Traceback
 
 START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
@@ -116,7 +125,7 @@ JSON = st.recursive(
 @settings(max_examples=100)
 @given(name=st.sampled_from(sorted(TYPES)), body=st.dictionaries(st.text(max_size=8), JSON))
 def test_random_fields_are_refused_with_a_reason(name: str, body: dict[str, Any]) -> None:
-    data = json.dumps({**body, "v": 1, "type": name, "incarnation": 1})
+    data = json.dumps({**body, "v": VERSION, "type": name, "incarnation": 1})
 
     answer = decode(data)
 
@@ -150,7 +159,7 @@ def test_a_field_of_another_type_is_refused(field: str, value: Any) -> None:
     [
         (b"", "no JSON"),
         (b"[1]", "a JSON list, not an object"),
-        (wire(v=2), "version 2; this side speaks 1"),
+        (wire(v=1), "version 1; this side speaks 2"),
         (wire(v="1"), "version '1'"),
         (wire(v=True), "version True"),
         (wire(v=...), "version None"),

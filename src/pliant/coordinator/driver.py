@@ -243,7 +243,8 @@ class JobDriver:
         self.log.write_value(command)
         if isinstance(command, EndJob):
             self._end = command
-        self.nodes.send(self._secrets.added_to(command, incarnation), incarnation)
+        for each in self._secrets.added_to(command, incarnation):
+            self.nodes.send(each, incarnation)
 
     # --- the log ----------------------------------------------------------------------
 

@@ -25,14 +25,18 @@ class GenerationSecrets:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(KEY_BYTES)
 
-    def added_to(self, command: Command, incarnation: Incarnation) -> Command:
-        """Return what is sent for ``command``: with the secret of its generation if it forms one.
+    def added_to(self, command: Command, incarnation: Incarnation) -> list[Command]:
+        """Return what is sent for ``command``; members of the generation that it forms first.
 
-        A Prepare or Reform of the same incarnation and generation gets the same secret each time.
+        They get its secret, the same each time; whoever else is told of it, a leaver, gets none.
         """
-        if isinstance(command, Prepare | Reform):
-            return replace(command, secret=self._of(incarnation, command.order.generation))
-        return command
+        if not isinstance(command, Prepare | Reform):
+            return [command]
+        secret = self._of(incarnation, command.order.generation)
+        members = tuple(name for name in command.to if name in command.order.replicas)
+        others = tuple(name for name in command.to if name not in command.order.replicas)
+        told = [replace(command, to=members, secret=secret), replace(command, to=others)]
+        return [one for one in told if one.to]
 
     def _of(self, incarnation: Incarnation, generation: Generation) -> str:
         text = f"generation {generation} of incarnation {incarnation}"

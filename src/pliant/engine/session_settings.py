@@ -111,8 +111,8 @@ def _check_model(model: object) -> torch.nn.Module:
             )
         if tensor.device.type != "cpu":
             raise ConfigError(
-                f"{name!r} is on {tensor.device}: pliant trains on CPU with gloo for now; CUDA "
-                "is a later capability"
+                f"{name!r} is on {tensor.device}: pliant trains on CPU for now; CUDA is a "
+                "later capability"
             )
     if not any(True for _ in model.parameters()):
         raise ConfigError("the model has no parameters")

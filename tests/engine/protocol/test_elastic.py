@@ -42,7 +42,9 @@ def callbacks() -> Callbacks:
 def elastic(callbacks: Callbacks) -> Any:
     link = SimpleNamespace(attach=lambda *_: None, send=lambda *_: None)
     assignment = SimpleNamespace(address="127.0.0.1")
-    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, assignment=assignment)
+    context: Any = SimpleNamespace(
+        replica=ReplicaId("r1"), link=link, assignment=assignment, tls=None
+    )
     layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
     shape = Shape(num_slots=2, layout=layout, is_exact=True)
     runtime = ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))

@@ -27,6 +27,7 @@ OTHERS = {
     "module",  # the script's
     "watchdog",  # threads and options take some values only so
     "options",
+    "ssl_context",
 }
 """Names of what is no object of the package."""
 
@@ -78,7 +79,9 @@ def test_the_secret_is_there_when_the_build_starts(
     handlers: list[Any] = []
     link = SimpleNamespace(attach=lambda *given: handlers.extend(given), send=lambda *_: None)
     assignment = SimpleNamespace(address="127.0.0.1")
-    context: Any = SimpleNamespace(replica=ReplicaId("r1"), link=link, assignment=assignment)
+    context: Any = SimpleNamespace(
+        replica=ReplicaId("r1"), link=link, assignment=assignment, tls=None
+    )
     layout = Layout.of(nn.Linear(1, 1).named_parameters(), extras=1)
     ProtocolRuntime(context, layout, lambda order: WindowSize(nbytes=0))
     seat = Seat(replica=ReplicaId("r1"), endpoint="h:1")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pliant.engine.groups.gloo import OperationFailed
+from pliant.engine.groups.ending import OperationFailed
 from pliant.engine.reduce.windows import (
     Window,
     WindowCache,

@@ -57,7 +57,7 @@ class Timeouts:
 
     hang_s: float = 1800.0
     """Without a committed step for so long, a member that others wait for and that waits for nobody
-    is hung.  As long as torch lets a collective of gloo wait; Busy allows for more."""
+    is hung.  As long as torch lets a collective wait; Busy allows for more."""
 
     register_s: float = 20.0
     """From the start of a new coordinator until the members of the newest generation have said

@@ -1,36 +1,31 @@
-"""Building: how the members of a new generation find each other.
+"""Building: how the members of a new generation come to be a group.
 
-Owns one attempt, from the first knock at the meeting point to a connected group, and giving up
-at any moment of it.  Must not know who decided on the members, nor what the group is for.
+Owns one attempt, from the first knock to a connected group, and giving up at any moment of it.
+Must not know who decided on the members, nor what the group is for.
 
-    reach the host's store -> compare layouts with rank 0 -> listen, say where
-        -> wait until everybody has said so -> map the others' windows
-        -> use windows if everybody could -> connect, find the connections
+    provide the own window -> meet, comparing layouts with rank 0 -> map the others' windows
+        -> use windows if everybody could
 
-Nothing is announced before the layouts agree, so a member whose model differs leaves without the
+Nobody is knocked at before the layouts agree, so a member whose model differs leaves without the
 others noticing; they wait until they are told to give up.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
-import queue
-import socket
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from torch._C._distributed_c10d import Store
-
-from pliant.engine.groups import gloo
-from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch, let_go
-from pliant.engine.groups.gloo import StoreServer
+from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
 from pliant.engine.groups.group import Group
-from pliant.engine.groups.reaper import REAPER
+from pliant.engine.groups.handshake import SECRET_BYTES
+from pliant.engine.groups.mesh import Mesh, Peer
+from pliant.engine.groups.port import Port
+from pliant.engine.groups.sockets import SocketCommunicator
+from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout, first_difference
 from pliant.engine.reduce.windows import (
     Address,
@@ -44,12 +39,6 @@ from pliant.engine.reduce.windows import (
 
 _log = logging.getLogger(__name__)
 
-MAX_PENDING = 8
-"""Abandoned groups that may wait to be destroyed.  With cut sockets it is rarely more than one."""
-
-_KNOCK_S = 0.25
-"""Longest wait for one connection to the meeting point, before looking whether to give up."""
-
 
 class GroupBuild:
     """One try at building the group of a generation."""
@@ -60,33 +49,36 @@ class GroupBuild:
         generation: int,
         seats: Sequence[tuple[str, str]],
         replica: str,
-        host: str,
-        server: StoreServer,
+        secret: bytes,
+        port: Port,
         layout: Layout,
         deadline_s: float = 30.0,
         collective_s: float = 1800.0,
         abort: Abort | None = None,
         window_cache: WindowCache | None = None,
         window_size: WindowSize | None = None,
+        tls: TlsContexts | None = None,
     ) -> None:
-        """Prepare; all members do so with the same but ``replica``, ``server`` and ``layout``.
+        """Prepare; all members do so with the same but ``replica``, ``port`` and ``layout``.
 
         Args:
             generation: never used before.
             seats: (replica, endpoint) in rank order; survivors first: rank 0 is the reference
                 for the layout.
-            host: whose store is the meeting point.
-            server: this worker's own; says on which address to listen.
+            secret: of this generation; who knows it is a member.
+            port: this worker's own.
             collective_s: longest wait inside one collective before the group counts as broken.
                 Long, for it includes a slow member's computing: supervision notices a hang.
             abort: set it to give up from another thread.
             window_cache: keeps this worker's window; without it no member uses windows.
+            tls: encrypts what travels; all members or none.
         """
         self._generation = generation
-        self._size = len(seats)
-        self._rank = [name for name, _ in seats].index(replica)
-        self._meeting = dict(seats)[host]
-        self._address = server.address
+        self._names = [name for name, _ in seats]
+        self._endpoints = [endpoint for _, endpoint in seats]
+        self._rank = self._names.index(replica)
+        self._secret = secret
+        self._port = port
         self._layout = layout
         self._deadline_s = deadline_s
         self._deadline_at = time.monotonic() + deadline_s
@@ -94,9 +86,8 @@ class GroupBuild:
         self._abort = abort or Abort()
         self._window_cache = window_cache
         self._window_size = window_size
-        self._lock = threading.Lock()
-        self._outcome: queue.SimpleQueue[Group | Exception | None] = queue.SimpleQueue()
-        self._given_up = threading.Event()
+        self._tls = tls
+        self._window: Window | None = None
 
     def run(self) -> Group:
         """Connect to the other members; block until done, aborted, or the deadline.
@@ -108,85 +99,83 @@ class GroupBuild:
             GroupBroken: it could not be built.
             LayoutMismatch: this worker's layout differs from that of rank 0, who does not notice.
         """
-        if self._size == 1:
+        if len(self._endpoints) == 1:
             return Group.alone(self._generation, self._existing_window())
-        self._abort.subscribe(lambda: self._outcome.put(None))
-        # Torch blocks where it likes (a store whose process is stopped answers never): the work is
-        # done by a thread that is left alone at the deadline; what it then produces is destroyed.
-        threading.Thread(target=self._work, name=f"build-g{self._generation}", daemon=True).start()
-        try:
-            outcome = self._outcome.get(timeout=self._left_s())
-        except queue.Empty:
-            outcome = None
-        if outcome is None:
-            outcome = self._give_up()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def _give_up(self) -> Group | Exception:
-        """Leave the thread alone, unless it has finished in this very moment."""
-        with self._lock:
-            self._given_up.set()
-        while not self._outcome.empty():
-            late = self._outcome.get()
-            if isinstance(late, Group):
-                late.abandon("given up while it was built")
-        return self._failed(self._abort.reason or f"not built within {self._deadline_s:g} s")
-
-    def _work(self) -> None:
-        outcome: Group | Exception
-        try:
-            outcome = self._connect()
-        except (GroupBroken, LayoutMismatch) as refused:
-            let_go(refused)
-            outcome = refused
-        except Exception as error:  # thread boundary: becomes the caller's error
-            outcome = self._failed(gloo.first_line(error))
-        with self._lock:
-            if not self._given_up.is_set():
-                self._outcome.put(outcome)
-                return
-        if isinstance(outcome, Group):
-            outcome.abandon("given up while it was built")
-
-    def _connect(self) -> Group:
-        while not REAPER.wait_until_below(MAX_PENDING, deadline_s=_KNOCK_S):
-            self._check()
-        self._reach()
-        store = gloo.open_store(
-            self._meeting, f"g{self._generation}", timeout_s=max(1.0, self._left_s())
-        )
-        if self._rank == 0:
-            store.set("layout", json.dumps(self._layout.describe()))
-            store.set("digest", self._layout.digest)
-        self._compare(store)
-        window = self._window()
-        where = None if window is None else asdict(window.address)
-        device = gloo.Device.open(self._address)
-        said = self._exchange(store, "device", [device.listens_at, where])
-        peers = [listens_at for listens_at, _ in said]
-        windows = self._map_windows(store, window, [address for _, address in said])
-        backend = gloo.GlooBackend(
-            store,
+        if len(self._secret) != SECRET_BYTES:
+            raise self._failed("its members were given no secret")
+        self._window = self._provide_window()
+        self._check()
+        peers = self._meet()
+        communicator = SocketCommunicator(
+            self._generation,
             rank=self._rank,
-            size=self._size,
-            device=device,
-            peers=[(host, port) for host, port in filter(None, peers)],
-            connect_s=max(1.0, self._left_s()),
+            socks={rank: peer.sock for rank, peer in peers.items()},
             collective_s=self._collective_s,
         )
-        if self._rank == 0:  # all have read it: they have connected
-            store.delete_key("layout")
-        return Group(
+        try:
+            with self._abort.calling(lambda: communicator.abandon(str(self._abort.reason))):
+                windows = self._map_windows(communicator, peers)
+            communicator.check()
+        except BaseException:
+            communicator.close()
+            raise
+        return Group(communicator, collective_s=self._collective_s, windows=windows)
+
+    # --- meeting ----------------------------------------------------------------------------
+
+    def _meet(self) -> dict[int, Peer]:
+        mesh = Mesh(
             generation=self._generation,
+            secret=self._secret,
             rank=self._rank,
-            size=self._size,
-            backend=backend,
-            store=store,
-            collective_s=self._collective_s,
-            windows=windows,
+            endpoints=self._endpoints,
+            port=self._port,
+            greeting=self._greeting(),
+            greet=self._greet,
+            admits=self._admits,
+            tls=self._tls,
         )
+        try:
+            with self._abort.calling(mesh.wake):
+                return mesh.connect(lambda: self._check(mesh.missing()))
+        except OSError as error:
+            raise self._failed(f"no socket can be opened: {error.strerror}") from None
+
+    def _greeting(self, **more: Any) -> bytes:
+        window = None if self._window is None else asdict(self._window.address)
+        return json.dumps({"layout": self._layout.digest, "window": window, **more}).encode()
+
+    def _greet(self, theirs: bytes) -> bytes:
+        """Answer a member; to one with another model rank 0 says what its own is like."""
+        if self._rank == 0 and not self._is_alike(theirs):
+            return self._greeting(described=self._layout.describe())
+        return self._greeting()
+
+    def _admits(self, peer: int, theirs: bytes) -> bool:
+        """Refuse a member whose model is not the reference's, or to be one."""
+        if peer == 0 and not self._is_alike(theirs):
+            described = json.loads(theirs).get("described") or {}
+            raise LayoutMismatch(
+                first_difference(self._layout.describe(), described)
+                or "this worker lays out its gradients in another way than the members"
+            )
+        return self._rank != 0 or self._is_alike(theirs)
+
+    def _is_alike(self, theirs: bytes) -> bool:
+        return bool(json.loads(theirs)["layout"] == self._layout.digest)
+
+    def _check(self, missing: Sequence[int] = ()) -> None:
+        if self._abort.reason is not None:
+            raise self._failed(self._abort.reason)
+        if time.monotonic() > self._deadline_at:
+            who = ", ".join(self._names[rank] for rank in missing)
+            reason = f"not built within {self._deadline_s:g} s"
+            raise self._failed(f"{reason}; not there: {who}" if who else reason)
+
+    def _failed(self, reason: str) -> GroupBroken:
+        return GroupBroken(self._generation, reason)
+
+    # --- windows ----------------------------------------------------------------------------
 
     def _existing_window(self) -> Window | None:
         """Return the window that is there already: new memory would cost page faults."""
@@ -194,7 +183,7 @@ class GroupBuild:
             return None
         return self._window_cache.existing(self._window_size)
 
-    def _window(self) -> Window | None:
+    def _provide_window(self) -> Window | None:
         """Return this worker's window; None if it wants or gets none."""
         if self._window_cache is None or self._window_size is None or not self._window_size.nbytes:
             return None
@@ -205,71 +194,22 @@ class GroupBuild:
             return None
 
     def _map_windows(
-        self, store: Store, own: Window | None, said: Sequence[dict[str, Any] | None]
+        self, communicator: SocketCommunicator, peers: dict[int, Peer]
     ) -> Windows | None:
         """Map the windows of the others; use them if every member could map all."""
-        addresses = [Address(**where) for where in said if where is not None]
-        if own is None or self._window_cache is None or len(addresses) < self._size:
+        said = {rank: json.loads(peer.greeting)["window"] for rank, peer in peers.items()}
+        if self._window is None or self._window_cache is None or None in said.values():
             return None  # so all conclude
-        views: list[WindowView | None] = []
+        views: list[WindowView | None] = [None] * len(self._endpoints)
         trouble = ""
         try:
-            for rank, address in enumerate(addresses):
-                views.append(None if rank == self._rank else self._window_cache.map(address))
+            for rank, where in said.items():
+                views[rank] = self._window_cache.map(Address(**where))
         except WindowError as error:
             trouble = str(error)
-        troubles = [reason for reason in self._exchange(store, "windows", trouble) if reason]
+        troubles = [text for text in communicator.share("windows", trouble.encode()) if text]
         if troubles:
-            _log.debug("generation %d reduces through sockets: %s", self._generation, troubles[0])
+            why = troubles[0].decode("utf-8", "replace")
+            _log.debug("generation %d reduces through sockets: %s", self._generation, why)
             return None
-        return Windows(self._generation, own, views)
-
-    def _exchange(self, store: Store, name: str, value: Any) -> list[Any]:
-        """Say a JSON value under ``name`` and return everybody's, in rank order."""
-        store.set(f"{name}/{self._rank}", json.dumps(value))
-        keys = [f"{name}/{rank}" for rank in range(self._size)]
-        self._await(store, keys)
-        return [json.loads(found) for found in store.multi_get(keys)]
-
-    def _reach(self) -> None:
-        """Wait until the host's store answers: TCPStore would retry without looking up."""
-        host, port = gloo.parse_endpoint(self._meeting)
-        while True:
-            self._check()
-            try:
-                socket.create_connection((host, port), timeout=_KNOCK_S).close()
-            except OSError:
-                self._given_up.wait(0.02)
-            else:
-                return
-
-    def _compare(self, store: Store) -> None:
-        """Refuse a layout other than that of rank 0, before anybody counts on this member."""
-        self._await(store, ["digest"])
-        if store.get("digest").decode() == self._layout.digest:
-            return
-        theirs = json.loads(store.get("layout"))
-        raise LayoutMismatch(
-            first_difference(self._layout.describe(), theirs)
-            or "this worker lays out its gradients in another way than the members"
-        )
-
-    def _await(self, store: Store, keys: Sequence[str]) -> None:
-        """Look for the keys, eagerly at first: a reform waits in the foreground."""
-        for look in itertools.count():
-            self._check()
-            if store.check(list(keys)):
-                return
-            self._given_up.wait(0.001 if look < 100 else 0.02)
-
-    def _check(self) -> None:
-        if self._abort.reason is not None or self._given_up.is_set():
-            raise self._failed(self._abort.reason or "given up")
-        if self._left_s() <= 0:
-            raise self._failed(f"not built within {self._deadline_s:g} s")
-
-    def _left_s(self) -> float:
-        return max(0.0, self._deadline_at - time.monotonic())
-
-    def _failed(self, reason: str) -> GroupBroken:
-        return GroupBroken(self._generation, reason)
+        return Windows(self._generation, self._window, views)

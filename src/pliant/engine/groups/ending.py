@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pliant.core.errors import PliantError
 
@@ -19,6 +20,14 @@ class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
         super().__init__(f"group of generation {generation}: {reason}")
         self.generation = generation
         self.reason = reason
+
+
+class LeftAlone(GroupBroken):
+    """Another member has gone on without giving what this one waits for."""
+
+
+class OperationFailed(Exception):  # noqa: N818  becomes GroupBroken
+    """A job found that its group is of no more use; the text is one sentence."""
 
 
 class LayoutMismatch(PliantError):  # noqa: N818
@@ -43,21 +52,30 @@ class Abort:
         for callback in callbacks:
             callback()
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when the reason is set, on the thread that sets it."""
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` if the reason is set within, or was before; on whoever sets it."""
         with self._lock:
-            if self.reason is None:
+            is_set = self.reason is not None
+            if not is_set:
                 self._callbacks.append(callback)
-                return
-        callback()
+        if is_set:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
 
 
 class GroupEnd:
-    """Whether a group has ended, and why; its owner sets it, under a lock of its own."""
+    """Whether a group has ended, and why; any thread may set it."""
 
-    __slots__ = ("ended", "generation", "reason")
+    __slots__ = ("_lock", "ended", "generation", "reason")
 
     def __init__(self, generation: int) -> None:
+        self._lock = threading.Lock()
         self.generation = generation
         self.ended = False
         self.reason: str | None = None
@@ -68,9 +86,10 @@ class GroupEnd:
 
         Return whether it had not ended before.
         """
-        if reason is not None and self.reason is None:
-            self.reason = reason
-        was_open, self.ended = not self.ended, True
+        with self._lock:
+            if reason is not None and self.reason is None:
+                self.reason = reason
+            was_open, self.ended = not self.ended, True
         return was_open
 
     def error(self) -> GroupBroken:

@@ -1,30 +1,26 @@
 """Groups: the members of one generation, connected, and how that ends.
 
 Owns the one communication thread of a generation, its jobs, breaking a group and giving it up.
-Must not know: what tensors mean, slots, steps, who decides on membership.
+Must not know: how bytes travel, what tensors mean, slots, steps, who decides on membership.
 
                  build                 abandon, a failed operation, a deadline
     (meeting) ----------> whole ----------------------------------------------> broken
-        |                   |  retire (all operations complete)                   |
-        | abort, deadline   +------------> grace ------------> reaper <-----------+
-        +--------------------------------------------------------^
+        |                   |  retire (all jobs have ended)
+        | abort, deadline   +--------------------------------------------------> retired
+        +----> (nothing)
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import torch
-from torch._C._distributed_c10d import Store
 
-from pliant.engine.groups.comm import Comm
-from pliant.engine.groups.ending import GroupBroken, GroupEnd, let_go
-from pliant.engine.groups.gloo import GlooBackend, OperationFailed, first_line
-from pliant.engine.groups.reaper import GRACE_S, REAPER, EndedGroup
+from pliant.engine.groups.communicator import Communicator, SingleCommunicator
+from pliant.engine.groups.ending import GroupBroken, OperationFailed, let_go
 from pliant.engine.reduce.windows import Window, Windows
 
 T = TypeVar("T")
@@ -69,42 +65,30 @@ class Group:
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        generation: int,
-        rank: int,
-        size: int,
-        backend: GlooBackend | None,
-        store: Store | None,
         collective_s: float,
         windows: Windows | None = None,
     ) -> None:
-        self.generation = generation
-        self.rank = rank
+        self.generation = communicator.end.generation
+        self.rank = communicator.rank
         """replica_rank in this generation."""
-        self.size = size
+        self.size = communicator.size
         self.collective_s = collective_s
         self.windows = windows
         """Of all members; None unless each of them can read those of all others."""
-        self.quiesced = threading.Event()
-        """Set when nothing can write into its buffers any more: it is destroyed, or silent.
-
-        Gloo may write into what operations of a broken group were given until then.
-        """
-        self._group_end = GroupEnd(generation)
+        self._communicator = communicator
+        self._end = communicator.end
         self._lock = threading.Lock()
         self._open: set[Ticket[Any]] = set()
-        self._jobs: queue.SimpleQueue[tuple[Callable[[Comm], Any], Ticket[Any]] | None] = (
+        self._jobs: queue.SimpleQueue[tuple[Callable[[Communicator], Any], Ticket[Any]] | None] = (
             queue.SimpleQueue()
         )
-        self._store = store
-        self._posted: dict[str, int] = {}
-        self._backend = backend
-        self._comm = Comm(self._group_end, backend, rank=rank, size=size, collective_s=collective_s)
         self._thread: threading.Thread | None = None
-        if backend is not None:
-            # Gloo pairs collectives by their order, so one thread issues all of them.
+        if self.size > 1:
+            # Pieces are told apart by their order, so one thread issues all of them.
             self._thread = threading.Thread(
-                target=self._work, name=f"comm-g{generation}", daemon=True
+                target=self._work, name=f"comm-g{self.generation}", daemon=True
             )
             self._thread.start()
 
@@ -112,11 +96,7 @@ class Group:
     def alone(generation: int, window: Window | None = None) -> Group:
         """Return the group of a single member: no sockets, no threads."""
         return Group(
-            generation=generation,
-            rank=0,
-            size=1,
-            backend=None,
-            store=None,
+            SingleCommunicator(generation),
             collective_s=1.0,
             windows=None if window is None else Windows(generation, window, [None]),
         )
@@ -124,9 +104,9 @@ class Group:
     @property
     def broken(self) -> str | None:
         """Why this group is of no more use; None while it is whole."""
-        return self._group_end.reason
+        return self._end.reason
 
-    def submit(self, job: Callable[[Comm], T]) -> Ticket[T]:
+    def submit(self, job: Callable[[Communicator], T]) -> Ticket[T]:
         """Queue a job for the communication thread; takes microseconds.
 
         All members must submit the same jobs in the same order.  On a broken group the ticket
@@ -134,8 +114,8 @@ class Group:
         """
         ticket: Ticket[T] = Ticket(self)
         with self._lock:
-            if self._group_end.ended:
-                ticket._resolve(None, self._group_end.error())  # noqa: SLF001
+            if self._end.ended:
+                ticket._resolve(None, self._end.error())  # noqa: SLF001
                 return ticket
             self._open.add(ticket)
             self._jobs.put((job, ticket))
@@ -150,102 +130,63 @@ class Group:
         each step and for headers; ``values`` may be reused when it returns or raises.
         """
         row = values.clone()
-        return self.submit(lambda comm: comm.all_gather(row)).wait()
+        return self.submit(lambda comm: comm.rows(row)).wait()
 
-    def exchange(
-        self, name: str, payload: bytes, *, step: int, look: Callable[[], None]
-    ) -> list[bytes]:
-        """Return what each member gives under ``name``, in rank order; no collective.
-
-        Through the store: should a script call it on some replicas only, nobody takes one's data
-        for something else.
-
-        Args:
-            name: unique in the run.
-            payload: text in UTF-8.
-            step: what was given in earlier ones is deleted: everybody has read it.
-            look: called while others are waited for; may raise.
+    def share(self, name: str, payload: bytes) -> list[bytes]:
+        """Return what each member gives under ``name``, in rank order; see ``Communicator``.
 
         Raises:
-            GroupBroken: the store is gone, or a member that has given nothing; or the deadline of
-                a collective has passed.
+            GroupBroken: a member is gone, or the group was abandoned while others were waited for.
         """
-        store, backend = self._store, self._backend
-        if store is None or backend is None:
-            return [payload]
-        keys = [f"{name}/{rank}" for rank in range(self.size)]
-        deadline_at = time.monotonic() + self.collective_s
-        try:
-            for old in [key for key, posted in self._posted.items() if posted < step]:
-                store.delete_key(old)
-                del self._posted[old]
-            store.set(keys[self.rank], payload.decode())
-            self._posted[keys[self.rank]] = step
-            while not store.check(keys):
-                # No operation is pending that would fail, and nobody else tells: whoever leaves at
-                # the next boundary may die without a Reform.
-                if backend.has_lost_a_peer() and not store.check(keys):
-                    raise GroupBroken(self.generation, "a member is gone that others wait for")
-                if time.monotonic() > deadline_at:
-                    raise GroupBroken(self.generation, f"no answer within {self.collective_s:g} s")
-                look()
-            return list(store.multi_get(keys))
-        except RuntimeError as error:
-            raise GroupBroken(self.generation, first_line(error)) from error
+        return self.submit(lambda comm: comm.share(name, payload)).wait()
 
     def abandon(self, reason: str) -> None:
         """Break the group at once, from any thread; every waiter raises GroupBroken.
 
-        Returns immediately; only the first reason counts.  Not for a signal handler.  Its
-        connections are cut, which fails the peers' pending operations too, and the reaper
-        destroys it in the background.
-        What its unfinished operations read or write (partials too) must not be used again before
-        ``quiesced`` is set; a result whose ticket had succeeded stays valid.
+        Only the first reason counts.  Not for a signal handler.  Its connections end, which fails
+        the peers' pending operations too.  When it returns
+        or a ticket fails, nothing reads or writes what the group was given any more; a result whose
+        ticket had succeeded stays valid.
         """
-        self._end(reason, grace_s=None)
+        self._communicator.abandon(reason)
+        self._jobs.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()  # it is at most in the middle of an addition
+        self._give_up()
 
-    def retire(self, *, grace_s: float = GRACE_S) -> None:
+    def retire(self) -> None:
         """Give up a group that is no longer needed and whose own jobs have all ended.
 
-        Its connections stay for ``grace_s``: a slower member may not have read everything.
+        A slower member still gets everything.
         """
-        self._end(None, grace_s=grace_s)
-
-    def _end(self, reason: str | None, *, grace_s: float | None) -> None:
-        with self._lock:
-            if not self._group_end.set(reason):
-                return
-            for ticket in self._open:
-                ticket._resolve(None, self._group_end.error())  # noqa: SLF001
-            self._open.clear()
+        self._end.set(None)
         self._jobs.put(None)
-        self._comm.wake()
-        backend, self._backend = self._backend, None
-        self._store = self.windows = None
-        if backend is None:
-            self.quiesced.set()
-            return
-        if reason is not None:
-            backend.cut()
-        REAPER.destroy_later(EndedGroup(backend, self._thread, self.quiesced), grace_s=grace_s)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            for ticket in self._open:
+                ticket._resolve(None, self._end.error())  # noqa: SLF001
+            self._open.clear()
+        self.windows = None
 
     def _work(self) -> None:
         """Run on the communication thread until the group ends."""
         while self._work_one():
             pass
-        self._comm.close()
+        self._communicator.close()
 
     def _work_one(self) -> bool:
         item = self._jobs.get()
-        if item is None or self._group_end.ended:
+        if item is None or self._end.ended:
             return False
         job, ticket = item
         value: Any = None
         error: Exception | None = None
         try:
-            value = job(self._comm)
+            value = job(self._communicator)
         except OperationFailed as failed:
-            error = self._comm.broken(str(failed))
+            error = self._communicator.broken(str(failed))
         except Exception as raised:  # thread boundary: becomes the ticket's error
             error = raised
         if error is not None:

@@ -53,9 +53,11 @@ class TlsContexts:
         marks = {"ca": b"CERTIFICATE", "certificate": b"CERTIFICATE", "key": b"PRIVATE KEY"}
         for role, mark in marks.items():
             _check_pem(files, role, mark)
-        server = _context(files, ssl.PROTOCOL_TLS_SERVER)
-        server.num_tickets = 0  # a session is never taken up again: a generation has its own
-        contexts = cls(files=files, server=server, client=_context(files, ssl.PROTOCOL_TLS_CLIENT))
+        ssl_context = _context(files, ssl.PROTOCOL_TLS_SERVER)
+        ssl_context.num_tickets = 0  # a session is never taken up again
+        contexts = cls(
+            files=files, server=ssl_context, client=_context(files, ssl.PROTOCOL_TLS_CLIENT)
+        )
         contexts._check_acceptance()
         return contexts
 
@@ -110,29 +112,29 @@ def _check_pem(files: TlsFiles, role: str, mark: bytes) -> None:
 
 def _context(files: TlsFiles, protocol: ssl._SSLMethod) -> ssl.SSLContext:
     """Make one end; it trusts the job's CA, and none of the system's."""
-    context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # nodes come and go under any name
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-    context.options |= ssl.OP_NO_COMPRESSION | KTLS
+    ssl_context = ssl.SSLContext(protocol)
+    ssl_context.check_hostname = False  # nodes come and go under any name
+    ssl_context.verify_mode = ssl.CERT_REQUIRED
+    ssl_context.minimum_version = ssl_context.maximum_version = ssl.TLSVersion.TLSv1_3
+    ssl_context.options |= ssl.OP_NO_COMPRESSION | KTLS
     for role in ("certificate", "ca"):
-        trust = context if role == "ca" else ssl.SSLContext(protocol)  # only to parse it
+        trust = ssl_context if role == "ca" else ssl.SSLContext(protocol)  # only to parse it
         try:
             trust.load_verify_locations(getattr(files, role))
         except ssl.SSLError:
             raise _no_pem(files, role) from None
-    _load_key(context, files)
-    return context
+    _load_key(ssl_context, files)
+    return ssl_context
 
 
-def _load_key(context: ssl.SSLContext, files: TlsFiles) -> None:
+def _load_key(ssl_context: ssl.SSLContext, files: TlsFiles) -> None:
     def refuse() -> str:  # else OpenSSL asks whoever sits at the terminal
         raise ConfigError(
             f"the key {files.key} has a password, which nobody is asked for; remove it"
         )
 
     try:
-        context.load_cert_chain(files.certificate, files.key, password=refuse)
+        ssl_context.load_cert_chain(files.certificate, files.key, password=refuse)
     except ssl.SSLError as error:
         if error.reason in MISFITS:
             raise ConfigError(

@@ -13,8 +13,9 @@ from pliant.core.values import Generation, Order, ReplicaId
 from pliant.engine import probe
 from pliant.engine.groups.build import GroupBuild
 from pliant.engine.groups.ending import Abort, GroupBroken
-from pliant.engine.groups.gloo import StoreServer
 from pliant.engine.groups.group import Group
+from pliant.engine.groups.port import Port
+from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowCache, WindowSize
 
@@ -33,6 +34,7 @@ class GroupBuilds:
         window_size_for: Callable[[Order], WindowSize],
         on_built: OnBuilt,
         committed: Callable[[], int],
+        tls: TlsContexts | None = None,
     ) -> None:
         """``committed``: how many steps, for the fault points."""
         self._replica = replica
@@ -41,9 +43,10 @@ class GroupBuilds:
         self._on_built = on_built
         self._committed = committed
         self._window_cache = WindowCache()
-        self._server = StoreServer(address)
-        self.endpoint = self._server.endpoint
-        """Where this worker's store is reached."""
+        self._tls = tls
+        self._port = Port(address)
+        self.endpoint = self._port.endpoint
+        """Where this worker is reached while a generation is met."""
         self._secrets: dict[Generation, bytes] = {}
         self._aborts: dict[Generation, Abort] = {}
         self._groups: dict[Generation, Group] = {}
@@ -56,28 +59,28 @@ class GroupBuilds:
 
     def start(self, order: Order) -> None:
         """Connect the members of ``order`` on a thread of its own."""
-        self._secrets.pop(order.generation, None)
         abort = self._aborts[order.generation] = Abort()
         threading.Thread(
             target=self._build,
-            args=(order, abort),
+            args=(order, abort, self._secrets.pop(order.generation, b"")),
             name=f"build-g{order.generation}",
             daemon=True,
         ).start()
 
-    def _build(self, order: Order, abort: Abort) -> None:
+    def _build(self, order: Order, abort: Abort, secret: bytes) -> None:
         try:
             probe.at("build", self._committed())
             group = GroupBuild(
                 generation=order.generation,
                 seats=[(seat.replica, seat.endpoint) for seat in order.members],
                 replica=self._replica,
-                host=order.members[0].replica,
-                server=self._server,
+                secret=secret,
+                port=self._port,
                 layout=self._layout,
                 abort=abort,
                 window_cache=self._window_cache,
                 window_size=self._window_size_for(order),
+                tls=None if self._tls is None else self._tls.renewed(),
             ).run()
             probe.at("prepared", self._committed())
         except Exception as error:  # a thread boundary: silence would cost the others a deadline

@@ -58,6 +58,7 @@ class ProtocolRuntime:
             window_size_for,
             on_built=self._after_build,
             committed=lambda: self._member.committed,
+            tls=context.tls,
         )
         self.endpoint = self._groups.endpoint
         """Where this worker is reached while a generation is met."""

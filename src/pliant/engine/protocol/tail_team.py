@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pliant.core.errors import UsageError
 from pliant.core.values import Generation
-from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.ending import GroupBroken, LeftAlone
 from pliant.engine.protocol.formed import Formed
 from pliant.engine.protocol.runtime import ProtocolRuntime
-
-EXCHANGE_LOOK_S = 0.005
-"""Between two looks for what others give in a tail."""
 
 
 class TailTeam:
@@ -57,14 +55,15 @@ class TailTeam:
         if formed is None:
             return None
 
-        def check_and_wait() -> None:
-            self._runtime.check(self._generation)
-            self._runtime.await_news(EXCHANGE_LOOK_S)
-
-        step = self._runtime.member.committed
         try:
+            self._runtime.check(self._generation)
             with self._runtime.waits(self._generation):
-                return formed.group.exchange(name, payload, step=step, look=check_and_wait)
+                return formed.group.share(name, payload)
+        except LeftAlone as alone:
+            raise UsageError(
+                "session.evaluate was called on some replicas only, and the others have gone on; "
+                "call it on all of them, not where session.leader is true"
+            ) from alone
         except GroupBroken as broken:
             self._recover(broken.reason)
             return None

@@ -1,8 +1,8 @@
 """Buckets: how the gradients of one model lie in flat buffers.
 
 Owns one function of the model alone: which parameter lies at which offset of which bucket.  All
-members of a generation must agree on it before their first collective (a size mismatch ends the
-process inside gloo), so it has a digest and can explain the first difference between two layouts.
+members of a generation must agree on it before their first collective, so it has a digest and can
+explain the first difference between two layouts.
 Must not know groups, slots, who owns what, the values of any tensor.
 
 Buckets are filled in reverse parameter order, the order in which backward finishes.  16-bit
@@ -26,7 +26,7 @@ import torch
 Described = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 BUCKET_BYTES = 10 * 1024 * 1024
-"""Aimed size of a bucket.  Gloo's throughput is flat from about 4 MB; larger overlaps less."""
+"""Aimed size of a bucket.  Throughput is flat from about 4 MB; larger ones overlap less."""
 
 _LEAVES = {
     torch.float16: torch.float32,

@@ -30,10 +30,11 @@ place, which loses the partials):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 
-from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.communicator import Communicator
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
@@ -131,13 +132,13 @@ class Reduction:
 
     def _job(
         self, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
-    ) -> Callable[[Comm], torch.Tensor]:
+    ) -> Callable[[Communicator], torch.Tensor]:
         shared = self._shared
         if shared is None or not shared.lent[bucket_index]:
             job = _Job(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
             return job.exact if self._exact else job.fast
 
-        def read(comm: Comm) -> torch.Tensor:
+        def read(comm: Communicator) -> torch.Tensor:
             shared.reduce(comm, bucket_index, partials, reduced)
             return reduced
 
@@ -152,11 +153,10 @@ class Reduction:
         New memory would cost a page fault per 4 KB in the first step.  The set of the last step
         comes second, for its result may still be wanted.
         """
+        if not self._finished:  # that step was broken off: nothing may write into these late
+            self.group.abandon("its last step was broken off")
         last, sets, scratch = self._turn, self._sets, self._scratch
         self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], _Scratch()
-        if not self._finished and not self.group.quiesced.is_set():
-            # That step was broken off: its operations may write into these late.
-            sets[last], scratch = self._no_buffers(), _Scratch()
         return last, sets, scratch
 
 
@@ -191,77 +191,54 @@ class _Job:
         self._blockwise = blockwise
         self._scratch = scratch
 
-    def fast(self, comm: Comm) -> torch.Tensor:
-        if comm.size == 2:  # 70 ms of CPU for 43 MB; copy and all-reduce: 84 ms
+    def fast(self, comm: Communicator) -> torch.Tensor:
+        if comm.size == 2:  # one way less
             self._swap(comm)
-            return self._result
-        self._reduced.copy_(self._partials[0])
-        comm.run(comm.backend.all_reduce(self._reduced))
+        else:
+            comm.all_reduce(self._partials[0], self._reduced)
         return self._result
 
-    def exact(self, comm: Comm) -> torch.Tensor:
+    def exact(self, comm: Communicator) -> torch.Tensor:
         if self._reduced.numel() == 0:
             return self._result
         if self._plan.partials == (1, 1):
             self._swap(comm)
         elif self._reduced.nbytes <= SMALL_BYTES:
-            self._all_to_everybody(comm)
+            whole = slice(0, self._reduced.numel())
+            self._blockwise.fold(self._collect(comm, [whole] * comm.size), self._reduced)
         else:
             self._by_shards(comm)
         return self._result
 
-    def _swap(self, comm: Comm) -> None:
-        numel = self._reduced.numel()
-        splits = [0, numel] if comm.rank == 0 else [numel, 0]
-        comm.run(comm.backend.all_to_all(self._reduced, self._partials[0], splits, splits))
+    def _swap(self, comm: Communicator) -> None:
+        comm.swap(self._partials[0], self._reduced)
         pair = [self._reduced, self._reduced]
         pair[comm.rank] = self._partials[0]
         torch.add(pair[0], pair[1], out=self._reduced)
 
-    def _all_to_everybody(self, comm: Comm) -> None:
-        counts, numel = self._plan.partials, self._reduced.numel()
-        own = torch.cat(self._partials).repeat(comm.size)
-        everything = self._scratch.provide(sum(counts) * numel, own.dtype)
-        receives = [count * numel for count in counts]
-        sends = [counts[comm.rank] * numel] * comm.size
-        comm.run(comm.backend.all_to_all(everything, own, receives, sends))
-        self._blockwise.fold(torch.split(everything, numel), self._reduced)
-
-    def _by_shards(self, comm: Comm) -> None:
+    def _by_shards(self, comm: Communicator) -> None:
         sizes = shard_sizes(self._reduced.numel(), comm.size)
-        mine = sizes[comm.rank]
-        received = self._receive_shards(comm, sizes)
-        shards = torch.split(self._reduced, sizes)
-        if mine:
-            self._blockwise.fold(received, shards[comm.rank])
-        works = [comm.backend.broadcast(s, root) for root, s in enumerate(shards) if s.numel()]
-        comm.run(*works)
+        ends = list(accumulate(sizes))
+        cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        pieces = self._collect(comm, cuts)
+        if pieces:
+            self._blockwise.fold(pieces, self._reduced[cuts[comm.rank]])
+        comm.all_gather([self._reduced[cut] for cut in cuts])
 
-    def _receive_shards(self, comm: Comm, sizes: list[int]) -> list[torch.Tensor]:
-        """Return my shard of all partials, numbered through.
+    def _collect(self, comm: Communicator, cuts: Sequence[slice]) -> list[torch.Tensor]:
+        """Return this member's cut of all partials, numbered through; give the others theirs.
 
-        One exchange per partial of the member that has most; who has fewer sends nothing.  The
-        partials lie in tensors of their own, and packing them would cost a copy.
+        Own partials stay where they are.
         """
-        counts, mine = self._plan.partials, sizes[comm.rank]
-        memory = self._scratch.provide(sum(counts) * mine, self._reduced.dtype)
-        pieces: dict[tuple[int, int], torch.Tensor] = {}
-        works = []
-        offset = 0
-        for turn in range(max(counts)):
-            senders = [rank for rank, count in enumerate(counts) if count > turn]
-            target = memory[offset : offset + len(senders) * mine]
-            for place, rank in enumerate(senders):
-                pieces[rank, turn] = target[place * mine : (place + 1) * mine]
-            is_sender = turn < len(self._partials)
-            works.append(
-                comm.backend.all_to_all(
-                    target,
-                    self._partials[turn] if is_sender else memory[:0],
-                    [mine if rank in senders else 0 for rank in range(comm.size)],
-                    sizes if is_sender else [0] * comm.size,
-                )
-            )
-            offset += target.numel()
-        comm.run(*works)
-        return [pieces[rank, turn] for rank, count in enumerate(counts) for turn in range(count)]
+        cut, counts = cuts[comm.rank], self._plan.partials
+        length = cut.stop - cut.start
+        num_theirs = self._plan.num_partials - counts[comm.rank]
+        memory = self._scratch.provide(num_theirs * length, self._reduced.dtype)
+        theirs = [memory[length * place : length * (place + 1)] for place in range(num_theirs)]
+        senders = [rank for rank, count in enumerate(counts) for _ in range(count)]
+        receives = zip((rank for rank in senders if rank != comm.rank), theirs, strict=True)
+        sends = [(rank, partial[cuts[rank]]) for rank in comm.others for partial in self._partials]
+        comm.wait(comm.post(sends=sends, receives=receives))
+        before = sum(counts[: comm.rank])
+        mine = [partial[cut] for partial in self._partials]
+        return [*theirs[:before], *mine, *theirs[before:]] if length else []

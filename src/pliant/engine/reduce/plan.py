@@ -136,5 +136,5 @@ def shard_sizes(numel: int, num_shards: int) -> list[int]:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """View complex numbers as pairs of real ones: gloo knows no complex, addition is the same."""
+    """View complex numbers as pairs of real ones: addition is the same, and so are all sizes."""
     return torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor

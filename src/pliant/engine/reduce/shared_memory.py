@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.communicator import Communicator
 from pliant.engine.reduce.buckets import Bucket, Layout
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
 from pliant.engine.reduce.windows import Windows, WindowSize
@@ -116,7 +116,11 @@ class Shared:
         )
 
     def reduce(
-        self, comm: Comm, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
+        self,
+        comm: Communicator,
+        bucket_index: int,
+        partials: Sequence[torch.Tensor],
+        reduced: torch.Tensor,
     ) -> None:
         """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
         for place, partial in zip(self.lent[bucket_index], partials, strict=True):
@@ -138,7 +142,11 @@ class Shared:
         self._windows.check()
 
     def _by_shards(
-        self, comm: Comm, bucket_index: int, pieces: Sequence[torch.Tensor], root: torch.Tensor
+        self,
+        comm: Communicator,
+        bucket_index: int,
+        pieces: Sequence[torch.Tensor],
+        root: torch.Tensor,
     ) -> None:
         sizes = shard_sizes(root.numel(), comm.size)
         targets = torch.split(root, sizes)

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 
-from pliant.engine.groups.gloo import OperationFailed
+from pliant.engine.groups.ending import OperationFailed
 
 HEADER_BYTES = 4096
 """Token and mark; a page, so that what follows is aligned for everything."""

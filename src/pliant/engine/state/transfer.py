@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -31,14 +30,10 @@ import torch
 import xxhash
 
 from pliant.core.errors import PliantError
-from pliant.engine.groups.comm import Comm
+from pliant.engine.groups.communicator import Communicator, Transfer
 from pliant.engine.groups.group import Group, Ticket
-from pliant.engine.groups.reaper import REAPER
 from pliant.engine.state import tagged_codec
 from pliant.engine.state.stream import StreamChunk, TensorSpec, cut_stream
-
-_DESTROY_S = 10.0
-"""Longest wait for an earlier group that may still write into this joiner's storage."""
 
 
 class TransferRefused(PliantError):  # noqa: N818  an event of a run, not a mistake
@@ -96,8 +91,7 @@ def receive_state(
 ) -> Any:
     """Receive the state that ``send_state`` offers; its tensors are what ``allocate`` gave.
 
-    When it raises, the copy is not complete, and what ``allocate`` gave may still change until
-    the group is quiesced; a later ``receive_state`` waits for that by itself.
+    When it raises, the copy is not complete.
 
     Args:
         allocate: gets the document with ``TensorRef`` leaves and the specs, returns one
@@ -138,14 +132,14 @@ class _Parties:
     survivors: tuple[int, ...]
     joiners: tuple[int, ...]
 
-    def agree(self, comm: Comm, raw: bytes) -> tuple[int, int]:
+    def agree(self, comm: Communicator, raw: bytes) -> tuple[int, int]:
         """Make sure that all members mean the same state; return its manifest's length and digest.
 
         Every member comes to the same conclusion, so nobody is left waiting.
         """
         digest = xxhash.xxh3_64_intdigest(raw) >> 1
         stamp = (self.stamp.generation, self.stamp.step, self.stamp.lineage)
-        rows = comm.all_gather(torch.tensor([*stamp, len(raw), digest])).tolist()
+        rows = comm.rows(torch.tensor([*stamp, len(raw), digest])).tolist()
         first = rows[self.survivors[0]]
         for rank in (*self.survivors, *self.joiners):
             if rows[rank][:3] != first[:3]:
@@ -179,33 +173,31 @@ def _seed(stamp: Stamp, manifest: int, chunk: int) -> int:
 
 
 def _send(
-    comm: Comm, parties: _Parties, manifest: _Manifest, tensors: Sequence[torch.Tensor]
+    comm: Communicator, parties: _Parties, manifest: _Manifest, tensors: Sequence[torch.Tensor]
 ) -> None:
     raw = manifest.to_bytes()
     _, digest = parties.agree(comm, raw)
     if not parties.joiners:
         return
     writable = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-    comm.run(comm.backend.broadcast(writable, parties.survivors[0]))
+    comm.broadcast(writable, parties.survivors[0])
     sources = [_source(s, t) for s, t in zip(manifest.specs, tensors, strict=True)]
     # Point to point, not collective: data streams, and several joiners need no copies.
-    works = []
-    sent = []
+    transfers = []
+    digests = []
     chunks = cut_stream(manifest.specs, parties.survivors)
     for chunk in chunks:
         if chunk.sender != comm.rank:
             continue
         pieces = [sources[s.tensor][s.start : s.stop] for s in chunk.segments]
         data = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        works += [comm.backend.send(data, joiner, chunk.index) for joiner in parties.joiners]
-        sent.append((data, _seed(parties.stamp, digest, chunk.index)))
-    # While the device's thread sends: nothing changes the state, so later is early enough.
-    digests = [_digest(data, seed) for data, seed in sent]
+        transfers.append(comm.post(sends=[(joiner, data) for joiner in parties.joiners]))
+        # While the system sends: nothing changes the state, so later is early enough.
+        digests.append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
     sent_digest = torch.tensor(digests, dtype=torch.int64)
     if digests:
-        works += [comm.backend.send(sent_digest, joiner, len(chunks)) for joiner in parties.joiners]
-    for work in works:
-        comm.block(work)
+        transfers.append(comm.post(sends=[(joiner, sent_digest) for joiner in parties.joiners]))
+    comm.wait(*transfers)
 
 
 def _source(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
@@ -219,15 +211,14 @@ def _source(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _receive(
-    comm: Comm,
+    comm: Communicator,
     parties: _Parties,
     allocate: Callable[[Any, Sequence[TensorSpec]], Sequence[torch.Tensor]],
 ) -> Any:
     length, digest = parties.agree(comm, b"")
     raw = torch.empty(length, dtype=torch.uint8)
-    comm.run(comm.backend.broadcast(raw, parties.survivors[0]))
+    comm.broadcast(raw, parties.survivors[0])
     manifest = _Manifest.from_bytes(raw.numpy().tobytes())
-    _await_quiesced(comm)
     tensors = list(allocate(tagged_codec.decode(manifest.document), manifest.specs))
     targets = _targets(manifest.specs, tensors)
     _fill(comm, parties, manifest, digest, [_as_bytes(target) for target in targets])
@@ -235,15 +226,6 @@ def _receive(
         if target.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(target)
     return tagged_codec.decode(manifest.document, tensors)
-
-
-def _await_quiesced(comm: Comm) -> None:
-    """Wait until no earlier group can write into this joiner's storage any more."""
-    deadline_at = time.monotonic() + _DESTROY_S
-    while not REAPER.wait_until_below(1, deadline_s=0.05):
-        comm.check()  # this very group may be the one
-        if time.monotonic() > deadline_at:
-            raise comm.broken("an earlier group may still write into this joiner's storage")
 
 
 def _targets(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -263,7 +245,7 @@ def _targets(specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> li
 
 
 def _fill(
-    comm: Comm,
+    comm: Communicator,
     parties: _Parties,
     manifest: _Manifest,
     digest: int,
@@ -277,28 +259,28 @@ def _fill(
         count = sum(chunk.sender == sender for chunk in chunks)
         if count:
             theirs = torch.empty(count, dtype=torch.int64)
-            sent_digests[sender] = (theirs, comm.backend.receive(theirs, sender, len(chunks)))
+            sent_digests[sender] = (theirs, comm.post(receives=[(sender, theirs)]))
     mine: dict[int, list[int]] = {sender: [] for sender in sent_digests}
-    for chunk, (data, work) in zip(chunks, posted, strict=True):
-        comm.block(work)
+    for chunk, (data, transfer) in zip(chunks, posted, strict=True):
+        comm.wait(transfer)
         mine[chunk.sender].append(_digest(data, _seed(parties.stamp, digest, chunk.index)))
         if len(chunk.segments) > 1:
             _unpack(chunk, data, targets)
-    for sender, (theirs, work) in sent_digests.items():
-        comm.block(work)
+    for sender, (theirs, transfer) in sent_digests.items():
+        comm.wait(transfer)
         if theirs.tolist() != mine[sender]:
             raise TransferRefused(f"a chunk from rank {sender} has another digest than it sent")
 
 
 def _expect(
-    comm: Comm, chunk: StreamChunk, targets: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Any]:
+    comm: Communicator, chunk: StreamChunk, targets: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Transfer]:
     first = chunk.segments[0]
     if len(chunk.segments) == 1:
         data = targets[first.tensor][first.start : first.stop]
     else:
         data = torch.empty(chunk.nbytes, dtype=torch.uint8)
-    return data, comm.backend.receive(data, chunk.sender, chunk.index)
+    return data, comm.post(receives=[(chunk.sender, data)])
 
 
 def _unpack(chunk: StreamChunk, data: torch.Tensor, targets: Sequence[torch.Tensor]) -> None:

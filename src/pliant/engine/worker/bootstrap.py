@@ -91,6 +91,10 @@ class WorkerContext:
         """Hold the device of a pool; its lock is never released but by this process's death."""
         self._device = device
 
+    def encrypt(self, tls: TlsContexts) -> None:
+        """Have the connections to other replicas encrypted."""
+        self.tls = tls
+
     def open_session(self, session: Closable) -> None:
         """Take note of the script's session."""
         self.session = session
@@ -147,7 +151,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         try:
             context.hold(_lock_device(assignment))
             if assignment.work.tls is not None:  # a fault in them ends the job before it trains
-                context.tls = TlsContexts.of(assignment.work.tls)
+                context.encrypt(TlsContexts.of(assignment.work.tls))
             module, compiled = _stage(assignment)
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:

@@ -1,0 +1,38 @@
+"""How the workers of a whole job exchange: a benchmark's hook, where pliant has no option.
+
+Must not know what is measured.  Called in a worker, before its session begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from torch._C._distributed_c10d import FileStore
+
+from benchmarks.gloo_baseline import GlooBuild, GlooReduction
+from pliant.engine.groups.build import GroupBuild
+from pliant.engine.protocol import formed, group_builds
+
+WINDOWS, SOCKETS = "windows", "sockets"
+GLOO, GLOO_WINDOWS = "gloo", "gloo windows"
+"""The exchange as it was before pliant had sockets of its own, without and with shared memory."""
+
+TRANSPORTS = (WINDOWS, SOCKETS, GLOO_WINDOWS, GLOO)
+
+
+def use(transport: str, folder: Path) -> None:
+    """Have this worker's groups exchange so; gloo meets through a file in ``folder``."""
+    make: Callable[..., GroupBuild] = GroupBuild
+    if transport in (GLOO, GLOO_WINDOWS):
+        make = partial(GlooBuild, FileStore(str(folder / "groups"), -1))
+        cast("Any", formed).Reduction = GlooReduction
+    if transport in (SOCKETS, GLOO):
+        make = partial(_without_windows, make)
+    cast("Any", group_builds).GroupBuild = make
+
+
+def _without_windows(make: Callable[..., GroupBuild], **settings: Any) -> GroupBuild:
+    return make(**{**settings, "window_cache": None})

@@ -1,0 +1,192 @@
+"""Communicator: what the members of one generation can do together, and how that ends.
+
+Owns the collectives that a step is made of, in terms of sending and receiving between two members.
+Must not know how bytes travel, what tensors mean, jobs, or who ends a generation.
+
+All members make the same calls in the same order, each on one thread; ``abandon`` may come from any
+thread at any time.  What has been posted is only ever read (sends) or written (receives) until
+``wait`` has returned for it or ``abandon`` has.  Tensors are contiguous and in the memory that the
+implementation moves; a piece without elements is one as well, for both sides.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from pliant.engine.groups.ending import GroupBroken, GroupEnd
+
+Piece = tuple[int, torch.Tensor]
+"""A member's rank, and what goes to it or comes from it."""
+
+
+class Transfer:
+    """What one ``post`` has started."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending = 0
+        """Pieces that have not been moved yet."""
+
+    def add(self) -> None:
+        """Take note of a piece."""
+        self.pending += 1
+
+    def moved(self) -> None:
+        """Take note that one has been moved."""
+        self.pending -= 1
+
+
+class Communicator(ABC):
+    """The members of one generation, connected, as one of them sees them."""
+
+    def __init__(self, generation: int, *, rank: int, size: int) -> None:
+        self.end = GroupEnd(generation)
+        self.rank = rank
+        """replica_rank of this member."""
+        self.size = size
+        """Number of members."""
+        self.others = tuple((rank + distance) % size for distance in range(1, size))
+        """Ranks of the others, the next one first: so nobody is everybody's first."""
+
+    # --- what an implementation does ------------------------------------------------------
+
+    @abstractmethod
+    def post(self, *, sends: Iterable[Piece] = (), receives: Iterable[Piece] = ()) -> Transfer:
+        """Start moving; pieces between two members arrive in the order in which they are posted.
+
+        Raises:
+            GroupBroken: a member is gone, or the communicator was abandoned.
+        """
+
+    @abstractmethod
+    def wait(self, *transfers: Transfer) -> None:
+        """Return when all of these have been moved.
+
+        Raises:
+            GroupBroken: a member is gone, its pieces have other sizes, the communicator was
+                abandoned, or a collective's longest time has passed.
+        """
+
+    @abstractmethod
+    def share(self, name: str, payload: bytes) -> list[bytes]:
+        """Return what each member gives under ``name``, in rank order.
+
+        Named, so that what a member gives under another name is never misread.
+
+        Raises:
+            LeftAlone: a member has gone on to something else without giving it.
+            GroupBroken: as ``wait``.
+        """
+
+    @abstractmethod
+    def abandon(self, reason: str) -> None:
+        """End at once, from any thread; whoever waits raises GroupBroken, here and elsewhere.
+
+        When it returns, nothing that was posted is read or written any more.  Only the first
+        reason counts.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back, on the thread that uses it.
+
+        If it was not abandoned, what was sent still arrives.
+        """
+
+    # --- what follows from it -------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise GroupBroken if it has ended; long jobs call it now and then."""
+        if self.end.ended:
+            raise self.end.error()
+
+    def broken(self, reason: str) -> GroupBroken:
+        """Return the error to raise: the reason of the end, else this one."""
+        return GroupBroken(self.end.generation, self.end.reason or reason)
+
+    def all_to_all(self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+        """Send ``sources[r]`` to rank ``r`` and receive ``targets[r]`` from it.
+
+        Sizes may differ; what is this member's own stays where it is.
+        """
+        self.wait(
+            self.post(
+                sends=[(rank, sources[rank]) for rank in self.others],
+                receives=[(rank, targets[rank]) for rank in self.others],
+            )
+        )
+
+    def all_gather(self, shards: Sequence[torch.Tensor]) -> None:
+        """Send the own shard to all, and receive theirs in their places."""
+        self.all_to_all([shards[self.rank]] * self.size, shards)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Send ``tensor`` of rank ``root`` to all."""
+        if self.rank == root:
+            self.wait(self.post(sends=[(rank, tensor) for rank in self.others]))
+        else:
+            self.wait(self.post(receives=[(root, tensor)]))
+
+    def swap(self, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+        """Exchange tensors of one size with the other of two members."""
+        self.all_to_all([mine, mine], [theirs, theirs])
+
+    def all_reduce(self, source: torch.Tensor, total: torch.Tensor) -> None:
+        """Add up everybody's ``source`` (one dimension), each member one shard, in rank order.
+
+        ``source`` is only read, and shares no memory with ``total``.
+        """
+        shards, totals = source.tensor_split(self.size), total.tensor_split(self.size)
+        parts = [shards[self.rank]] * self.size
+        for rank in self.others:
+            parts[rank] = torch.empty_like(parts[rank])
+        self.all_to_all(shards, parts)
+        own = totals[self.rank].copy_(parts[0])
+        for part in parts[1:]:
+            own.add_(part)
+        self.all_gather(totals)
+
+    def rows(self, row: torch.Tensor) -> torch.Tensor:
+        """Return every member's small vector (one dimension, equal length and dtype) as rows."""
+        gathered = row.repeat(self.size, 1)
+        self.all_gather(gathered.unbind())
+        return gathered
+
+    def meet(self) -> None:
+        """Return when all members have come to this call; the smallest collective there is.
+
+        What a member wrote before it, the others see after it.
+        """
+        self.all_gather(torch.zeros(self.size, 1, dtype=torch.uint8).unbind())
+
+
+class SingleCommunicator(Communicator):
+    """Of a member without others: everything has happened already."""
+
+    def __init__(self, generation: int) -> None:
+        super().__init__(generation, rank=0, size=1)
+
+    def post(self, *, sends: Iterable[Piece] = (), receives: Iterable[Piece] = ()) -> Transfer:
+        """Move nothing: there is nobody."""
+        self.check()
+        return Transfer()
+
+    def wait(self, *transfers: Transfer) -> None:
+        """Return."""
+        self.check()
+
+    def share(self, name: str, payload: bytes) -> list[bytes]:
+        """Return what it was given."""
+        self.check()
+        return [payload]
+
+    def abandon(self, reason: str) -> None:
+        """Be of no more use."""
+        self.end.set(reason)
+
+    def close(self) -> None:
+        """Give nothing back."""

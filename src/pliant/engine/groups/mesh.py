@@ -1,0 +1,349 @@
+"""Mesh: the members of one generation find each other, and nobody else gets in.
+
+Owns all connections on their way: who knocks at whom, how often, for how long; how many strangers
+are borne, and when this worker's port is open.  Must not know what the members tell each other
+(they greet), nor what they do once connected.
+
+    knock at rank 0 -> it has greeted, so the models agree -> knock at all other lower ranks
+    listen for the higher ranks, until the last of them is there -> all there: done
+
+Whoever is not there yet, or hangs up, is tried again until somebody gives up: a member may have
+heard of the generation a moment later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from pliant.engine.groups.handshake import (
+    READ,
+    HandshakeFailed,
+    Hello,
+    Steps,
+    accepting,
+    connecting,
+)
+from pliant.engine.groups.port import Port, parse_endpoint, stop_listening
+from pliant.engine.groups.tls import TlsContexts
+
+MAX_STRANGERS = 64
+"""Connections that have not knocked; with more, the oldest is closed."""
+
+STRANGER_S = 3.0
+"""How long a connection may take to knock, in seconds."""
+
+HANDSHAKE_S = 5.0
+"""Longest handshake before another one is tried, in seconds."""
+
+_FIRST_CONNECT_S, _MAX_CONNECT_S = 0.05, 2.0
+"""Longest wait for a connection, doubled each time it was too short: a full queue of the other side
+would have the kernel try again after a second."""
+
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
+"""Between two knocks at a member that does not listen yet, in seconds."""
+
+_GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A member at the other end of a connection."""
+
+    sock: socket.socket
+    greeting: bytes
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One connection that may become a member's."""
+
+    hello: Hello
+    steps: Steps[bytes]
+    due_at: float
+    connects: bool
+    """This side does; else it was accepted."""
+
+    is_under_way: bool = False
+    """It is more than a connection: the other side has said something, or let us speak."""
+
+    @property
+    def is_stranger(self) -> bool:
+        return self.hello.peer is None
+
+    def goes_on(self) -> None:
+        """Give it more time, once: the other side is a member, or has let us in."""
+        if not self.is_under_way and not self.is_stranger:
+            self.is_under_way = True
+            self.due_at = time.monotonic() + HANDSHAKE_S
+
+
+@dataclass(slots=True)
+class _Knock:
+    """When and how patiently to try a member next."""
+
+    due_at: float = 0.0
+    pause_s: float = _FIRST_PAUSE_S
+    connect_s: float = _FIRST_CONNECT_S
+
+    def was_in_vain(self) -> None:
+        """Wait longer for the next connection: nothing came of this one in time."""
+        self.connect_s = min(2 * self.connect_s, _MAX_CONNECT_S)
+
+    def again(self) -> None:
+        """Pause before the next one, each time longer."""
+        self.due_at = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S)
+
+
+class Mesh:
+    """See the module's text; of one thread, but for ``wake``."""
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        secret: bytes,
+        rank: int,
+        endpoints: Sequence[str],
+        port: Port,
+        greeting: bytes,
+        greet: Callable[[bytes], bytes],
+        admits: Callable[[int, bytes], bool] = lambda peer, greeting: True,
+        tls: TlsContexts | None = None,
+    ) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            endpoints: of all members, in rank order.
+            port: this worker's own.
+            greeting: for those at whom this member knocks.
+            greet: gets the greeting of a member that knocks here, and returns the answer.
+            admits: gets the greeting of a member that was answered, or of one that answered;
+                False: it does not count as there.  May raise.
+            tls: encrypts what follows a knock.
+        """
+        self._generation = generation
+        self._secret = secret
+        self._rank = rank
+        self._endpoints = endpoints
+        self._port = port
+        self._greeting = greeting
+        self._greet = greet
+        self._admits = admits
+        self._tls = tls
+        self._knocked: set[bytes] = set()
+        """All knocks so far: none counts twice."""
+        self._there: dict[int, Peer] = {}
+        self._attempts: dict[int, _Attempt] = {}
+        self._knocks = {peer: _Knock() for peer in range(rank)}
+        self._listener: socket.socket | None = None
+        self._epoll = select.epoll()
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._epoll.register(self._wake_r.fileno(), select.EPOLLIN)
+
+    def wake(self) -> None:
+        """Have ``connect`` look whether to give up; from any thread."""
+        with contextlib.suppress(OSError):
+            self._wake_w.send(b"!", socket.MSG_DONTWAIT)
+
+    def connect(self, check: Callable[[], None]) -> dict[int, Peer]:
+        """Return all others by rank; closes everything if it raises.
+
+        ``check`` raises to give up; it is called about each 0.1 s, and after ``wake``.
+        """
+        try:
+            while self.missing():
+                check()
+                self._tend()
+        except BaseException:
+            for peer in self._there.values():
+                self._hang_up(peer.sock)
+            raise
+        else:
+            return self._there
+        finally:
+            for descriptor in list(self._attempts):
+                self._drop(descriptor)
+            self._close_listener()
+            self._epoll.close()
+            self._wake_r.close()
+            self._wake_w.close()
+
+    def missing(self) -> list[int]:
+        """Return the ranks that are not there yet."""
+        others = range(len(self._endpoints))
+        return [peer for peer in others if peer != self._rank and peer not in self._there]
+
+    # --- one turn ---------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """Knock where it is due, listen if that is needed, and serve who has something to say."""
+        now = time.monotonic()
+        self._knock(now)
+        is_alike = self._rank == 0 or 0 in self._there  # who is not must let nobody in
+        if is_alike and any(peer > self._rank for peer in self.missing()):
+            self._listen()
+        else:
+            self._close_listener()
+        for descriptor, events in self._epoll.poll(self._pause_s(now)):
+            if self._listener is not None and descriptor == self._listener.fileno():
+                self._accept(self._listener)
+            elif descriptor == self._wake_r.fileno():
+                self._wake_r.recv(64)
+            elif descriptor in self._attempts:
+                self._advance(descriptor)
+            elif events & _GONE:
+                self._forget(descriptor)
+        for descriptor, attempt in list(self._attempts.items()):
+            if attempt.due_at < time.monotonic():
+                if attempt.connects and not attempt.is_under_way:
+                    self._knocks[cast("int", attempt.hello.peer)].was_in_vain()
+                self._drop(descriptor)
+
+    def _pause_s(self, now: float) -> float:
+        due = [attempt.due_at for attempt in self._attempts.values()]
+        due += [self._knocks[peer].due_at for peer in self._to_knock()]
+        return max(0.0, min([0.1, *(at - now for at in due)]))
+
+    def _to_knock(self) -> list[int]:
+        """Return the lower ranks that nothing is under way to; first of all it is rank 0."""
+        tried = {attempt.hello.peer for attempt in self._attempts.values() if attempt.connects}
+        lower = range(self._rank if 0 in self._there else min(self._rank, 1))
+        return [peer for peer in lower if peer not in self._there and peer not in tried]
+
+    # --- connecting -------------------------------------------------------------------------
+
+    def _knock(self, now: float) -> None:
+        for peer in self._to_knock():
+            knock = self._knocks[peer]
+            if knock.due_at > now:
+                continue
+            address = parse_endpoint(self._endpoints[peer])
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            hello = self._hello(socket.socket(family), peer)
+            hello.sock.setblocking(False)
+            self._start(hello, connecting(hello, self._greeting), now + knock.connect_s)
+            try:
+                hello.sock.connect(address)
+            except BlockingIOError:
+                pass  # under way
+            except OSError:
+                self._drop(hello.sock.fileno())
+
+    def _hello(self, sock: socket.socket, peer: int | None = None) -> Hello:
+        return Hello(
+            sock=sock,
+            generation=self._generation,
+            secret=self._secret,
+            size=len(self._endpoints),
+            rank=self._rank,
+            tls=self._tls,
+            knocked=self._knocked,
+            peer=peer,
+        )
+
+    # --- accepting --------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = self._port.listen()
+            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._unwatch(self._listener.fileno())
+            stop_listening(self._listener)
+            self._listener = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take some of those who wait; read at once what they say, so that members get through."""
+        for _ in range(MAX_STRANGERS):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # whoever it was has gone, or strangers have all descriptors
+                self._drop_oldest_stranger()
+                return
+            sock.setblocking(False)
+            hello = self._hello(sock)
+            self._start(hello, accepting(hello, self._greet), time.monotonic() + STRANGER_S)
+            self._advance(sock.fileno())
+            if sum(attempt.is_stranger for attempt in self._attempts.values()) > MAX_STRANGERS:
+                self._drop_oldest_stranger()
+
+    def _drop_oldest_stranger(self) -> None:
+        for descriptor, attempt in self._attempts.items():
+            if attempt.is_stranger:
+                self._drop(descriptor)
+                return
+
+    # --- handshakes -------------------------------------------------------------------------
+
+    def _start(self, hello: Hello, steps: Steps[bytes], due_at: float) -> None:
+        attempt = _Attempt(hello, steps, due_at, connects=hello.peer is not None)
+        self._attempts[hello.sock.fileno()] = attempt
+        waits = select.EPOLLOUT if attempt.connects else select.EPOLLIN
+        self._epoll.register(hello.sock.fileno(), waits)
+        if attempt.connects:
+            next(steps)  # to where it waits for the connection
+
+    def _advance(self, descriptor: int) -> None:
+        """Take one handshake as far as it goes."""
+        attempt = self._attempts[descriptor]
+        try:
+            waits = next(attempt.steps)
+        except StopIteration as end:
+            self._arrive(descriptor, end.value)
+            return
+        except (OSError, HandshakeFailed):
+            self._drop(descriptor)
+            return
+        attempt.goes_on()
+        self._epoll.modify(descriptor, select.EPOLLIN if waits == READ else select.EPOLLOUT)
+
+    def _arrive(self, descriptor: int, greeting: bytes) -> None:
+        """Count a member as there, unless it is not to be."""
+        hello = self._attempts[descriptor].hello
+        peer = cast("int", hello.peer)
+        if not self._admits(peer, greeting):
+            self._drop(descriptor)
+            return
+        del self._attempts[descriptor]
+        if peer in self._there:  # it has given that connection up
+            self._hang_up(self._there[peer].sock)
+        self._there[peer] = Peer(hello.sock, greeting)
+        self._epoll.modify(descriptor, select.EPOLLRDHUP)
+
+    def _drop(self, descriptor: int) -> None:
+        """Give one connection up; if this side connects, it tries again a little later."""
+        attempt = self._attempts.pop(descriptor)
+        self._hang_up(attempt.hello.sock, descriptor)
+        if attempt.connects:
+            self._knocks[cast("int", attempt.hello.peer)].again()
+
+    def _forget(self, descriptor: int) -> None:
+        """Take note that a member that was there has hung up; it may come again."""
+        for peer, found in self._there.items():
+            if found.sock.fileno() == descriptor:
+                self._hang_up(found.sock)
+                del self._there[peer]
+                return
+
+    def _hang_up(self, sock: socket.socket, descriptor: int | None = None) -> None:
+        """Close a connection, also where a child of the script holds the descriptor."""
+        self._unwatch(sock.fileno() if descriptor is None else descriptor)
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        sock.close()
+
+    def _unwatch(self, descriptor: int) -> None:
+        """Hear no more of it: what a child of the script holds, epoll does not forget itself."""
+        with contextlib.suppress(OSError):  # a wrapping that failed has closed it
+            self._epoll.unregister(descriptor)

@@ -1,0 +1,176 @@
+"""Sockets: a communicator over one TCP connection between each two members.
+
+Owns one thread's waiting for all connections at once, and how another thread ends that.  Must not
+know how the members met, jobs, or what is moved.
+
+Everything happens on the thread that calls ``post``, ``wait``, ``share`` and ``close``; while it
+does something else, what arrives stays in the kernel.  ``abandon`` shuts the sockets down and wakes
+that thread, whatever the others do.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+from pliant.engine.groups.communicator import Communicator, Piece, Transfer
+from pliant.engine.groups.connection import Connection, PeerGone
+from pliant.engine.groups.ending import LeftAlone
+
+UNREACHABLE_S = 30
+"""For so long a member may be silent to the kernel (not to us) before its connection ends."""
+
+
+class SocketCommunicator(Communicator):
+    """See the module's text."""
+
+    def __init__(
+        self,
+        generation: int,
+        *,
+        rank: int,
+        socks: Mapping[int, socket.socket],
+        collective_s: float,
+    ) -> None:
+        """Take over the connections to all others, by their ranks."""
+        super().__init__(generation, rank=rank, size=len(socks) + 1)
+        self._collective_s = collective_s
+        self._connections = {peer: Connection(socks[peer], peer) for peer in self.others}
+        self._by_descriptor = {each.fileno(): each for each in self._connections.values()}
+        self._epoll = select.epoll()
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._waker, select.EPOLLIN)
+        self._looked_for = dict.fromkeys(self._by_descriptor, 0)
+        self._moving = threading.Lock()
+        """Held while bytes are moved; after ``abandon`` has had it none are."""
+        self._closing = threading.Lock()
+        """Held while descriptors are closed, and while another thread uses them."""
+        for sock in socks.values():
+            _tune(sock)
+
+    def post(self, *, sends: Iterable[Piece] = (), receives: Iterable[Piece] = ()) -> Transfer:
+        """Queue, and send what the sockets take at once."""
+        transfer = Transfer()
+        with self._moving:
+            self.check()
+            for rank, tensor in receives:
+                self._connections[rank].await_piece(tensor, transfer)
+            for rank, tensor in sends:
+                self._connections[rank].send(tensor, transfer)
+            self._push()
+        return transfer
+
+    def wait(self, *transfers: Transfer) -> None:
+        """Move until all of these have been moved."""
+        deadline_at = time.monotonic() + self._collective_s
+        self._pull()  # it may be here already: look before sleeping
+        while any(transfer.pending for transfer in transfers):
+            self._turn(deadline_at)
+
+    def share(self, name: str, payload: bytes) -> list[bytes]:
+        """Send a note to everybody, and wait for theirs."""
+        transfer = Transfer()
+        with self._moving:
+            self.check()
+            for connection in self._connections.values():
+                connection.send_note(name, payload, transfer)
+                connection.await_note(name)
+            self._push()
+        deadline_at = time.monotonic() + self._collective_s
+        self._pull()
+        while waits_for := [each for each in self._connections.values() if each.awaits_note]:
+            if ahead := next((each for each in waits_for if each.is_ahead), None):
+                reason = f"rank {ahead.rank} has gone on without {name}"
+                raise LeftAlone(self.end.generation, reason)
+            self._turn(deadline_at)
+        self.wait(transfer)
+        theirs = {rank: each.notes.pop(name) for rank, each in self._connections.items()}
+        return [theirs.get(rank, payload) for rank in range(self.size)]
+
+    def abandon(self, reason: str) -> None:
+        """Shut all connections down, and let whoever is in the middle of moving finish that."""
+        self.end.set(reason)
+        with self._closing:
+            if not self._epoll.closed:
+                os.eventfd_write(self._waker, 1)
+            for connection in self._connections.values():
+                connection.shut_down()
+        with self._moving:
+            pass
+
+    def close(self) -> None:
+        """Close all connections; the others still get what was sent."""
+        with self._closing:
+            if not self._epoll.closed:
+                self._epoll.close()
+                os.close(self._waker)
+            for connection in self._connections.values():
+                connection.close()
+
+    # --- moving -----------------------------------------------------------------------------
+
+    def _turn(self, deadline_at: float) -> None:
+        """Sleep until something can be moved, and move it."""
+        self.check()
+        self._look()
+        left_s = deadline_at - time.monotonic()
+        happened = self._epoll.poll(max(0.0, left_s))
+        with self._moving:
+            self.check()
+            if not happened and left_s <= 0:
+                raise self.broken(f"no answer within {self._collective_s:g} s")
+            try:
+                for descriptor, events in happened:
+                    self._by_descriptor[descriptor].serve(events)
+            except PeerGone as gone:
+                raise self.broken(str(gone)) from None
+
+    def _look(self) -> None:
+        """Tell epoll what the connections wait for; it also tells of the end of what it knows."""
+        for descriptor, connection in self._by_descriptor.items():
+            wishes, before = connection.wishes, self._looked_for[descriptor]
+            if wishes == before:
+                continue
+            if not before:
+                self._epoll.register(descriptor, wishes)
+            elif not wishes:
+                self._epoll.unregister(descriptor)
+            else:
+                self._epoll.modify(descriptor, wishes)
+            self._looked_for[descriptor] = wishes
+
+    def _pull(self) -> None:
+        with self._moving:
+            self.check()
+            try:
+                for connection in self._connections.values():
+                    if connection.wishes & select.EPOLLIN:
+                        connection.pull()
+            except PeerGone as gone:
+                raise self.broken(str(gone)) from None
+
+    def _push(self) -> None:
+        try:
+            for connection in self._connections.values():
+                connection.push()
+        except PeerGone as gone:
+            raise self.broken(str(gone)) from None
+
+
+def _tune(sock: socket.socket) -> None:
+    """Send small pieces at once, and notice a host that is gone.
+
+    Not by ``TCP_USER_TIMEOUT``: it ends a connection to who is there and takes nothing for a while.
+    """
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, UNREACHABLE_S // 3),
+        (socket.TCP_KEEPINTVL, UNREACHABLE_S // 6),
+        (socket.TCP_KEEPCNT, 4),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
