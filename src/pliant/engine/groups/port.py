@@ -16,6 +16,9 @@ import os
 import socket
 import weakref
 
+_SILENT_S = 3
+"""For so long the kernel keeps a connection to itself that says nothing (tcp(7))."""
+
 _BACKLOG = 4096
 """The system allows less; connections that wait are strangers' but for a few."""
 
@@ -41,6 +44,8 @@ class Port:
     def listen(self) -> socket.socket:
         """Return a socket that listens; for ``stop_listening``."""
         listener = self._bound(self._address)
+        with contextlib.suppress(OSError):  # a kernel without it wakes us for who says nothing
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_S)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         return listener
