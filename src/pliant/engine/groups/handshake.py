@@ -85,6 +85,7 @@ class Hello:
         """Go on in TLS, if the job wants it."""
         if self.tls is None:
             return
+        self.sock.getpeername()  # raises if that end is gone: wrapping would lose the descriptor
         context = self.tls.server if is_server else self.tls.client
         self.sock = sock = context.wrap_socket(
             self.sock, server_side=is_server, do_handshake_on_connect=False
