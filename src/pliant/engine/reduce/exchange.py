@@ -15,16 +15,17 @@ or, through sockets, and always for small buckets and the extras:
     else                              W shards: everybody gets all partials of its own shard, folds
                                       them and broadcasts the result
 
-Fast: the same with one partial per member, added in rank order; through sockets one all-reduce of a
-copy; between two members the swap, which costs less.  A partial is only ever read, always.
+Fast: the same with one partial per member, added in rank order; through sockets one all-reduce;
+between two members the swap, which costs less.  A partial is only ever read, always.
 
-Measured with ``python -m benchmarks.exchange --replicas W --slots K [--sockets]`` (43 MB, 2 cores
-shared with other work, torch 2.13; CPU time of all members over all-reduce of the same buckets in
-place, which loses the partials):
+Measured with ``python -m benchmarks.exchange --replicas W --slots K --windows`` (43 MB, 2 cores,
+torch 2.13; wall time over all-reduce of the same buckets in place by gloo, which loses the
+partials; ``benchmarks/results/exchange_2xxeon_2026-11-22.md``):
 
-             W=2 K=8   W=2 K=12   W=3 K=8   W=3 K=12   W=4 K=8   W=4 K=12
-    windows    0.71       0.74      0.81       0.95      0.56       0.65    (fast 0.51 to 0.69)
-    sockets    1.19       1.17      2.00       2.09      1.31       1.32    (fast 1.19 to 1.32)
+             W=2 K=8   W=3 K=12   W=4 K=8
+    windows    0.27       0.57      0.39     (fast 0.24 to 0.43)
+    sockets    0.65       1.43      0.90     (fast 0.65 to 0.88)
+    gloo       0.85       1.91      1.10     as it was before
 """
 
 from __future__ import annotations
