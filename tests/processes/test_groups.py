@@ -78,7 +78,7 @@ def test_a_joiner_with_another_model_is_told_the_parameter_and_nobody_else_notic
 
     waited = "GroupBroken: group of generation 1: not built within 2 s; not there: "
     missing = [outcome.removeprefix(waited).split(", ") for outcome in outcomes[:2]]
-    assert all("r2" in names and "r0" not in names for names in missing)
+    assert all("r2" in names for names in missing)  # others too, where one gives up first
     assert outcomes[2:] == [
         "LayoutMismatch: parameter 'fc.weight' is float32 [4, 6] on this worker "
         "but float32 [4, 5] on the members",
