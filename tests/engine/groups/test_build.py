@@ -19,6 +19,7 @@ from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
 from pliant.engine.groups.group import Group
 from pliant.engine.groups.port import Port
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.windows import WindowCache, WindowSize
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -119,3 +120,31 @@ def test_abandon_and_retire_from_many_threads_end_it_once(ports: list[Port], see
         with pytest.raises(GroupBroken):
             group.share("x", b"")
     wait_until(lambda: threading.active_count() <= before, "a thread is left")
+
+
+def test_a_member_that_stops_after_the_meeting_costs_no_more_than_the_deadline(
+    ports: list[Port], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not say whether it could map the others' windows."""
+    stopped = threading.Event()
+    mapped = GroupBuild._map_windows
+
+    def stop(self: GroupBuild, *given: Any) -> Any:
+        if self._rank == 1:
+            stopped.wait(10)
+            raise GroupBroken(1, "it woke")
+        return mapped(self, *given)
+
+    monkeypatch.setattr(GroupBuild, "_map_windows", stop)
+    size = WindowSize(nbytes=4096)
+    building = [
+        build(ports[:2], rank, window_cache=WindowCache(), window_size=size, deadline_s=0.5)
+        for rank in range(2)
+    ]
+
+    outcome = building[0].result()
+    stopped.set()
+
+    assert isinstance(outcome, GroupBroken)
+    assert "no answer within" in outcome.reason
+    building[1].result()

@@ -110,12 +110,13 @@ class GroupBuild:
             self._generation,
             rank=self._rank,
             socks={rank: peer.sock for rank, peer in peers.items()},
-            collective_s=self._collective_s,
+            collective_s=max(0.1, round(self._deadline_at - time.monotonic(), 1)),
         )
         try:
             with self._abort.calling(lambda: communicator.abandon(str(self._abort.reason))):
                 windows = self._map_windows(communicator, peers)
             communicator.check()
+            communicator.allow(self._collective_s)
         except BaseException:
             communicator.close()
             raise

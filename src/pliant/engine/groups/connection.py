@@ -32,8 +32,7 @@ LOW_WATER_BYTES = 1024 * 1024
 ten thousand (``SO_RCVLOWAT``)."""
 
 MAX_NOTE_BYTES = 64 << 20
-MAX_NOTES = 1024
-"""Notes that nobody has asked for; the oldest goes."""
+"""Largest note that is taken; who gives one waits for ours, so there is one at a time."""
 
 _HEAD = struct.Struct("<QQQ")
 _NAME = struct.Struct("<H")
@@ -281,8 +280,6 @@ class Connection:
         self.notes[name] = bytes(self._note[end:])
         if name == self._expected:
             self._expected = None
-        if len(self.notes) > MAX_NOTES:
-            del self.notes[next(iter(self.notes))]
 
     def _set_low_water(self) -> None:
         """Be woken when there is something worth waking for, and never too late."""

@@ -81,16 +81,12 @@ class GroupEnd:
         self.reason: str | None = None
         """Why it is of no more use; None while it is whole, and if it was retired."""
 
-    def set(self, reason: str | None) -> bool:
-        """End the group, broken if there is a reason; the first one counts.
-
-        Return whether it had not ended before.
-        """
+    def set(self, reason: str | None) -> None:
+        """End the group, broken if there is a reason; the first one counts."""
         with self._lock:
             if reason is not None and self.reason is None:
                 self.reason = reason
-            was_open, self.ended = not self.ended, True
-        return was_open
+            self.ended = True
 
     def error(self) -> GroupBroken:
         """Return what whoever still uses the group is to get."""
@@ -98,7 +94,7 @@ class GroupEnd:
 
 
 def let_go(error: BaseException) -> None:
-    """Drop what the frames of an error hold: an operation would keep its connections open."""
+    """Drop what the frames of an error hold: it would keep windows and buffers in memory."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

@@ -144,9 +144,8 @@ class Group:
         """Break the group at once, from any thread; every waiter raises GroupBroken.
 
         Only the first reason counts.  Not for a signal handler.  Its connections end, which fails
-        the peers' pending operations too.  When it returns
-        or a ticket fails, nothing reads or writes what the group was given any more; a result whose
-        ticket had succeeded stays valid.
+        the peers' pending operations too.  When it returns or a ticket fails, nothing reads or
+        writes what the group was given any more; a result whose ticket had succeeded stays valid.
         """
         self._communicator.abandon(reason)
         self._jobs.put(None)

@@ -12,8 +12,7 @@ know how many connections there are, when one is given up, or what a greeting is
 
 Challenge and response with HMAC (RFC 2104) over SHA-256, as in ISO/IEC 9798-4.  Nothing is said to
 who has not knocked properly, or plays back a knock; every text names its direction, so none can be
-sent back.  What travels later is protected by
-TLS alone.
+sent back.  What travels later is protected by TLS alone.
 """
 
 from __future__ import annotations

@@ -52,6 +52,10 @@ class SocketCommunicator(Communicator):
         for sock in socks.values():
             _tune(sock)
 
+    def allow(self, collective_s: float) -> None:
+        """Have a wait that begins from now on take so long at most."""
+        self._collective_s = collective_s
+
     def post(self, *, sends: Iterable[Piece] = (), receives: Iterable[Piece] = ()) -> Transfer:
         """Queue, and send what the sockets take at once."""
         transfer = Transfer()
