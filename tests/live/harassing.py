@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tests.live.neighbour import Address, listening
+from tests.live.neighbour import Address
 
 NEIGHBOUR = Path(__file__).with_name("neighbour.py")
 DEADLINE_S = 30.0
@@ -44,17 +44,12 @@ class Harassment:
 @contextmanager
 def harassed(
     *neighbours: Sequence[str],
-    spared: Sequence[int] = (),
-    known: Sequence[Address] | None = None,
+    known: Sequence[Address],
     recorded: bytes = b"",
 ) -> Iterator[Harassment]:
-    """Have a neighbour for each sequence of ways (``neighbour.py``) attack for as long as this.
-
-    Whoever listens when this begins is spared, unless it is known.
-    """
+    """Have a neighbour for each sequence of ways (``neighbour.py``) attack for as long as this."""
     found = Harassment()
     words = {
-        "spared": sorted({*spared, *(port for _, port in listening())}),
         "known": known,
         "recorded": recorded.hex(),
     }

@@ -3,8 +3,8 @@
     python neighbour.py WORDS       a JSON object, see ``Neighbour``; on standard output first
                                     the user it is, at the end what it did and what it got
 
-It is the user ``nobody`` where it may become that, and finds ports as anybody can: those that
-``/proc/net/tcp`` has ever shown to listen.  Needs nothing but Python; knows how a handshake begins.
+It is the user ``nobody`` where it may become that.  It attacks what it is told, and nobody else who
+listens here.  Needs nothing but Python; knows how a handshake begins.
 """
 
 from __future__ import annotations
@@ -71,27 +71,20 @@ class Neighbour:
     def __init__(
         self,
         ways: list[str],
-        spared: list[int],
-        known: list[Address] | None = None,
+        known: list[Address],
         recorded: str = "",
     ) -> None:
-        """``spared``: ports; ``known``: addresses to attack, else whoever listens.
-
-        ``recorded``: what a member once said, in hex.
-        """
+        """``known``: addresses to attack; ``recorded``: what a member once said, in hex."""
         self.counts: Counter[str] = Counter()
         self.heard = b""
         self._ways = ways
-        self._spared = set(spared)
-        self._targets: list[Address] = [(host, port) for host, port in known or []]
-        self._looks = known is None
+        self._targets: list[Address] = [(host, port) for host, port in known]
         self._recorded = bytes.fromhex(recorded)
         self._over = threading.Event()
 
     def attack_until(self, over: Callable[[], object]) -> None:
         """Go on until ``over`` returns."""
         todo = [(each, getattr(self, f"_{each}")) for each in self._ways]
-        todo += [("look", self._look)] if self._looks else []
         threads = [threading.Thread(target=self._again, args=each) for each in todo]
         for thread in threads:
             thread.start()
@@ -119,12 +112,6 @@ class Neighbour:
         finally:
             for sock in held:
                 self._hang_up(sock)
-
-    def _look(self) -> None:
-        for address in listening():
-            if address[1] not in self._spared and address not in self._targets:
-                self._targets.append(address)
-        time.sleep(0.002)
 
     def _connected(self, says: bytes = b"") -> socket.socket | None:
         """Return a connection to one of the targets; the next one each time."""
