@@ -303,7 +303,7 @@ def hardware_slug() -> str:
 def software() -> str:
     """Return the versions that matter, without importing them."""
     torch, pliant = (metadata.version(name) for name in ("torch", "pliant"))
-    return f"Python {platform.python_version()}, torch {torch}, pliant {pliant}, gloo"
+    return f"Python {platform.python_version()}, torch {torch} (DDP over gloo), pliant {pliant}"
 
 
 def command_line(theme: str) -> str:
