@@ -87,3 +87,19 @@ def test_bytes_that_are_no_text_are_kept_and_shown_replaced(path: Path) -> None:
 
     assert listened.feed(b"\xff!\n") == ["\ufffd!"]
     assert path.read_bytes() == b"\xff!\n"
+
+
+def test_a_line_that_nobody_can_show_does_not_close_the_pipe(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(replica: ReplicaId, line: str) -> None:
+        raise ValueError(line)
+
+    output = Output(ReplicaId("r1"), RotatingFile(path), fail)
+
+    output.data_received(b"one\ntwo\nth")
+    output.connection_lost(None)
+
+    assert path.read_bytes() == b"one\ntwo\nth"
+    assert output.ended.is_set()
+    assert [record.message for record in caplog.records] == ["a line of r1 could not be shown"]

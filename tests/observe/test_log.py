@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pliant.core.commands import StartReplica, Switch
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
-from pliant.observe.log import EventLog, follow, kind_of, number, parse, plain, read
+from pliant.observe.log import EventLog, Record, follow, kind_of, number, parse, plain, read
 
 R1 = ReplicaId("r1")
 
@@ -216,3 +216,20 @@ def test_what_a_superseded_coordinator_writes_does_not_count_but_commits_do(
         "commit",
     ]
     assert reading.superseded == 1
+
+
+def test_who_cannot_take_a_record_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Record) -> None:
+        raise ValueError("[/data/a]")
+
+    log = clocked(tmp_path / "events.jsonl")
+    heard: list[Record] = []
+    log.subscribe(fail)
+    log.subscribe(heard.append)
+
+    written = [log.write("note", text=str(number)) for number in range(2)]
+
+    assert heard == written
+    assert [record.message for record in caplog.records] == ["a note record could not be shown"]

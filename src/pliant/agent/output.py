@@ -9,6 +9,7 @@ lines.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
@@ -23,6 +24,8 @@ KEPT_FILES = 2
 
 MAX_LINE_BYTES = 64 << 10
 """A longer line is handed on in pieces, in bytes."""
+
+_log = logging.getLogger(__name__)
 
 
 class RotatingFile:
@@ -80,6 +83,7 @@ class Output(asyncio.Protocol):
         self._file = file
         self._listener = listener
         self._partial = b""
+        self._has_failed = False
 
     def data_received(self, data: bytes) -> None:
         """Store bytes and hand on the lines they complete."""
@@ -89,11 +93,20 @@ class Output(asyncio.Protocol):
             lines.append(self._partial)
             self._partial = b""
         for line in lines:
-            self._listener(self._replica, line.decode("utf-8", "replace"))
+            self._tell(line)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand on a last line that has no newline."""
         if self._partial:
-            self._listener(self._replica, self._partial.decode("utf-8", "replace"))
+            self._tell(self._partial)
         self._partial = b""
         self.ended.set()
+
+    def _tell(self, line: bytes) -> None:
+        """Hand on a line; whoever cannot show it does not close the pipe of the replica."""
+        try:
+            self._listener(self._replica, line.decode("utf-8", "replace"))
+        except Exception:
+            if not self._has_failed:
+                self._has_failed = True
+                _log.exception("a line of %s could not be shown", self._replica)

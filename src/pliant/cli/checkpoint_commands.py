@@ -12,7 +12,6 @@ torch and is imported by the command that uses it.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
@@ -23,7 +22,8 @@ import typer
 from rich.table import Table
 
 from pliant.cli.options import Json
-from pliant.cli.printing import draw, print_json
+from pliant.cli.printing import draw, print_json, say
+from pliant.cli.terminal import complain
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
@@ -73,8 +73,7 @@ def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
         except UntrustedError as error:
             raise ConfigError(str(error).replace("with trust", "with --trust")) from error
         except DamagedError as error:
-            print(f"pliant: {error}", file=sys.stderr)
-            return EXIT_FAILED
+            return complain(str(error), EXIT_FAILED)
 
     return run
 
@@ -93,7 +92,7 @@ def list_checkpoints(place: Root, option: Option = None, as_json: Json = False) 
     if as_json:
         return print_json({"checkpoints": [asdict(one) for one in found]})
     if not found:
-        print(f"{place} holds no checkpoint")
+        say(f"{place} holds no checkpoint")
         return EXIT_OK
     table = Table("name", "steps", "lineage", "size", "made", "job", "state", box=None)
     for one in found:
@@ -122,12 +121,12 @@ def show(place: Place, option: Option = None, trust: Trust = False, as_json: Jso
     about.pop("items", None)
     if as_json:
         return print_json({"place": checkpoint.place, "manifest": about or None, "items": items})
-    print(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
+    say(checkpoint.place if about else f"{checkpoint.place}: not written by pliant")
     for key in ("job", "committed", "lineage", "generation", "created") if about else ():
-        print(f"  {key}: {about[key]}")
+        say(f"  {key}: {about[key]}")
     for key in ("identity", "versions", "facts"):
         for name, value in about.get(key, {}).items():
-            print(f"  {key}.{name}: {value}")
+            say(f"  {key}.{name}: {value}")
     table = Table("item", "type", "shape", box=None)
     for item in checkpoint.items.values():
         shape = str(list(item.shape)) if item.kind == "tensor" else ""
@@ -159,14 +158,14 @@ def verify(
     for verdict in () if as_json else verdicts:
         what = storage.place(verdict.name)
         for sentence in verdict.damage:
-            print(sentence)
+            say(sentence)
         amount = f"{counted(verdict.num_items, 'item')}, {_size(verdict.num_bytes)}"
         if verdict.damage:
-            print(f"{what} is damaged")
+            say(f"{what} is damaged")
         elif verdict.has_digests:
-            print(f"{what} is sound: {amount}, every digest matches")
+            say(f"{what} is sound: {amount}, every digest matches")
         else:
-            print(f"{what} loads: {amount}; it has no digests, so a changed byte may go unseen")
+            say(f"{what} loads: {amount}; it has no digests, so a changed byte may go unseen")
     return EXIT_OK if all(verdict.is_sound for verdict in verdicts) else EXIT_FAILED
 
 
@@ -212,11 +211,11 @@ def prune(
     if as_json:
         return print_json({"removed": removed, "leftovers": swept, "dry_run": dry_run})
     for name in removed:
-        print(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
+        say(f"{'would remove' if dry_run else 'removed'} {storage.place(name)}")
     if swept:
-        print(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
+        say(f"removed {counted(len(swept), 'leftover')} of unfinished saves")
     if not removed and not swept:
-        print(f"nothing to remove from {place}")
+        say(f"nothing to remove from {place}")
     return EXIT_OK
 
 
@@ -240,9 +239,9 @@ def export(
     done = exported(_open(place, option), file, under=under, repeat_tied=repeat_tied)
     if as_json:
         return print_json(asdict(done))
-    print(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
+    say(f"{done.path}: {counted(done.num_tensors, 'tensor')}, {_size(done.num_bytes)}")
     for name, holder in done.tied.items():
-        print(f"  {name} is tied to {holder}, and is written once")
+        say(f"  {name} is tied to {holder}, and is written once")
     return EXIT_OK
 
 
@@ -265,14 +264,14 @@ def diff(
     if as_json:
         print_json({"same": not found.differences, **asdict(found)})
     elif not found.differences:
-        print(f"the same: {counted(found.num_compared, 'item')}")
+        say(f"the same: {counted(found.num_compared, 'item')}")
     else:
         table = Table("item", "what", "how", "largest difference", box=None)
         for one in found.differences:
             largest = "" if one.largest is None else f"{one.largest:.3g}"
             table.add_row(one.name, one.what, one.detail, largest)
         draw(table, soft_wrap=True)
-        print(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
+        say(f"{len(found.differences)} of {counted(found.num_compared, 'item')} differ")
     return EXIT_FAILED if found.differences else EXIT_OK
 
 
@@ -306,13 +305,13 @@ def bench(
     summary = found.summary()
     if as_json:
         return print_json({**asdict(found), "median": summary})
-    print(
+    say(
         f"{place}: {_size(found.num_bytes)}, {counted(writers, 'writer')}, median of"
         f" {counted(rounds, 'round')}"
     )
     for what in ("save", "restore"):
-        print(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
-    print("  what was just written may be restored from this machine's memory")
+        say(f"  {what}: {summary[f'{what}_s']:.2f} s, {summary[f'{what}_mb_per_s']:.0f} MB/s")
+    say("  what was just written may be restored from this machine's memory")
     return EXIT_OK
 
 

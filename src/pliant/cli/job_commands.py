@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from pliant.cli import screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
@@ -172,10 +171,7 @@ def set_policy(
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
     answer = _ask(job, "PATCH", "policy", changes_of(fields))
-    if not as_json:
-        return _ending(answer, as_json=False)
-    Console(highlight=False).print_json(data=answer)
-    return EXIT_OK
+    return _ending(answer, as_json=as_json)
 
 
 def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:

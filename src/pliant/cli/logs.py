@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
+from pliant.core.printable import line_left
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 
@@ -32,9 +33,8 @@ def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json
         return not any(job.out.resolve() == run for job in running_jobs(records))
 
     for text in _followed(path, is_over) if follow else _written(path):
-        if as_json:
-            text = json.dumps({"replica": path.stem, "line": text})
-        sys.stdout.write(text + "\n")
+        said = json.dumps({"replica": path.stem, "line": text}) if as_json else line_left(text)
+        sys.stdout.write(said + "\n")
         sys.stdout.flush()
     return EXIT_OK
 

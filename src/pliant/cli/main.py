@@ -26,7 +26,7 @@ from typer.core import TyperCommand
 
 from pliant.cli import checkpoint_commands, job_commands, pool_commands, run_commands
 from pliant.cli.arguments import ExplainCommand, RunCommand
-from pliant.cli.printing import complain
+from pliant.cli.terminal import complain
 from pliant.core.errors import PliantError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 

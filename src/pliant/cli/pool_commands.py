@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
 from pliant.cli.options import Json, LogJson, PoolName
@@ -26,6 +25,7 @@ from pliant.cli.printing import (
     say,
     tolerate_closed_output,
 )
+from pliant.cli.terminal import PlainConsole
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
@@ -304,7 +304,7 @@ def top(of_pool: PoolName = None, as_json: Json = False) -> int:
     """Watch the pool: devices, who has them, who waits and why."""
     from pliant.cli.top import live
 
-    console = Console(highlight=False)
+    console = PlainConsole()
     if as_json or not console.is_terminal:
         return status(of_pool, as_json)
     live(partial(_caller(of_pool).ask, "GET", "/v1/status"), console)

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from pliant.cli.screens import clock
+from pliant.cli.terminal import PlainConsole
 from pliant.core.exits import EXIT_OK
+from pliant.core.printable import in_one_line
 from pliant.observe import log
 from pliant.observe.log import Record
 from pliant.observe.pool_history import move_of, sentence
@@ -28,19 +30,13 @@ def print_json(values: Any) -> int:
 
 def draw(drawn: RenderableType, *, soft_wrap: bool = False) -> int:
     """Print a table, a panel or a text; return the exit code of success."""
-    Console(highlight=False).print(drawn, soft_wrap=soft_wrap)
+    PlainConsole().print(drawn, soft_wrap=soft_wrap)
     return EXIT_OK
 
 
 def say(text: str) -> int:
     """Print a sentence, in one line; return the exit code of success."""
     return draw(Text(text), soft_wrap=True)
-
-
-def complain(sentence: str, code: int) -> int:
-    """Say in one line on stderr what is wrong; return the exit code."""
-    print(f"pliant: {' '.join(sentence.split())}", file=sys.stderr)
-    return code
 
 
 def claim_printer(*, as_json: bool) -> Callable[..., None]:
@@ -69,7 +65,7 @@ def print_move(record: Record) -> None:
     """Print what a record of a pool's log tells people, if it tells something."""
     move = move_of(record)
     if move is not None:
-        print(f"{clock(move.at)}  {sentence(move)}", flush=True)
+        print(f"{clock(move.at)}  {in_one_line(sentence(move))}", flush=True)
 
 
 @contextlib.contextmanager

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from pliant.cli import screens
@@ -21,6 +19,7 @@ from pliant.cli.arguments import seconds, state_directory
 from pliant.cli.options import Arguments, Detach, Json, LogJson, Target, with_settings
 from pliant.cli.printing import print_json
 from pliant.cli.settings import COORDINATOR, RUN, read_command, resolve
+from pliant.cli.terminal import PlainConsole, complain
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.values import NodeId
@@ -101,8 +100,7 @@ def agent(
     try:
         return separate.run_agent(url, token_file, config)
     except PermanentError as error:
-        print(f"pliant: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return complain(str(error), EXIT_FAILED)
 
 
 def resume(
@@ -130,7 +128,7 @@ def demo(
     """Disturb a run in every way, and show that nothing was lost."""
     from pliant.recipes.demo import demo as run_demo
 
-    console = Console(highlight=False, stderr=as_json)
+    console = PlainConsole(stderr=as_json)
     report = run_demo(
         out,
         quick=quick,

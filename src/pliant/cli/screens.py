@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.core.counts import counted
+from pliant.core.printable import in_one_line, printable, printable_values
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -53,11 +54,12 @@ def job_panel(
 
     News is what happened last and is no resize (yet), newest last.
     """
-    rows = [_progress(status), _figures(status, metrics or {}), _replicas(status)]
+    status, metrics = printable_values(status), printable_values(metrics or {})
+    rows = [_progress(status), _figures(status, metrics), _replicas(status)]
     rows += [*_pool(status), *_durable(status)]
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
-    rows.extend(Padding(Text(sentence, style="dim"), (0, 0, 0, 2)) for sentence in news)
+    rows.extend(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)) for sentence in news)
     state = status["state"]
     title = Text.assemble(
         (status["job"] or "job", "bold"), "  ", (state, STATE_STYLE.get(state, "")), " "
@@ -73,13 +75,13 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
     table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap)
     for name in ("pause", "lost", "ready"):
         table.add_column(name, justify="right", no_wrap=True)
-    for event in events:
+    for event in printable_values(events):
         kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
         what = f"{KIND_SIGN[kind]} {', '.join(event['replicas'])} {kind}"
         table.add_row(
             str(event["step"]),
             Text(what, style=KIND_STYLE[kind]),
-            event["reason"],
+            Text(event["reason"]),
             "..." if paused is None else pause(paused),
             str(event["steps_lost"]),
             "" if ready is None else f"{ready:.1f} s",
@@ -94,9 +96,9 @@ def decisions_table(decisions: Sequence[Reasoned]) -> Table:
     table.add_column("target", justify="right")
     table.add_column("why")
     for decision in decisions:
-        why = Text(decision.reason)
+        why = Text(printable(decision.reason))
         if decision.would_change:
-            why.append(f"\nto change it: {decision.would_change}", style="dim")
+            why.append(f"\nto change it: {printable(decision.would_change)}", style="dim")
         if decision.looks_again_at is not None:
             why.append(f"\nlooks again at {clock(decision.looks_again_at)}", style="dim")
         table.add_row(clock(decision.at), str(decision.target_replicas), why)
@@ -113,14 +115,14 @@ def moves_table(moves: Sequence[Move]) -> Table:
     table.add_column("why", overflow="fold")
     for move in moves:
         row = (move.claim, move.what, move.for_, move.reason)
-        table.add_row(clock(move.at), *(Text(part) for part in row))
+        table.add_row(clock(move.at), *(Text(printable(part)) for part in row))
     return table
 
 
 def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> str:
     """Say in one plain line how far the job is."""
     parts = [f"step {status['step']}" + _of(status["total_steps"])]
-    parts += [f"{name} {value}" for name, value in _numbers(status, metrics or {})]
+    parts += [in_one_line(f"{name} {value}") for name, value in _numbers(status, metrics or {})]
     present = sum(replica["state"] == "training" for replica in status["replicas"])
     parts.append(counted(present, "replica"))
     return "  ".join(parts)
@@ -246,7 +248,7 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
         f"\n{directory}"
     )
     for problem in audit.problems:
-        text.append(f"\n- {problem}", style="red")
+        text.append(f"\n- {printable(problem)}", style="red")
     return text
 
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console
-
-from pliant.cli.printing import complain, tolerate_closed_output
+from pliant.cli.printing import say, tolerate_closed_output
 from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica, tls_of
+from pliant.cli.terminal import PlainConsole, complain
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, ConflictError
@@ -33,6 +32,7 @@ from pliant.core.exits import (
     EXIT_USAGE,
 )
 from pliant.core.job.state import JobSettings
+from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.engine.groups.tls import TlsContexts, exposed_key
@@ -220,7 +220,7 @@ def attached(start: Start, *, as_json: bool) -> int:
             raise
     waiting = next((job for job in suspended_jobs(records) if job.job == name), None)
     forget_suspended(name, records)
-    console = Console(highlight=False)
+    console = PlainConsole()
     view = JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
     for record in log.read(run_files.event_log(out)).records:  # of the run that is resumed
         view.board.add(record)
@@ -241,7 +241,7 @@ def attached(start: Start, *, as_json: bool) -> int:
         if not view.board.committed and (code == EXIT_USAGE or not run_files.holds_run(out)):
             _remove(start)
     if out.exists() and not as_json:
-        console.print(f"files: {out}", markup=False, soft_wrap=True)
+        console.print(f"files: {out}", soft_wrap=True)
     _say_how_to_go_on(config, view, code, quiet=as_json)
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         complain(view.board.reason or NOT_STARTED, code)
@@ -269,7 +269,7 @@ def detached(start: Start, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"job": name, "pid": job.pid, "url": job.url, "out": str(out)}))
     else:
-        print(f"job {name} runs in the background; follow it with pliant status")
+        say(f"job {name} runs in the background; follow it with pliant status")
     return EXIT_OK
 
 
@@ -295,7 +295,7 @@ def _say_how_to_go_on(config: JobConfig, view: JobView, code: int, *, quiet: boo
     else:
         return
     if not quiet:
-        print(how, file=sys.stderr)
+        print(in_one_line(how), file=sys.stderr)
 
 
 def _unsaved(board: Board) -> str:

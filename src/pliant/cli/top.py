@@ -21,6 +21,7 @@ from rich.text import Text
 
 from pliant.cli.screens import duration
 from pliant.core.counts import counted
+from pliant.core.printable import printable_values
 
 STATE_STYLE = {
     "running": "green",
@@ -44,7 +45,7 @@ DEVICES_SHOWN = 256
 
 def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> RenderableType:
     """Draw a pool: its devices, who has them, who waits and why, what teams use."""
-    now_at = time.time() if now_at is None else now_at
+    now_at, status = time.time() if now_at is None else now_at, printable_values(status)
     claims = status["claims"]
     colours = {claim["name"]: PALETTE[index % len(PALETTE)] for index, claim in enumerate(claims)}
     rows: list[RenderableType] = [_figures(status), _devices(status, colours)]
@@ -114,8 +115,8 @@ def _claims(claims: list[dict[str, Any]], colours: dict[str, str], now_at: float
         left = "" if claim["leave_s"] is None else f" {claim['leave_s']:.0f} s"
         table.add_row(
             Text(claim["name"], style=colours[claim["name"]]),
-            claim["team"],
-            claim["priority"],
+            Text(claim["team"]),
+            Text(claim["priority"]),
             Text(f"{state}{left}", style=STATE_STYLE.get(state, "")),
             str(len(claim["devices"])),
             str(high) if low >= high else f"{low}-{high}",
@@ -132,7 +133,7 @@ def _teams(teams: list[dict[str, Any]]) -> RenderableType:
     for team in teams:
         quota, limit = team["quota"], team["borrow_limit"]
         table.add_row(
-            team["team"],
+            Text(team["team"]),
             str(team["share"]),
             "none" if quota is None else str(quota),
             "all" if limit is None else str(limit),

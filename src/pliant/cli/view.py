@@ -19,6 +19,7 @@ from rich.text import Text
 
 from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
+from pliant.core.printable import line_left, printable_values
 from pliant.observe.log import Record
 from pliant.observe.prose import line, resize_line
 from pliant.observe.status import ENDINGS, Board
@@ -115,6 +116,7 @@ class PlainView(JobView):
 
     def record(self, record: Record) -> None:
         """Print what a record says, if it says something to people."""
+        record = printable_values(record)
         resizes = self.take_record(record)
         sentence, trace = self.sentence(record), self.traceback(record)
         at = float(record.get("at") or 0.0)
@@ -130,7 +132,7 @@ class PlainView(JobView):
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica, if its output is shown."""
         if self.shows(replica):
-            self.console.print(Text(self.label(replica) + text), soft_wrap=True)
+            self.console.print(Text(self.label(replica) + line_left(text)), soft_wrap=True)
 
     def _print(self, at: float, sentence: str) -> None:
         self.console.print(Text(f"{clock(at)}  {sentence}"), soft_wrap=True)
@@ -164,6 +166,7 @@ class LiveView(JobView):
 
     def record(self, record: Record) -> None:
         """Take a record into the next picture."""
+        record = printable_values(record)
         with self._lock:
             resizes = self.take_record(record)
             sentence, trace = self.sentence(record), self.traceback(record)
@@ -180,11 +183,15 @@ class LiveView(JobView):
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica above the panel, if its output is shown."""
         if self.shows(replica):
-            self.console.print(Text.assemble((self.label(replica), "dim"), text), soft_wrap=True)
+            said = Text.assemble((self.label(replica), "dim"), line_left(text))
+            self.console.print(said, soft_wrap=True)
 
     def _draw(self) -> RenderableType:
         with self._lock:
-            return job_panel(self.board.as_json(), self.values, list(self._news))
+            try:
+                return job_panel(self.board.as_json(), self.values, list(self._news))
+            except Exception as error:  # a picture less, not a job
+                return Text(f"the panel cannot be drawn: {error!r}", style="red")
 
 
 class JsonView(JobView):

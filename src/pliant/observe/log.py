@@ -42,6 +42,7 @@ A reader must ignore kinds and fields it does not know: within a schema version 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -56,6 +57,8 @@ SCHEMA = 1
 ENVELOPE = frozenset({"v", "at", "mono", "job", "kind", "incarnation"})
 
 COMMIT = "commit"
+
+_log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Listener = Callable[[Record], None]
@@ -104,6 +107,7 @@ class EventLog:
         self._wall = wall
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
+        self._failed: list[Listener] = []
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
         self._is_torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -132,8 +136,17 @@ class EventLog:
         record.update({name: plain(value) for name, value in values.items()})
         self._append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         for listener in self._listeners:
-            listener(record)
+            self._tell(listener, record)
         return record
+
+    def _tell(self, listener: Listener, record: Record) -> None:
+        """Hand on a record; who cannot take it does not end the process that it is about."""
+        try:
+            listener(record)
+        except Exception:  # a boundary: views, and what others wrote is in the record
+            if listener not in self._failed:
+                self._failed.append(listener)
+                _log.exception("a %s record could not be shown", record["kind"])
 
     def _append(self, line: bytes) -> None:
         """Write a line, on a line of its own even if the disk was full in the midst of the last."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pliant.core.counts import counted
+from pliant.core.printable import in_one_line
 from pliant.observe.log import Record
 from pliant.observe.timeline import Resize, ResizeKind
 
@@ -33,7 +34,8 @@ EXITS = {
 def line(record: Record) -> str | None:
     """Say what a record tells a person; None for what only machines need."""
     say = _SAY.get(str(record.get("kind")))
-    return None if say is None else say(record, str(record.get("replica") or ""))
+    said = None if say is None else say(record, str(record.get("replica") or ""))
+    return None if said is None else in_one_line(said)
 
 
 def resize_line(resize: Resize) -> str:
@@ -54,7 +56,7 @@ def resize_line(resize: Resize) -> str:
         costs.append(f"{counted(resize.steps_lost, 'step')} {again}")
     cost = f" ({', '.join(costs)})" if costs else ""
     why = f": {resize.reason}" if resize.reason else ""
-    return (
+    return in_one_line(
         f"{', '.join(resize.replicas)} {verb} at step {resize.step}, generation"
         f" {resize.generation}, now {counted(resize.num_replicas, 'replica')}{cost}{why}"
     )

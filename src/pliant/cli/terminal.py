@@ -1,0 +1,39 @@
+"""Where commands print: a console that shows text and obeys none of it.
+
+Owns that nothing printed is taken for markup, an emoji's name or a terminal's control sequence,
+wherever it came from.  Knows nothing of what is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from pliant.core.printable import in_one_line, printable
+
+
+class PlainConsole(Console):
+    """Takes text as it is, whoever wrote it; the colours are those of our own styles."""
+
+    def __init__(self, **options: object) -> None:
+        settings: dict[str, object] = {"markup": False, "emoji": False, "highlight": False}
+        super().__init__(**(settings | options))  # type: ignore[arg-type]  # Rich's own options
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is drawn; what the views have let pass shows here at the latest."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+def complain(sentence: str, code: int) -> int:
+    """Say in one line on stderr what is wrong; return the exit code."""
+    print(f"pliant: {' '.join(in_one_line(sentence).split())}", file=sys.stderr)
+    return code
