@@ -4,12 +4,15 @@ PY := .venv/bin/python
 READY := .venv/.pliant-ready
 PYTEST := $(PY) -m pytest -q
 
-.PHONY: demo test lint soak fuzz frameworks clean
+DEFAULT := -m "not soak and not frameworks"
+
+.PHONY: demo test test-with lint soak fuzz frameworks clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then watch a run grow, shrink, lose a replica and end bit-identical"
-	@echo "make test    set up, then lint, types, contracts and every default test (under 15 minutes)"
+	@echo "make test    set up, then lint, types, contracts and every default test (under 20 minutes)"
+	@echo "make test-with   the default tests with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
 	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them"
 	@echo "make fuzz    random models, data and events; CASES=n as many, SEED=n from this one on"
@@ -27,7 +30,14 @@ lint: $(READY)
 	.venv/bin/lint-imports
 
 test: lint
-	$(PYTEST) -n 2 --dist worksteal -m "not soak and not frameworks"
+	$(PYTEST) -n 2 --dist worksteal $(DEFAULT)
+
+# Each pair of versions has an environment of its own, 5 GB.
+test-with: TORCH ?= 2.11.0
+test-with: OTHER = .venv-torch$(TORCH)-$(notdir $(PYTHON))
+test-with:
+	@$(PYTHON) tools/setup.py --torch $(TORCH) --venv $(OTHER)
+	$(OTHER)/bin/python -m pytest -q -n 2 --dist worksteal $(DEFAULT)
 
 soak: $(READY)
 	$(PYTEST) -m soak -s --timeout=7200
@@ -42,4 +52,4 @@ fuzz: $(READY)
 	SEED=$(SEED) CASES=$(CASES) $(PYTEST) -m fuzz -p no:randomly -s tests/fuzz
 
 clean:
-	rm -rf .venv runs dist build
+	rm -rf .venv .venv-* runs dist build

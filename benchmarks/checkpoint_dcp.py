@@ -49,7 +49,8 @@ class Plain:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, place: str, *, is_async: bool
     ) -> None:
         self._model, self._optimizer, self._place = model, optimizer, place
-        self._group = dist.new_group(backend="gloo") if is_async else None
+        group: Any = dist.new_group(backend="gloo") if is_async else None
+        self._group = group
         self._writing: Future[Any] | None = None
         self._newest = ""
         self._older: list[str] = []

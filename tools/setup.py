@@ -1,25 +1,31 @@
 """Set up ``.venv`` for this checkout: check the machine, then install the tested versions.
 
+    python tools/setup.py                                   .venv with the tested versions
+    python tools/setup.py --torch 2.11.0 --venv .venv-old   another torch, whatever it needs
+
 Standard library only; run by ``make``.  Each check that fails prints one sentence and exits 2.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VENV = ROOT / ".venv"
-READY = VENV / ".pliant-ready"
+CONSTRAINTS = ROOT / "constraints.txt"
 NEEDS_GB = 8
 """Disk space for a new ``.venv``: 5 GB installed, plus what pip unpacks on the way."""
 
+_GOES_WITH_TORCH = re.compile(r"(torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+)==")
 
-def problem() -> str | None:
+
+def problem(venv: Path) -> str | None:
     """Return what keeps this machine from being set up, as one sentence, or None."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this check is for people whose Python is older
         return (
@@ -34,24 +40,37 @@ def problem() -> str | None:
             "install the package python3-venv."
         )
     free_gb = shutil.disk_usage(ROOT).free / 1e9
-    if not VENV.exists() and free_gb < NEEDS_GB:
+    if not venv.exists() and free_gb < NEEDS_GB:
         return f"setting up needs {NEEDS_GB} GB of disk and {ROOT} has {free_gb:.1f} GB free."
     return None
 
 
-def main() -> int:
-    """Make or refresh ``.venv``; return the exit code."""
-    sentence = problem()
+def constraints_with(torch: str) -> str:
+    """Return the tested versions, but another torch, and no word on what that brings along."""
+    kept = [
+        each for each in CONSTRAINTS.read_text().splitlines() if not _GOES_WITH_TORCH.match(each)
+    ]
+    return "\n".join([*kept, f"torch=={torch}", ""])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make or refresh the environment; return the exit code."""
+    parser = argparse.ArgumentParser(description="Set up a virtual environment for this checkout.")
+    parser.add_argument("--torch", help="a version other than the tested one")
+    parser.add_argument("--venv", type=Path, default=Path(".venv"), help="where; default .venv")
+    options = parser.parse_args(arguments)
+    venv = ROOT / options.venv
+    sentence = problem(venv)
     if sentence is not None:
         print(f"setup: {sentence}", file=sys.stderr)
         return 2
     print(
-        "Setting up .venv: pip downloads about 2.5 GB, most of it PyTorch with its CUDA "
+        f"Setting up {options.venv}: pip downloads about 2.5 GB, most of it PyTorch with its CUDA "
         "libraries; a few minutes the first time.",
         flush=True,
     )
     pip = [
-        str(VENV / "bin" / "python"),
+        str(venv / "bin" / "python"),
         "-m",
         "pip",
         "--disable-pip-version-check",
@@ -59,10 +78,13 @@ def main() -> int:
         "-q",
     ]
     try:
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        constraints = CONSTRAINTS
+        if options.torch is not None:
+            constraints = venv / "constraints.txt"
+            constraints.write_text(constraints_with(options.torch))
         extras = f"{ROOT}[engine,demo,dev]"
-        constraints = str(ROOT / "constraints.txt")
-        subprocess.run([*pip, "-c", constraints, "-e", extras], check=True, cwd=ROOT)
+        subprocess.run([*pip, "-c", str(constraints), "-e", extras], check=True, cwd=ROOT)
     except subprocess.CalledProcessError as error:
         print(
             f"setup: `{' '.join(map(str, error.cmd))}` failed with exit code {error.returncode}; "
@@ -70,7 +92,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    READY.touch()
+    (venv / ".pliant-ready").touch()
     return 0
 
 

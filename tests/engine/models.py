@@ -225,7 +225,7 @@ def cnn(*, randomness: bool = True) -> Case:
         nn.Flatten(),
         nn.Linear(48, 4),
     )
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, unused-ignore]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.1)
 
     def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:

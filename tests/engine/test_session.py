@@ -91,7 +91,7 @@ def test_the_memory_format_is_no_part_of_the_digest() -> None:
     case = models.build("cnn", randomness=False)
     with case.session() as session:
         before = session.state_digest()
-        case.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        case.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, unused-ignore]
         assert session.state_digest() == before
 
 
@@ -352,7 +352,7 @@ def test_a_failed_backward_cannot_be_passed_over() -> None:
         with pliant.Session(**arguments) as session:
             for step in session.steps(1):
                 for points, labels in step:
-                    hidden = Fails.apply(first(points))  # type: ignore[no-untyped-call]
+                    hidden = Fails.apply(first(points))  # type: ignore[no-untyped-call, unused-ignore]
                     with pytest.raises(RuntimeError, match="no memory"):
                         step.backward(nn.functional.cross_entropy(last(hidden), labels))
 

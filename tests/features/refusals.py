@@ -312,7 +312,7 @@ def both(at: SimpleNamespace) -> None:
 
 def pass_over(at: SimpleNamespace) -> None:
     points, labels = at.batch
-    hidden = Fails.apply(at.model[0](points))  # type: ignore[no-untyped-call]
+    hidden = Fails.apply(at.model[0](points))  # type: ignore[no-untyped-call, unused-ignore]
     with suppress(RuntimeError):
         at.step.backward(nn.functional.cross_entropy(at.model[1](hidden), labels))
 

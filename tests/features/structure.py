@@ -303,7 +303,7 @@ class Convolved(nn.Module):
             nn.GroupNorm(2, 4),
             nn.Flatten(),
             nn.Linear(36, 3),
-        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload, unused-ignore]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         image = x.view(-1, 1, 2, 2).contiguous(memory_format=torch.channels_last)

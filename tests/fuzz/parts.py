@@ -171,7 +171,7 @@ def _transposed(width: int) -> nn.Module:
 
 def _channels_last(width: int) -> nn.Module:
     conv = nn.Conv2d(width, width, (3, 1), padding=(1, 0), bias=False)
-    conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload, unused-ignore]
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         rows = x if x.dim() == 3 else x.unsqueeze(1)

@@ -212,7 +212,7 @@ class Update:
 
     def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler made this optimizer skip; a fused one is called all the same."""
-        found = self.scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+        found = self.scaler._found_inf_per_device(optimizer)  # type: ignore[union-attr]  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
         return any(map(bool, found.values()))
 
     def _step_schedulers(self, loss: float) -> None:

@@ -129,7 +129,7 @@ def test_the_first_difference_is_one_sentence_for_the_user() -> None:
         "parameter '0.weight' is bfloat16 [8, 3, 3, 3] on this worker "
         "but float32 [8, 3, 3, 3] on the members"
     )
-    assert against(layout_of(a_model().to(memory_format=torch.channels_last))) == (  # type: ignore[call-overload]
+    assert against(layout_of(a_model().to(memory_format=torch.channels_last))) == (  # type: ignore[call-overload, unused-ignore]
         "parameter '0.weight' float32 [8, 3, 3, 3] has strides (27, 1, 9, 3) on this worker "
         "but (27, 9, 3, 1) on the members"
     )

@@ -113,7 +113,7 @@ class GradientSums:
             column.pending = None
             column.parameter.grad = None
             column.is_tracked = column.parameter.requires_grad
-            column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+            column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
             if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)

@@ -211,7 +211,7 @@ class _ConstantBuffer(_Buffer):
     def begin(self) -> None:
         """Keep no copy; in-place changes show in the version counter."""
         self.tensor = self.now()
-        self._version = self.tensor._version  # noqa: SLF001  # public nowhere; torch 2.9 to 2.13
+        self._version = self.tensor._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
 
     def rewind(self) -> None:
         self.module._buffers[self.key] = self.tensor  # noqa: SLF001  # keeps the tensor itself
