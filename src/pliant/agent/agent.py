@@ -30,7 +30,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
-from pliant.agent.worker import Worker
+from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
@@ -143,8 +143,9 @@ class Agent:
         for message in self._early:
             self._uplink.send(message)
         uplink = asyncio.create_task(self._uplink.run())
-        alive = asyncio.create_task(self._stay_alive())
         over = asyncio.create_task(self._over.wait())
+        signs = map(asyncio.create_task, (self._stay_alive(), self._speak_for_workers()))
+        tasks = (uplink, over, *signs)
         try:
             await asyncio.wait({uplink, over}, return_when=asyncio.FIRST_COMPLETED)
             if uplink.done():
@@ -152,9 +153,9 @@ class Agent:
             if self._misfit is not None:
                 raise self._misfit
         finally:
-            for task in (uplink, alive, over):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(uplink, alive, over, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """End every worker and the fork server; returns when they are gone."""
@@ -353,6 +354,14 @@ class Agent:
         while True:
             self._send(Alive(node=self.node, refused=self._refused))
             await asyncio.sleep(ALIVE_S)
+
+    async def _speak_for_workers(self) -> None:
+        """Speak for workers that live and cannot say so; one that was stopped stays silent."""
+        while True:
+            for worker in self._workers.values():
+                if (life := worker.unsaid_life()) is not None:
+                    self._send(life)
+            await asyncio.sleep(LOOK_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

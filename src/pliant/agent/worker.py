@@ -12,12 +12,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pliant.agent.output import Output, RotatingFile
 from pliant.core.commands import Command
-from pliant.core.events import Exited, ExitKind, Finished, Refused
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.events import Exited, ExitKind, Finished, Progressed, Refused
+from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
+from pliant.machine.processes import LifeWatch
 from pliant.wire.codec import (
     WORKER_EVENTS,
     WORKER_NOTES,
@@ -39,6 +41,9 @@ LAST_LINES_S = 0.05
 
 DRAIN_S = 1.0
 """Longest wait for everything it printed, in seconds; a grandchild may hold the pipe."""
+
+LOOK_S = 0.5
+"""Between two looks whether one that says nothing lives, in seconds; as often as it would."""
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES
 
@@ -67,6 +72,9 @@ class Worker(asyncio.Protocol):
         self._file: RotatingFile | None = None
         self._ended: Ended | None = None
         self._finished = False
+        self._watch: LifeWatch | None = None
+        self._progress = Progressed(replica=replica, generation=NO_GENERATION, committed=0, calls=0)
+        self._has_spoken = False
 
     async def open(self, log: Path, listener: OutputListener) -> tuple[int, int, int]:
         """Open socket and pipes; return the child's ends: control, stdout, stderr."""
@@ -89,8 +97,18 @@ class Worker(asyncio.Protocol):
     def started(self, pid: int) -> None:
         """Note the process; from now on it can be waited for even without its parent."""
         self.pid = pid
+        self._watch = LifeWatch(pid)
         with contextlib.suppress(OSError):
             self.pidfd = os.pidfd_open(pid)
+
+    def unsaid_life(self) -> Progressed | None:
+        """Return a sign of life of a process that lives and has not said so since the last call.
+
+        Its script may keep the interpreter lock, without which no thread of it can speak.
+        """
+        has_spoken, self._has_spoken = self._has_spoken, False
+        lives = self._watch is not None and self._watch.shows_life()
+        return self._progress if lives and not has_spoken else None
 
     def request_end(self) -> None:
         """Take note that it is to end as soon as it has a process."""
@@ -192,6 +210,9 @@ class Worker(asyncio.Protocol):
         if isinstance(message, Ended):
             self._ended = message
             return
+        self._has_spoken = True
+        if isinstance(message, Progressed):  # whether it still waits for others only it can say
+            self._progress = replace(message, waiting=NO_GENERATION)
         self._finished = self._finished or isinstance(message, Finished)
         self._on_message(message)
 

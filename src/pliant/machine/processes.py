@@ -1,7 +1,8 @@
 """Processes of this machine: whether one still lives, and that one dies with its parent.
 
-Owns that a process is known by its id and the moment it began (ids are used again), and the calls
-of the kernel that tie a process to its parent.  Must not know what any of them runs.
+Owns that a process is known by its id and the moment it began (ids are used again), what the kernel
+tells of its being alive, and the calls that tie a process to its parent.  Must not know what any of
+them runs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CONSUMED = (9, 11, 12)
+"""What grows in ``/proc/PID/stat``, after the name: major page faults, user and system time."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 """Loaded once: after a fork nothing is left to load."""
 
@@ -40,6 +44,28 @@ def process_lives(pid: int, started: str) -> bool:
     except PermissionError:
         return True
     return True
+
+
+class LifeWatch:
+    """Looks at one process from outside, whatever it does: it need not answer.
+
+    Alive is one that runs or waits.  One that was stopped (SIGSTOP, a debugger) is not.  One that
+    the kernel keeps in uninterruptible sleep is if it got anywhere since the last look: a machine
+    that swaps shows nearly every process like that.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._consumed = -1
+
+    def shows_life(self) -> bool:
+        """Look again."""
+        try:
+            fields = self._stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        before, self._consumed = self._consumed, sum(int(fields[at]) for at in _CONSUMED)
+        return fields[0] in "RSI" or (fields[0] == "D" and self._consumed > before >= 0)
 
 
 def die_with_parent(parent: int, *, code: int) -> None:

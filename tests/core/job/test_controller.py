@@ -476,15 +476,18 @@ class AnyOrder(RuleBasedStateMachine):
         assert not controller.next_deadline_s(self.job) < self.now_s - 1000.0
 
     def teardown(self) -> None:
-        """Silence always ends: with no more news the job comes to rest or to its end."""
+        """Silence always ends: with no more news the job comes to its end.
+
+        Only who holds the last of the state is waited for, until somebody ends it.
+        """
         for _ in range(1000):
             if self.job.stage is Stage.ENDED:
                 return
             next_s = min(controller.next_deadline_s(self.job), self.now_s + 4.0)
             self.now_s = max(self.now_s + 0.1, next_s)
             self.feed(Ticked())
-            ending = ReplicaState.ENDING
-            for name in [n for n, r in self.job.replicas.items() if r.state is ending]:
+            ending = {n for n, r in self.job.replicas.items() if r.state is ReplicaState.ENDING}
+            for name in sorted(ending | self.job.membership.unheard):
                 self.running.pop(name, None)
                 self.exited.add(name)
                 self.feed(Exited(replica=name, kind=ExitKind.SIGNAL))

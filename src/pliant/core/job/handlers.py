@@ -275,11 +275,18 @@ def on_tick(tx: Transaction) -> None:
 
 def _expire_membership(tx: Transaction) -> None:
     """Let every deadline of the membership pass that is over; one may bring the next."""
+    unheard = tx.job.membership.unheard
     for _ in range(len(tx.job.replicas) + 1):
         before = tx.job.membership
         replicas.accept_membership(tx, changes.tick(before, tx.moment))
         if tx.job.membership == before:
             break
+    for name in sorted(tx.job.membership.unheard - unheard):
+        silence_s = tx.settings.timeouts.heartbeat_s
+        tx.notes.append(
+            f"no sign of life of {name} for {silence_s:g} s; nobody else holds the state, so it is "
+            "waited for"
+        )
 
 
 def _sentence(event: events.Exited) -> str:

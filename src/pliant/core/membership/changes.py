@@ -35,7 +35,7 @@ def plan(
 
     Call it as often as you like with what is wanted *now*: the same wish changes nothing, a
     running attempt that still fits is left alone, and nothing is begun where it could not end (a
-    loss is being dealt with, a Switch is out, members have finished).
+    loss is being dealt with, a Switch is out, members have finished or are silent).
 
     Spares in another ``steps()`` call than the members wait.  If only leavers are left, the joiners
     come first (R10).  ``leave_by_s``, when the first leaver will be ended, cuts waiting for joiners
@@ -88,6 +88,7 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
     return (
         state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)
         and not state.finished
+        and not state.unheard
         and state.reform_at_s == NEVER
         and moment.now_s >= state.retry_at_s
     )
@@ -293,8 +294,10 @@ def tick(state: Membership, moment: Moment) -> Outcome:
     now_s = moment.now_s
     silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
     if silent:
-        reason = f"no sign of life for {moment.timeouts.heartbeat_s:g} s"
-        return _end(state, silent, reason, moment)
+        patience_s = moment.timeouts.heartbeat_s
+        ended = group.dispensable(state, silent)
+        state = group.waited_for(state, silent - ended, now_s + patience_s)
+        return _end(state, ended, f"no sign of life for {patience_s:g} s", moment)
     if state.reform_at_s <= now_s:
         return _still_broken(state, moment)
     if state.hung_at_s <= now_s:
@@ -353,12 +356,14 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
+    if (busy_until_s := _busy_until_s(state)) > moment.now_s:
+        return replace(state, deadline_s=busy_until_s), ()
     silent, joiners = state.awaiting, state.joiners
     reason = f"did not prepare generation {group.under_way(state).generation} in time"
     if state.is_hurried:
         state = replace(state, passed_over=state.passed_over | joiners)
         return at_rest(state, "late"), ()
-    lost = silent & (joiners | state.late)
+    lost = group.dispensable(state, silent & (joiners | state.late))
     state = replace(state, late=silent - lost)
     return _end(state, lost, reason, moment) if lost else (at_rest(state, "late"), ())
 
@@ -369,11 +374,10 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
     has failed with nobody to blame, which may happen a few times.
     """
-    busy_until_s = max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)
-    if busy_until_s > moment.now_s:
+    if (busy_until_s := _busy_until_s(state)) > moment.now_s:
         return replace(state, deadline_s=busy_until_s), ()
     silent = state.awaiting - state.arrived
-    lost = silent & (group.outsiders(state) | state.late)
+    lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
     if not silent:
         state = replace(state, failures=state.failures + 1)
         is_hopeless = state.failures >= MAX_FAILURES
@@ -383,3 +387,8 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if lost:
         return _end(state, lost, reason, moment)
     return reform(state, moment, cause="late")
+
+
+def _busy_until_s(state: Membership) -> float:
+    """Return until when one of the awaited has asked for patience."""
+    return max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)

@@ -67,8 +67,9 @@ class Timeouts:
     """From a Broken until everybody reforms: time for the exit report of whoever died."""
 
     heartbeat_s: float = 10.0
-    """Silence that ends a replica.  Heartbeats come twice a second, from a thread that needs the
-    interpreter lock now and then; Busy allows for more.  If no event at all came for half of it,
+    """Silence that ends a replica, unless nobody else holds the state.  Heartbeats come twice a
+    second, from its agent if its script keeps the interpreter lock; from one that was stopped, or
+    that waits for a device that does not answer, none do.  If no event at all came for half of it,
     it was the coordinator that slept: then everyone has another quarter to report."""
 
     retry_s: float = 0.5
@@ -166,6 +167,9 @@ class Membership:
     late: frozenset[ReplicaId] = NOBODY
     """Old members that let the previous attempt pass in silence."""
 
+    unheard: frozenset[ReplicaId] = NOBODY
+    """Who is silent past its deadline and kept nevertheless: nobody else holds the state."""
+
     passed_over: frozenset[ReplicaId] = NOBODY
     """Joiners that were too slow for a leaver in a hurry; asked again after the next change."""
 
@@ -217,8 +221,15 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
         spares=state.spares.drop(*lost),
         pulses=state.pulses.drop(*lost),
         late=state.late - lost,
+        unheard=state.unheard - lost,
         passed_over=state.passed_over - lost,
     )
+
+
+def waited_for(state: Membership, names: frozenset[ReplicaId], until_s: float) -> Membership:
+    """Bear the silence of these for longer."""
+    pulses = {name: replace(state.pulses[name], silent_at_s=until_s) for name in names}
+    return replace(state, unheard=state.unheard | names, pulses=Table({**state.pulses, **pulses}))
 
 
 # --- reading the state --------------------------------------------------------------
@@ -232,6 +243,12 @@ def members(state: Membership) -> tuple[ReplicaId, ...]:
 def outsiders(state: Membership) -> frozenset[ReplicaId]:
     """Return the joiners that are not in yet, once a first generation has formed."""
     return state.joiners if state.formed else NOBODY
+
+
+def dispensable(state: Membership, names: frozenset[ReplicaId]) -> frozenset[ReplicaId]:
+    """Return those of these without whom somebody is left who holds state that was trained."""
+    holders = frozenset(members(state)) - outsiders(state) if state.committed else NOBODY
+    return names - holders if holders <= names else names
 
 
 def is_finished(state: Membership) -> bool:

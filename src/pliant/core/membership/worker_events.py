@@ -64,7 +64,8 @@ def _alive(state: Membership, replica: ReplicaId, moment: Moment) -> Membership:
     pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
     pulse = replace(pulse, silent_at_s=silent_at_s)
-    return replace(state, pulses=state.pulses.put(replica, pulse))
+    heard = replace(state, pulses=state.pulses.put(replica, pulse))
+    return replace(heard, unheard=state.unheard - {replica}) if state.unheard else heard
 
 
 def _stale(state: Membership) -> Outcome:

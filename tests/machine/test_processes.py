@@ -1,0 +1,53 @@
+"""What the kernel tells of a process that says nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pliant.machine.processes import LifeWatch
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def test_a_process_lives_while_it_sleeps_and_not_while_it_is_stopped_or_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        watch = LifeWatch(process.pid)
+        assert watch.shows_life()
+
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert not watch.shows_life()
+
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        assert watch.shows_life()
+    finally:
+        process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not watch.shows_life()
+    process.wait()
+    assert not watch.shows_life()
+
+
+def test_one_that_waits_for_a_device_lives_if_it_gets_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = ["D", *("0" * 19)]
+
+    class Stat:
+        def read_text(self) -> str:
+            return f"7 (a (name)) {' '.join(fields)}"
+
+    watch = LifeWatch(os.getpid())
+    monkeypatch.setattr(watch, "_stat", Stat())
+    assert not watch.shows_life()
+    assert not watch.shows_life()
+    fields[9] = "3"  # major page faults: it is being swapped in
+    assert watch.shows_life()
+    assert not watch.shows_life()

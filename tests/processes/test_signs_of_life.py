@@ -1,0 +1,83 @@
+"""Who is alive and who is not: scripts that keep the interpreter lock, and processes that stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.processes.launching import FAKE_WORKER, running
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+HEARTBEAT_S = 2.0
+
+KEEPS_THE_LOCK = """
+import ctypes, sys, torch, pliant
+
+def keep_the_lock(seconds):
+    ctypes.PyDLL(None).usleep(int(1e6 * seconds)) # as many a C extension does
+
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.randn(8) + index % 4, index % 4
+
+keep_the_lock(3.5)  # as reading data does
+pliant.seed(1)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+with pliant.Session(
+    model=model, optimizer=optimizer, dataset=Dataset(), global_batch_size=8, micro_batch_size=4
+) as session:
+    for step in session.steps(6):
+        for x, y in step:
+            step.backward(torch.nn.functional.cross_entropy(model(x), y))
+        if step.index == 2 and session.leader:
+            keep_the_lock(3.5)
+        if step.index == 3:
+            with session.busy(max_s=0.5):
+                keep_the_lock(3.5)
+    print("digest", session.state_digest())
+"""
+
+
+def digests(directory: Path) -> list[str]:
+    logs = (directory / "out" / "logs").glob("r*.log")
+    lines = [line for path in logs for line in path.read_text().splitlines()]
+    return [line for line in lines if line.startswith("digest")]
+
+
+def test_a_script_may_keep_the_interpreter_lock_for_longer_than_a_heartbeat(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(KEEPS_THE_LOCK)
+
+    with running(
+        tmp_path, script, replicas=2, warm=True, settings={"heartbeat_s": HEARTBEAT_S}
+    ) as job:
+        assert job.exit_code() == 0, job.said()
+
+        assert [end["reason"] for end in job.records("end_replica")] == []
+        assert {record["replica"] for record in job.records("start_replica")} == {"r1", "r2"}
+        found = digests(tmp_path)
+        assert len(found) == 2
+        assert len(set(found)) == 1
+
+
+def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path: Path) -> None:
+    with running(tmp_path, FAKE_WORKER, 30, 0.02, replicas=1, settings={"heartbeat_s": 0.8}) as job:
+        job.wait_for_steps(2)
+        os.kill(job.pid_of("r1"), signal.SIGSTOP)
+        job.wait_for(
+            lambda: [one for one in job.records("note") if "waited for" in one["text"]],
+            "its silence is told",
+        )
+        os.kill(job.pid_of("r1"), signal.SIGCONT)
+
+        assert job.exit_code() == 0, job.said()
+        assert job.records("end_replica") == []
