@@ -21,8 +21,11 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 HERE = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 """For scripts that use a module of the tests."""
 
+SLOWLY = {"PACE": "1"}
+"""Seconds that a tail of the script takes: a run is to be stopped before its end."""
+
 SCRIPT = """\
-import sys, threading, torch, pliant
+import os, sys, threading, torch, pliant
 pliant.seed(1)
 model = torch.nn.Linear(4, 1)
 x = torch.randn(512, 4)
@@ -30,10 +33,13 @@ data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
                     dataset=data, global_batch_size=32, micro_batch_size=4,
                     checkpoint=pliant.Checkpoint("kept", every="1h")) as session:
-    for step in session.steps(int(sys.argv[1])):
-        for a, b in step:
-            step.backward(torch.nn.functional.mse_loss(model(a), b))
-        threading.Event().wait(float(sys.argv[2]))
+    try:
+        for step in session.steps(int(sys.argv[1])):
+            for a, b in step:
+                step.backward(torch.nn.functional.mse_loss(model(a), b))
+            threading.Event().wait(float(os.environ.get("PACE", 0)))
+    finally:
+        print("leaving", session.leaving, flush=True)
     if session.leader:
         print("digest", session.committed, session.state_digest(), flush=True)
 """
@@ -73,7 +79,7 @@ def digest_of(said: str) -> str:
 
 def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> None:
     alone = subprocess.run(
-        [sys.executable, "train.py", "40", "0"],
+        [sys.executable, "train.py", "40"],
         cwd=home,
         env=environment(home),
         capture_output=True,
@@ -83,9 +89,9 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     )
     (home / "kept").rename(home / "of the run alone")
     run = subprocess.Popen(
-        [sys.executable, "-m", "pliant", "run", "--max", "2", "train.py", "40", "0.1"],
+        [sys.executable, "-m", "pliant", "run", "--max", "2", "train.py", "40"],
         cwd=home,
-        env=environment(home),
+        env=environment(home) | SLOWLY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,6 +102,8 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     said, complained = run.communicate(timeout=WAIT_S)
     assert run.returncode == 3, complained
     assert "is durable" in said
+    assert "leaving True" in said
+    assert "digest" not in said  # what stands behind the loop is for a run that is done
     assert f": pliant resume {home}/runs/train" in complained
     assert "suspended: train (after step " in pliant(home, "status").stderr
     assert json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)["state"] == (
@@ -103,7 +111,7 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     )
     assert pliant(home, "checkpoint", "verify", "kept").returncode == 0
 
-    resumed = pliant(home, "run", "--resume", "--max", "3", "train.py", "40", "0")
+    resumed = pliant(home, "run", "--resume", "--max", "3", "train.py", "40")
     assert resumed.returncode == 0, resumed.stderr
     assert digest_of(resumed.stdout) == digest_of(alone.stdout)
     assert pliant(home, "status").stderr == "pliant: no job is running; start one with pliant run\n"
@@ -113,9 +121,9 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
 
 def test_ctrl_c_saves_and_says_how_to_go_on(home: Path) -> None:
     run = subprocess.Popen(
-        [sys.executable, "-m", "pliant", "run", "--max", "1", "train.py", "40", "0.1"],
+        [sys.executable, "-m", "pliant", "run", "--max", "1", "train.py", "40"],
         cwd=home,
-        env=environment(home),
+        env=environment(home) | SLOWLY,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -145,13 +153,13 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) ->
         "pliant: there is no run to resume here; name its directory\n"
     )
     assert "holds no run to resume; leave out --resume" in (
-        pliant(home, "run", "--resume", "train.py", "1", "0").stderr
+        pliant(home, "run", "--resume", "train.py", "1").stderr
     )
-    done = pliant(home, "run", "--max", "1", "train.py", "3", "0")
+    done = pliant(home, "run", "--max", "1", "train.py", "3")
     assert done.returncode == 0
     (home / "train.py").write_text(SCRIPT.replace("pliant.seed(1)", "pliant.seed(2)"))
 
-    other = pliant(home, "run", "--resume", "--max", "1", "train.py", "3", "0")
+    other = pliant(home, "run", "--resume", "--max", "1", "train.py", "3")
 
     assert other.returncode == 2
     assert "seed is 2 here and 1 in checkpoint step-00000003-l1" in other.stderr
@@ -160,11 +168,11 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) ->
 
 @pytest.mark.soak
 def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path) -> None:
-    words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40", "0.1"]
+    words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40"]
     run = subprocess.Popen(
         [sys.executable, "-m", "pliant", "run", *words],
         cwd=home,
-        env=environment(home),
+        env=environment(home) | SLOWLY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -177,7 +185,7 @@ def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path)
     assert "fewer than minReplicas=2 are left" in complained
     status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
     assert status["checkpoint"]["committed"] == status["step"] > 0
-    resumed = pliant(home, "run", "--resume", "--max", "2", "train.py", "40", "0")
+    resumed = pliant(home, "run", "--resume", "--max", "2", "train.py", "40")
     assert resumed.returncode == 0, resumed.stderr
     audit = json.loads(pliant(home, "audit", "--json", "--out", "runs/train").stdout)
     assert (audit["samples_exactly_once"], audit["superseded"]) == (True, 0)

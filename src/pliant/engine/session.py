@@ -158,8 +158,9 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_stopped = kind is SystemExit and self._training.is_stopped
         try:
-            if kind is None and not self._is_closed:
+            if (kind is None or is_stopped) and not self._is_closed:
                 self._leave_steps()
                 self._finish()
         finally:
@@ -179,9 +180,11 @@ class Session:
         finished already falls through.
 
         Raises:
-            SystemExit: this replica leaves; on every later call again.
+            SystemExit: this replica leaves, or the job was stopped before these steps were done,
+                to go on another day; on every later call again.
         """
         self._check_open()
+        self._training.check_stopped()
         if not isinstance(total, int) or isinstance(total, bool) or total < 0:
             raise UsageError(f"steps() takes the job's total number of steps, got {total!r}")
         self._leave_steps()
@@ -284,7 +287,10 @@ class Session:
 
     @property
     def leaving(self) -> bool:
-        """Whether this replica leaves the job; true in the ``finally`` blocks on its way out."""
+        """Whether this replica leaves the job, or that is stopped before the script is done.
+
+        True in the ``finally`` blocks on the way out; what stands behind the loop does not run.
+        """
         return self._training.is_leaving
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.core.exits import EXIT_OK
 from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
@@ -32,6 +33,7 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.formed import Shape, nodes
 from pliant.engine.protocol.membership_port import (
     Condition,
+    Ending,
     StepDecision,
     VoteRequests,
     WorkerMembership,
@@ -85,6 +87,8 @@ class Training:
         """The step whose tail is running."""
         self.wants_stop = False
         """Stop after the step whose metadata this replica sends next."""
+        self.is_stopped = False
+        """The job ends before this script is done."""
 
     @property
     def membership(self) -> WorkerMembership:
@@ -95,8 +99,9 @@ class Training:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this replica leaves the job."""
-        return self._membership is not None and self._membership.member.leaving
+        """Whether this replica leaves the job, or the job ends before the script is done."""
+        membership = self._membership
+        return self.is_stopped or (membership is not None and membership.member.leaving)
 
     @property
     def committed(self) -> int:
@@ -109,13 +114,22 @@ class Training:
         self._committed_at_s = time.monotonic()
 
     def next_step(self, total: int) -> int | None:
-        """End the tail and return the next step to compute; None if the call is over."""
+        """End the tail and return the next step to compute; None if the call is over.
+
+        Raises:
+            SystemExit: this replica leaves, or the job was stopped before the call is over: what
+                stands behind the loop is for a run that is done.
+        """
+        self.check_stopped()
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()
         self.update.forget_gradients()
-        if self._has_left_loop or self.membership.settle(is_over=False) or self.committed >= total:
+        ending = Ending.SCRIPT if self._has_left_loop else self.membership.settle(is_over=False)
+        if ending or self.committed >= total:
             self._end_call()
+            self.is_stopped = ending is Ending.OUTSIDE and self.committed < total
+            self.check_stopped()
             index = None
         else:
             index = self.committed
@@ -127,8 +141,15 @@ class Training:
         randomness.seed_place("head", self.schedule.seed, self.committed)
         return index
 
+    def check_stopped(self) -> None:
+        """Let the script end once the job is stopped, as often as it asks for more."""
+        if self.is_stopped:
+            raise SystemExit(EXIT_OK)
+
     def leave_loop(self) -> None:
         """The script left the loop over steps with a ``break``: the job ends here."""
+        if self.is_stopped:
+            return
         self._has_left_loop = True
         self._end_call()
 

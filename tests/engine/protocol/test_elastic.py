@@ -13,6 +13,7 @@ from pliant.core.values import FIRST_LINEAGE, Generation, Order, ReplicaId, Seat
 from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import Shape
 from pliant.engine.protocol.meeting import Meeting
+from pliant.engine.protocol.membership_port import Ending
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowSize
@@ -77,7 +78,7 @@ def meet(elastic: Any, generation: int, *, commits: tuple[int, ...]) -> None:
         calls=0,
         joiners=(1,),
     )
-    meeting = Meeting(resolution=resolution, is_stopped=False, apart=0)
+    meeting = Meeting(resolution=resolution, ending=Ending.NONE, apart=0)
     group = SimpleNamespace(rank=0, submit=lambda job: None)
     elastic._act_on(order, group, meeting)
 

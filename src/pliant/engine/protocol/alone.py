@@ -23,6 +23,7 @@ from pliant.engine.protocol.membership_port import (
     KEPT_S,
     NOT_KEPT,
     Condition,
+    Ending,
     StepDecision,
     TrainingCallbacks,
     VoteRequests,
@@ -50,7 +51,7 @@ class Alone:
         self._found = list(found)
         self._newest = max((one.lineage for one in found), default=NO_LINEAGE)
         self._noted = noted
-        self._is_stopping = False
+        self._ending = Ending.NONE
         self.leads = True
         self.place = (0, 1)
 
@@ -100,18 +101,19 @@ class Alone:
         """Commit: the only member has voted."""
         self.member = protocol.voted(self.member, step)
         self.member = protocol.committed(self.member, self.member.current)
-        self._is_stopping = self._is_stopping or requests.stop
+        if requests.stop:
+            self._ending = Ending.SCRIPT
         return StepDecision(generation=self.member.current, is_leader=True, is_saved=requests.save)
 
     def recover(self, reason: str) -> None:
         """Never called: there is no group to break."""
         raise AssertionError(reason)
 
-    def settle(self, *, is_over: bool) -> bool:
-        """Return whether a stop was asked for; at the end of a call, count it."""
+    def settle(self, *, is_over: bool) -> Ending:
+        """Return whether the script asked to stop; at the end of a call, count it."""
         if is_over:
             self.member = protocol.call_finished(self.member)
-        return self._is_stopping
+        return self._ending
 
     def team(self, generation: Generation) -> EvaluationTeam:
         """Return the team of one."""

@@ -36,6 +36,7 @@ from pliant.engine.protocol.membership_port import (
     KEPT_S,
     NOT_KEPT,
     Condition,
+    Ending,
     StepDecision,
     TrainingCallbacks,
     VoteRequests,
@@ -79,8 +80,8 @@ class ElasticMembership:
         self._formed: Formed | None = None
         self._crossing: Order | None = None
         self._owes_tail = False
-        self._asked_stop = False
-        self._is_stopped = False
+        self._asked = Ending.NONE
+        self._ending = Ending.NONE
         self._has_left_loop = False
 
     @property
@@ -145,7 +146,7 @@ class ElasticMembership:
         formed = self._current()
         generation = formed.order.generation
         own = StepMetadata.of(self._runtime.vote(generation, step), condition, requests)
-        self._asked_stop = bool(own.stop)
+        self._asked = Ending(own.stop)
         probe.at("vote", step)
         with self._runtime.waits(generation):
             said = own.exchange(formed.group)
@@ -175,26 +176,26 @@ class ElasticMembership:
             else:
                 return
 
-    def settle(self, *, is_over: bool) -> bool:
+    def settle(self, *, is_over: bool) -> Ending:
         """Between steps: hand over state, serve a Reform, cross a boundary."""
         self._owes_tail = False
         if is_over:
             self._runtime.finish_call()
-            return self._is_stopped
+            return self._ending
         while True:
             self._runtime.check_leaving()
             try:
                 self._current()
                 self._handover.complete()
-                if self._is_stopped:
-                    return True
+                if self._ending:
+                    return self._ending
                 if self._crossing is not None:
                     self._cross(self._crossing)
                 self.formed()
             except GroupBroken as broken:
                 self.recover(broken.reason)
             else:
-                return False
+                return Ending.NONE
 
     def finish(self, *, has_left_loop: bool) -> None:
         """Say Finished and stay until Release: others may need this replica's state."""
@@ -267,9 +268,9 @@ class ElasticMembership:
             GroupBroken: somebody failed, or a newer Reform has come.
         """
         group = self._runtime.group(order)
-        flags = LoopFlags(self._is_stopped, self._has_left_loop, self._asked_stop)
+        flags = LoopFlags(self._ending, self._has_left_loop, self._asked)
         meeting = meet(self._runtime, order, group, flags)
-        self._is_stopped = self._is_stopped or meeting.is_stopped
+        self._ending = max(self._ending, meeting.ending)
         self._act_on(order, group, meeting)
         self._runtime.enter(order)
         previous = None if self._formed is None else self._formed.reduction
@@ -341,7 +342,7 @@ class ElasticMembership:
 
     def _learn(self, member: Member, said: Sequence[StepMetadata]) -> None:
         """Take what the members said beside their votes; ``member`` is as it is since."""
-        self._is_stopped = self._is_stopped or any(one.stop for one in said)
+        self._ending = max(self._ending, *(Ending(one.stop) for one in said))
         number = protocol.boundary(member, [Generation(one.ready) for one in said])
         self._crossing = member.ordered if number else None
 

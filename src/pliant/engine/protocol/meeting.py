@@ -20,7 +20,7 @@ from pliant.core.membership.resolve import Header, Resolution, resolve
 from pliant.core.values import Order
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
-from pliant.engine.protocol.membership_port import Condition, VoteRequests
+from pliant.engine.protocol.membership_port import Condition, Ending, VoteRequests
 from pliant.engine.protocol.runtime import ProtocolRuntime
 
 _HEADER_INTS = 7
@@ -29,14 +29,19 @@ _HEADER_INTS = 7
 class LoopFlags(NamedTuple):
     """What a member says of its script, beside its header."""
 
-    is_stopped: bool
-    """It knows that all have agreed to stop after the last committed step."""
+    ending: Ending
+    """It knows that all have agreed to end after the last committed step."""
 
     has_left_loop: bool
     """It left the loop over steps early."""
 
-    asked_stop: bool
-    """Its last vote asked to stop."""
+    asked: Ending
+    """What its last vote asked for."""
+
+    @classmethod
+    def of(cls, ending: int, has_left_loop: int, asked: int) -> LoopFlags:
+        """Return what a row of integers says."""
+        return cls(Ending(ending), bool(has_left_loop), Ending(asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +49,8 @@ class Meeting:
     """What the members of a new generation learned of each other."""
 
     resolution: Resolution
-    is_stopped: bool
-    """A survivor knows that all have agreed to stop after the last committed step."""
+    ending: Ending
+    """What a survivor knows that all have agreed on for the last committed step."""
 
     apart: int
     """If somebody is to receive state and not all are in the same ``steps()`` call: how many calls
@@ -64,7 +69,7 @@ def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags)
     with runtime.waits(order.generation):
         rows = group.all_gather(row).tolist()
     headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
-    said = [LoopFlags(*map(bool, row[_HEADER_INTS:])) for row in rows]
+    said = [LoopFlags.of(*row[_HEADER_INTS:]) for row in rows]
     origin = None if order.origin is None else order.replicas.index(order.origin)
     try:
         resolution = resolve(headers, origin, order.restore)
@@ -75,10 +80,11 @@ def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags)
     survivors = [said[rank] for rank in resolution.survivors]
     # Where all commit late nobody has seen what the metadata of their votes asked for.
     all_late = set(resolution.survivors) <= set(resolution.commits)
+    known = [max(one.ending, one.asked) if all_late else one.ending for one in survivors]
     calls = {headers[rank].calls for rank in (*resolution.survivors, *resolution.joiners)}
     return Meeting(
         resolution=resolution,
-        is_stopped=any(one.is_stopped or (all_late and one.asked_stop) for one in survivors),
+        ending=max(known, default=Ending.NONE),
         apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
     )
 
@@ -99,6 +105,8 @@ class StepMetadata(NamedTuple):
     """Number of the generation that it is ready to enter; 0: none (R7)."""
 
     stop: int
+    """Which ``Ending`` it wants after this step."""
+
     settings: int
     weights: int
     save: int
@@ -108,9 +116,10 @@ class StepMetadata(NamedTuple):
         cls, member: Member, condition: Condition | None, requests: VoteRequests
     ) -> StepMetadata:
         """Return what ``member`` says; without a condition it votes for no step."""
+        outside = Ending.OUTSIDE if member.stopping else Ending.NONE
         return cls(
             ready=protocol.ready_number(member),
-            stop=int(requests.stop or member.stopping),
+            stop=Ending.SCRIPT if requests.stop else outside,
             settings=0 if condition is None else condition.settings,
             weights=0 if condition is None else condition.weights,
             save=int(requests.save),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Protocol
 
 import torch
@@ -44,12 +45,22 @@ class StepDecision:
     """The state after this step's tail is to be kept: each member hands over its share."""
 
 
+class Ending(IntEnum):
+    """Whether the job ends after a step, and who wants that; the greatest that a member says."""
+
+    NONE = 0
+    OUTSIDE = 1
+    """A person, a signal or the pool: the script is not done, and may go on another day."""
+    SCRIPT = 2
+    """``step.stop()``: what stands behind the loop runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequests:
     """What a replica wants from all, said with its vote."""
 
     stop: bool
-    """End after this step."""
+    """End after this step: the script says so."""
 
     save: bool
     """Keep the state after this step's tail."""
@@ -137,11 +148,11 @@ class WorkerMembership(Protocol):
     def recover(self, reason: str) -> None:
         """Enter the generation that follows a broken one; commits what was voted if told so."""
 
-    def settle(self, *, is_over: bool) -> bool:
+    def settle(self, *, is_over: bool) -> Ending:
         """Between steps: hand over state, cross a boundary, serve a Reform.
 
         ``is_over``: this replica will compute no step of this ``steps()`` call any more.  Return
-        whether the job has agreed to stop here.  Raises SystemExit on a replica that leaves.
+        whether the job has agreed to end here.  Raises SystemExit on a replica that leaves.
         """
 
     def team(self, generation: Generation) -> EvaluationTeam:
