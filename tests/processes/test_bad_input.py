@@ -180,18 +180,26 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(home: Path) -> None:
     assert left(home) == ([], [])
 
 
-def test_a_script_that_always_raises_is_restarted_a_bounded_number_of_times(home: Path) -> None:
-    (home / "train.py").write_text("print('begun', flush=True)\nraise ValueError('bad sample')\n")
+@pytest.mark.parametrize("moment", ["before", "while the session is made", "in the first step"])
+def test_a_script_that_always_raises_is_started_twice_at_most_and_told_once(
+    home: Path, moment: str
+) -> None:
+    text = {
+        "before": SCRIPT.replace("model =", "1 / 0\nmodel ="),
+        "while the session is made": SCRIPT.replace(
+            "def session", "type(data).__getitem__ = lambda *_: 1 / 0\ndef session"
+        ),
+        "in the first step": SCRIPT.replace("loss = torch", "loss = 1 / 0 * torch"),
+    }[moment]
+    (home / "train.py").write_text("print('begun', flush=True)\n" + text)
 
-    code, said, complained = run(home, "run", "--max", "1", "--max-restarts", "2", "train.py")
+    code, said, complained = run(home, "run", "--max", "1", "train.py", "3")
 
     assert code == 1
-    assert complained == (
-        "pliant: the restart budget of 2 is spent and fewer than minReplicas=1 are left; last: "
-        "r3 failed: ValueError: bad sample\n"
-    )
-    assert said.count("begun") == said.count("Traceback") == 3
-    assert "r1 raised ValueError: bad sample" in said
+    assert "ZeroDivisionError" in complained
+    assert said.count("begun") == (1 if moment == "in the first step" else 2)
+    assert said.count("Traceback") == 1
+    assert "r1 raised ZeroDivisionError" in said
     assert processes(home) == []
 
 

@@ -36,6 +36,28 @@ STAYING = ("stop_requested",)
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
 
+class TracebackFilter:
+    """Leaves out of what replicas print the tracebacks that another replica's were before."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._held: dict[str, list[str]] = {}
+
+    def learn(self, replica: str, text: str) -> bool:
+        """Take note of a traceback; return whether none was like it."""
+        return self._first.setdefault(text, replica) == replica
+
+    def passed(self, replica: str, text: str) -> list[str]:
+        """Return what is to be printed now, as one more line of a replica has come."""
+        lines = [*self._held.pop(replica, ()), text]
+        for known in (known for known, first in self._first.items() if first != replica):
+            if known.splitlines()[: len(lines)] == lines:
+                if len(lines) < known.count("\n") + 1:
+                    self._held[replica] = lines
+                return []
+        return lines
+
+
 class JobView:
     """What the live and the plain view share: the board, the news, whose output is shown."""
 
@@ -46,6 +68,7 @@ class JobView:
         self._show = show
         self._num_shown = 0
         self._said: set[str] = set()
+        self._tracebacks = TracebackFilter()
         self._pool = ""
 
     def __enter__(self) -> Self:
@@ -59,6 +82,10 @@ class JobView:
         if self._show is not None:
             return self._show in ("all", replica)
         return replica == next(iter(self.board.replicas), replica)
+
+    def shown_lines(self, replica: str, text: str) -> list[str]:
+        """Return what to print when a replica has printed a line."""
+        return self._tracebacks.passed(replica, text) if self.shows(replica) else []
 
     def label(self, replica: str) -> str:
         """Return what stands before a line of output."""
@@ -83,9 +110,8 @@ class JobView:
     def traceback(self, record: Record) -> str | None:
         """Return a traceback that was not seen yet, in this replica's output or another's."""
         text, replica = str(record.get("text", "")).rstrip(), str(record.get("replica"))
-        if record.get("kind") != "traceback" or text in self._said:
+        if record.get("kind") != "traceback" or not self._tracebacks.learn(replica, text):
             return None
-        self._said.add(text)
         return None if self.shows(replica) else f"{replica} raised:\n{text}"
 
     def take_record(self, record: Record) -> list[Resize]:
@@ -131,8 +157,8 @@ class PlainView(JobView):
 
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica, if its output is shown."""
-        if self.shows(replica):
-            self.console.print(Text(self.label(replica) + line_left(text)), soft_wrap=True)
+        for shown in self.shown_lines(replica, line_left(text)):
+            self.console.print(Text(self.label(replica) + shown), soft_wrap=True)
 
     def _print(self, at: float, sentence: str) -> None:
         self.console.print(Text(f"{clock(at)}  {sentence}"), soft_wrap=True)
@@ -182,8 +208,8 @@ class LiveView(JobView):
 
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica above the panel, if its output is shown."""
-        if self.shows(replica):
-            said = Text.assemble((self.label(replica), "dim"), line_left(text))
+        for shown in self.shown_lines(replica, line_left(text)):
+            said = Text.assemble((self.label(replica), "dim"), shown)
             self.console.print(said, soft_wrap=True)
 
     def _draw(self) -> RenderableType:

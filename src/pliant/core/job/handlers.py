@@ -16,7 +16,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
-from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership.state import NEVER, Membership
@@ -238,7 +238,8 @@ def _lose_one(
     if (
         not replica.is_asked and event.kind is not events.ExitKind.TAKEN
     ):  # the script has no part in it
-        charge(tx, event.kind, what)
+        alike = likeness(event) if replica.state in WAY_IN else ""
+        charge(tx, event.kind, what, likeness=alike, reached=replica.state)
     tx.notes.append(f"lost {what}")
     lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)
 

@@ -146,7 +146,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     reason = replica.reason
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {tx.settings.start_s:g} s"
-        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
+        charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", likeness="late")
     elif replica.state is ReplicaState.LEAVING:
         if _is_needed(tx, name, replica):
             notice_s = tx.settings.policy.graceful_shutdown_timeout_s

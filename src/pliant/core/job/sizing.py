@@ -15,7 +15,7 @@ from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, replicas, restoring
 from pliant.core.job.state import Job, ReplicaState, Stage, age, is_kept, live, spares, trainers
-from pliant.core.job.transaction import Transaction, is_spent, recent_losses
+from pliant.core.job.transaction import Transaction, deterministic_failure, is_spent, recent_losses
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
@@ -33,6 +33,14 @@ def resize(tx: Transaction) -> None:
     missing = _follow_policy(tx)
     if is_spent(tx):
         _give_up_if_too_few(tx)
+        return
+    if (failure := deterministic_failure(tx.job)) is not None:
+        if not live(tx.job):
+            reason = (
+                f"the script fails before its first step wherever it is started; last: "
+                f"{failure.sentence}"
+            )
+            lifecycle.end_job(tx, EXIT_FAILED, reason, StageCause.INPUT_REFUSED)
         return
     replicas.start(tx, missing)
     if tx.job.start_by_s <= tx.now_s and tx.job.stage is Stage.STARTING:

@@ -132,6 +132,12 @@ class Loss:
     sentence: str
     committed: int = 0
 
+    likeness: str = ""
+    """Equal for failures that a script alone may explain; empty: others had a part in it."""
+
+    reached: ReplicaState = ReplicaState.STARTING
+    """How far the replica had come."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
-from pliant.core.events import ExitKind
+from pliant.core.events import Exited, ExitKind
 from pliant.core.job.state import Declined, Job, JobSettings, Loss, Replica, ReplicaState, Stage
 from pliant.core.job.transitions import ReplicaCause, StageCause, entered, moved
 from pliant.core.membership.state import Moment
 from pliant.core.values import ReplicaId
+
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS")
+"""Signals that a process brings upon itself."""
+
+WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
+"""The states of a replica on its way to the first step, in order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,10 +78,48 @@ def is_spent(tx: Transaction) -> bool:
     return len(recent_losses(tx.job, tx.settings, tx.now_s)) > tx.settings.restart_budget
 
 
-def charge(tx: Transaction, kind: ExitKind, sentence: str) -> None:
+def likeness(event: Exited) -> str:
+    """Say what failures of a script have in common: the exception's type, or a signal of its own.
+
+    Its text may contain a path or an address.
+    """
+    if event.kind is ExitKind.SCRIPT:
+        return event.detail.partition(":")[0]
+    is_own = event.kind is ExitKind.SIGNAL and event.detail in CRASHES
+    return event.detail if is_own else ""
+
+
+def deterministic_failure(job: Job) -> Loss | None:
+    """Return the newest loss if the script may fail like that before its first step wherever it is
+    started: two have, and nobody who is left has come further.
+    """
+    last = job.losses[-1] if job.losses else None
+    if last is None or not last.likeness or job.membership.committed:
+        return None
+    alike = sum(loss.likeness == last.likeness and not loss.committed for loss in job.losses)
+    further = WAY_IN[WAY_IN.index(last.reached) + 1 :]
+    has_company = any(replica.state in further for replica in job.replicas.values())
+    return last if alike > 1 and not has_company else None
+
+
+def charge(
+    tx: Transaction,
+    kind: ExitKind,
+    sentence: str,
+    *,
+    likeness: str = "",
+    reached: ReplicaState = ReplicaState.STARTING,
+) -> None:
     """Count a loss that nobody asked for against the restart budget."""
     committed = tx.job.membership.committed
-    loss = Loss(at_s=tx.now_s, kind=kind, sentence=sentence, committed=committed)
+    loss = Loss(
+        at_s=tx.now_s,
+        kind=kind,
+        sentence=sentence,
+        committed=committed,
+        likeness=likeness,
+        reached=reached,
+    )
     kept = (*tx.job.losses, loss)[-(tx.settings.restart_budget + 1) :]
     was_spent = is_spent(tx)
     tx.job = replace(tx.job, losses=kept)
