@@ -15,9 +15,20 @@ import pytest
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
-from pliant.core.errors import ConflictError, PermanentError
-from pliant.core.events import Exited, ExitKind, NodeJoined, Prepared, PublishAsked, Scaled, Spare
-from pliant.core.job.state import JobSettings
+from pliant.core.errors import ConflictError, PermanentError, TransitionError
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Prepared,
+    PublishAsked,
+    Scaled,
+    Spare,
+    Switched,
+)
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
 from pliant.machine.clock import PAUSE_S, Clock
@@ -425,3 +436,25 @@ def _committed(step: int) -> Committed:
         samples=8,
         step_s=0.1,
     )
+
+
+def test_what_the_core_cannot_take_of_an_agent_is_refused_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = controller.step
+
+    def failing(job: Job, event: Event, **more: Any) -> tuple[Job, Ready]:
+        if isinstance(event, Switched):
+            raise TransitionError(phase="STEADY", event=event)
+        return step(job, event, **more)
+
+    monkeypatch.setattr(controller, "step", failing)
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        world.driver.receive(Switched(replica=ReplicaId("r1"), generation=Generation(9), step=0))
+        ready = await world.driver.ask(Scaled(target=1))
+        assert ready is not None
+        assert world.driver.refused == {"agent": 1}
+
+    play(tmp_path, scene)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.wire.messages import SECRET, messages
 
-from pliant.core.commands import Prepare, Reform, StartReplica
+from pliant.core.commands import Prepare, StartReplica
 from pliant.core.events import Progressed
-from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.values import Incarnation, NodeId, Order, ReplicaId, Seat
 from pliant.wire.codec import (
     COMMANDS,
@@ -29,28 +29,7 @@ from pliant.wire.messages import Committed, Traceback
 
 START = StartReplica(replica=ReplicaId("r1"), node=NodeId("here"))
 
-st.register_type_strategy(
-    Policy,
-    st.builds(
-        Policy,
-        min_replicas=st.just(1),
-        max_replicas=st.none() | st.integers(8, 100),
-        start_replicas=st.sampled_from([None, 1]),
-        replica_increment_step=st.none(),
-        replica_discrete_values=st.sampled_from([None, (1, 4, 8)]),
-        backoff=st.sampled_from([None, PolicyBackoff()]),
-        scaling_timeout_s=st.floats(0, 1e6),
-    ),
-)
-
-SECRET = "0123456789abcdef" * 4
-
-for kind in (Prepare, Reform):
-    st.register_type_strategy(kind, st.builds(kind, secret=st.sampled_from(["", SECRET])))
-
-MESSAGES: st.SearchStrategy[Any] = st.sampled_from(
-    sorted(TYPES.values(), key=lambda kind: kind.__name__)
-).flatmap(st.from_type)
+MESSAGES = messages(sorted(TYPES.values(), key=lambda kind: kind.__name__))
 
 
 def wire(**changes: Any) -> bytes:
@@ -167,6 +146,11 @@ def test_a_field_of_another_type_is_refused(field: str, value: Any) -> None:
         (wire(type=["start_replica"]), "unknown type"),
         (wire(incarnation=-1), "incarnation -1"),
         (wire(incarnation=1.0), "incarnation 1.0"),
+        (wire(incarnation=1 << 60), "incarnation 1152921504606846976"),
+        (wire(replica=""), "start_replica.replica: '' is no name"),
+        (wire(replica="é"), r"start_replica.replica: '\xe9' is no name"),
+        (wire(node="a/../b"), "start_replica.node: 'a/../b' is no name"),
+        (wire(**{"\x1b[2J": 1}), r"start_replica.\x1b[2J: unknown field"),
         (wire(incarnation=True), "incarnation True"),
         (wire(node=...), "start_replica.node: Field required"),
         (wire(extra=1), "start_replica.extra: unknown field"),

@@ -38,6 +38,7 @@ from pliant.core.values import Incarnation, ReplicaId
 from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.wire import launch
+from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
 from pliant.wire.messages import AgentFailed, Alive, Started, Work
 from pliant.wire.ports import OutputListener
@@ -331,7 +332,8 @@ class Agent:
 
     def _greeting(self) -> list[Message]:
         replicas = (*self._workers, *self._waiting)
-        return [NodeJoined(node=self.node, devices=self._config.devices, replicas=replicas)]
+        devices = min(self._config.devices, MOST_DEVICES)
+        return [NodeJoined(node=self.node, devices=devices, replicas=replicas)]
 
     def _send(self, message: Message) -> None:
         if self._uplink is None:

@@ -24,6 +24,7 @@ from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.values import NodeId
 from pliant.machine.jobs import find_resumable
+from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
 
 
 @with_settings(RUN)
@@ -89,10 +90,12 @@ def agent(
     from pliant.run import separate
     from pliant.run.local import count_devices
 
-    if devices is not None and devices < 1:
-        raise ConfigError(f"--devices {devices} must be at least 1")
+    if devices is not None and not 1 <= devices <= MOST_DEVICES:
+        raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
+    if node is not None and not NAME.fullmatch(node):
+        raise ConfigError(f"--node {node!r} must be letters, digits, '.', '_' and '-', at most 253")
     config = AgentConfig(
-        node=NodeId(node or socket.gethostname()),
+        node=NodeId(node or name_from(socket.gethostname())),
         devices=devices or count_devices(),
         environment=dict(os.environ),
         give_up_s=seconds(give_up),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 from fastapi import WebSocket, status
 from starlette.websockets import WebSocketDisconnect, WebSocketState
@@ -28,6 +29,8 @@ MAX_QUEUED = 10_000
 
 HEARD_EVERY = 100
 """Messages after which an agent is told that they were read, if it does not ask with Alive."""
+
+_log = logging.getLogger(__name__)
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined}
 
@@ -76,15 +79,21 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
 async def _listen(
     socket: WebSocket, joined: NodeJoined, channel: AgentChannel, driver: JobDriver
 ) -> None:
-    """Hand on what one agent says, and tell it how much of it was read."""
+    """Hand on what one agent says of itself and its replicas, and tell it how much was read."""
     count = 0
     while (data := await _receive(socket)) is not None:
         received = decode(data, _MAY_SAY)
         is_sign = False
         if isinstance(received, Refusal):
             driver.refuse("agent", received.reason)
+        elif not driver.nodes.may_say(joined.node, received.message):
+            driver.refuse("agent", f"{joined.node} speaks of what runs on another node")
         else:
-            driver.receive(received.message)
+            try:
+                driver.receive(received.message)
+            except Exception:  # a boundary: this agent is cut off, the job goes on
+                _log.exception("a message of %s could not be taken", joined.node)
+                return
             is_sign = isinstance(received.message, Alive)
         count += 1
         if is_sign or count % HEARD_EVERY == 0:

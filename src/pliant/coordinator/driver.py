@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
@@ -24,11 +24,20 @@ from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
 from pliant.coordinator.register import HeldRegister, RegisterFile
 from pliant.core.commands import Command, EndJob, Publish
-from pliant.core.events import Event, Exited, NodeJoined, NodeLost, Progressed, Ticked
+from pliant.core.events import (
+    Event,
+    Exited,
+    NodeJoined,
+    NodeLost,
+    Progressed,
+    Ticked,
+    WorkerEvent,
+)
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
+from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
 from pliant.core.values import Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
@@ -129,6 +138,7 @@ class JobDriver:
 
         One that runs workers is told to the core each time: what was sent to it may be lost.
         """
+        joined = replace(joined, replicas=self.nodes.own(joined.node, joined.replicas))
         known = self.nodes.attach(joined, channel)
         if self._end is not None:
             channel.send(self._end, self.incarnation)
@@ -220,9 +230,15 @@ class JobDriver:
 
     async def _step(self, event: Event, now_s: float) -> Ready:
         policy = self.policy
-        self._state, ready = controller.step(
-            self._state, event, now_s=now_s, settings=self._settings
-        )
+        try:
+            self._state, ready = controller.step(
+                self._state, event, now_s=now_s, settings=self._settings
+            )
+        except Exception as error:  # the core is pure: the job is as it was
+            if not isinstance(event, WorkerEvent | NodeJoined | Exited):
+                raise
+            self.refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
+            return Ready(incarnation=self.incarnation)
         self._write_event(event, ready, now_s)
         if self.policy != policy:
             self._write_policy()

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
-from pliant.core.events import NodeJoined
+from pliant.core.events import NodeJoined, Refused
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
+from pliant.wire.codec import Message
 from pliant.wire.ports import NodeChannel
 
 NODE_GRACE_S = 10.0
@@ -40,8 +41,26 @@ class JobNodes:
         """Note that an agent is connected; return whether it had joined before."""
         known = joined.node in self._nodes
         self._nodes[joined.node] = _Node(channel)
-        self._homes.update(dict.fromkeys(joined.replicas, joined.node))
+        self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
         return known
+
+    def own(self, node: NodeId, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:
+        """Return those of the replicas that no other node that is here runs."""
+        return tuple(
+            name for name in replicas if self._homes.get(name, node) not in self._others(node)
+        )
+
+    def may_say(self, node: NodeId, message: Message) -> bool:
+        """Whether a message is about the sender's own replicas, or about itself."""
+        about = getattr(message, "replica", None)
+        if isinstance(message, Refused) and message.joiner:  # a member says it of another
+            about = None
+        return getattr(message, "node", node) == node and (
+            about is None or self.own(node, [about]) != ()
+        )
+
+    def _others(self, node: NodeId) -> set[NodeId]:
+        return self._nodes.keys() - {node}
 
     def detach(self, node: NodeId, channel: NodeChannel, *, now_s: float) -> None:
         """Note that a connection ended."""

@@ -27,6 +27,7 @@ from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pool_job import Tenant
 from pliant.run.run_directory import locked
+from pliant.wire.bounds import name_from
 
 CPU_DEVICES = 4
 """Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""
@@ -80,7 +81,7 @@ def _agent(
     files = RuntimeFiles.of("job", config.name, config.state.jobs)
     return Agent(
         AgentConfig(
-            node=NodeId(socket.gethostname()),
+            node=NodeId(name_from(socket.gethostname())),
             devices=devices,
             environment=config.environ,
             address=config.address,

@@ -5,8 +5,8 @@ Knows nothing of sockets.  What cannot be read is an answer, not an exception: `
 a ``Refusal`` with its reason; the caller counts it and goes on, and nothing changes.
 
 A message is accepted if it has exactly the fields of its type, with exactly their types, at
-every depth.  Nothing is converted and nothing extra is ignored, so that a mistake on one side
-cannot become a default on the other.
+every depth, and within the bounds of ``wire.bounds``.  Nothing is converted and nothing extra is
+ignored, so that a mistake on one side cannot become a default on the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.commands import Command, Prepare, Reform
 from pliant.core.events import Event, WorkerEvent
+from pliant.core.printable import in_one_line
 from pliant.core.values import Incarnation
+from pliant.wire.bounds import MOST, excess
 from pliant.wire.messages import AgentNote, CoordinatorNote, Note, WorkerNote
 
 VERSION = 2
@@ -104,7 +106,7 @@ def decode(data: bytes | str, allowed: Iterable[type] | None = None) -> Envelope
         return Refusal(reason=f"unknown type {name!r:.40}")
     if allowed is not None and kind not in allowed:
         return Refusal(reason=f"{name} is not for this side to say")
-    if type(incarnation) is not int or incarnation < 0:
+    if type(incarnation) is not int or not 0 <= incarnation <= MOST:
         return Refusal(reason=f"incarnation {incarnation!r:.40} of {name}")
     return _body(kind, fields, Incarnation(incarnation))
 
@@ -120,12 +122,15 @@ def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envel
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        return Refusal(reason=f"{type_name(kind)}.{where}: {first['msg']}")
+        return Refusal(reason=in_one_line(f"{type_name(kind)}.{where}: {first['msg']}"))
     except ValueError as error:
         return Refusal(reason=f"{type_name(kind)}: {error}")
-    difference = _difference(fields, asdict(message))
+    known = asdict(message)
+    difference = _difference(fields, known)
     if difference is not None:
-        return Refusal(reason=f"{type_name(kind)}{difference}")
+        return Refusal(reason=in_one_line(f"{type_name(kind)}{difference}"))
+    if (found := excess(known)) is not None:
+        return Refusal(reason=f"{type_name(kind)}.{found}")
     if isinstance(message, Prepare | Reform) and not _SECRET.fullmatch(message.secret):
         return Refusal(reason=f"{type_name(kind)}.secret: not 64 lower-case hexadecimal digits")
     return Envelope(message=message, incarnation=incarnation)

@@ -1,0 +1,84 @@
+"""What a message may hold at most: names that can name something, numbers that can be counted.
+
+Owns these bounds, once for every message, so that what is read can be computed with, sorted, shown
+and written whoever sent it.  Knows nothing of what a message means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""Of a node or a checkpoint; host names are such names."""
+
+REPLICA = re.compile(r"r[1-9][0-9]{0,14}")
+"""Of a replica: the core orders them by their numbers."""
+
+MOST_DEVICES = 10_000
+"""Of one node: commands for more could not wait for it."""
+
+MOST = 1 << 53
+"""Any other whole number; JSON carries larger ones badly."""
+
+MOST_S = 1e9
+"""Any time or duration, in seconds: 31 years, so that the moment can be shown as a date."""
+
+REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin"})
+"""Fields that name a replica, or several."""
+
+NODES = frozenset({"node"})
+
+CHECKPOINTS = frozenset({"checkpoint", "name"})
+"""Fields that name a checkpoint; empty: none."""
+
+MEASURED = frozenset({"loss", "grad_norm", "values"})
+"""Fields that a script computes, and may be any number."""
+
+
+def name_from(text: str) -> str:
+    """Return a name made of any text, for a host that is called what no message may say."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", text)[:253].lstrip("._-")
+    return name or "node"
+
+
+def excess(fields: Mapping[str, Any]) -> str | None:
+    """Name the first field that is out of bounds, and how; None if all is well."""
+    return _first(_excess(key, value) for key, value in fields.items())
+
+
+def _excess(key: str, value: Any) -> str | None:
+    match value:
+        case None | bool():
+            return None
+        case Mapping() if key in MEASURED:
+            return None
+        case Mapping():
+            found = excess(value)
+            return found and f"{key}.{found}"
+        case list() | tuple():
+            return _first(_excess(key, item) for item in value)
+        case str():
+            return None if _is_name(key, value) else f"{key}: {value!a:.40} is no name"
+        case float():
+            is_wrong = key not in MEASURED and not (0 <= value <= MOST_S)
+            return f"{key}: {value!r} is no number of seconds" if is_wrong else None
+        case int():
+            most = MOST_DEVICES if key == "devices" else MOST
+            return None if 0 <= value <= most else f"{key}: {value} is not between 0 and {most}"
+        case _:
+            return None
+
+
+def _is_name(key: str, text: str) -> bool:
+    """Whether a text names what its field names; other texts may be anything."""
+    if key in REPLICAS:
+        return REPLICA.fullmatch(text) is not None
+    if key in NODES or (key in CHECKPOINTS and text):
+        return NAME.fullmatch(text) is not None
+    return True
+
+
+def _first(found: Iterable[str | None]) -> str | None:
+    return next(filter(None, found), None)

@@ -1,0 +1,115 @@
+"""An agent is trusted with its own replicas: whatever it says, the job goes on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.wire.messages import messages
+
+from pliant.coordinator.channel import _MAY_SAY
+from pliant.coordinator.nodes import JobNodes
+from pliant.core.commands import Command, StartReplica
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Prepared,
+    Refused,
+    Scaled,
+    Spare,
+    Switched,
+    Ticked,
+)
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
+from pliant.wire.codec import EVENTS, Envelope, decode, encode
+from pliant.wire.messages import Alive
+
+SETTINGS = JobSettings(policy=Policy(max_replicas=3))
+
+
+def spare(name: str) -> Spare:
+    return Spare(replica=ReplicaId(name), calls=0, num_slots=4, layout="l", endpoint="h:1")
+
+
+STORY: list[Event] = [
+    NodeJoined(node=NodeId("here"), devices=3),
+    Scaled(target=2),
+    spare("r1"),
+    spare("r2"),
+    *(Prepared(replica=ReplicaId(name), generation=Generation(1)) for name in ("r1", "r2")),
+    *(Switched(replica=ReplicaId(name), generation=Generation(1), step=0) for name in ("r1", "r2")),
+    Scaled(target=3),
+    spare("r3"),
+    *(Prepared(replica=ReplicaId(name), generation=Generation(2)) for name in ("r1", "r2", "r3")),
+]
+
+
+def job_after(num_events: int) -> Job:
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
+    for event in STORY[:num_events]:
+        job, _ = controller.step(job, event, now_s=1.0, settings=SETTINGS)
+    return job
+
+
+STAGES = [job_after(count) for count in range(len(STORY) + 1)]
+
+
+@settings(max_examples=60)
+@given(
+    stage=st.integers(0, len(STORY)),
+    said=st.lists(messages(sorted(_MAY_SAY & EVENTS, key=str)), min_size=1, max_size=6),
+)
+def test_no_event_of_an_agent_ends_the_core(stage: int, said: list[Any]) -> None:
+    job, now_s = STAGES[stage], 1.0
+
+    for message in said:
+        received = decode(encode(message, Incarnation(1)), _MAY_SAY)
+        assert isinstance(received, Envelope), received
+        now_s += 0.5
+        for event in (received.message, Ticked()):
+            job, _ = controller.step(job, event, now_s=now_s, settings=SETTINGS)  # type: ignore[arg-type]
+        assert not math.isnan(controller.next_deadline_s(job))
+
+
+HERE, THERE = NodeId("here"), NodeId("there")
+
+
+def test_an_agent_speaks_for_its_own_replicas_only() -> None:
+    nodes = JobNodes()
+    for node, replica in ((HERE, "r1"), (THERE, "r2")):
+        nodes.attach(NodeJoined(node=node, devices=1), Deaf())
+        nodes.send(StartReplica(replica=ReplicaId(replica), node=node), Incarnation(1))
+
+    assert nodes.may_say(HERE, spare("r1"))
+    assert nodes.may_say(HERE, spare("r9"))  # nobody's yet: the core knows what to make of it
+    assert not nodes.may_say(HERE, spare("r2"))
+    assert not nodes.may_say(HERE, Exited(replica=ReplicaId("r2"), kind=ExitKind.LEFT))
+    assert not nodes.may_say(HERE, Alive(node=THERE, refused=0))
+    joiner = Refused(replica=ReplicaId("r2"), generation=Generation(2), reason="", joiner=True)
+    assert nodes.may_say(HERE, joiner)
+    assert nodes.own(HERE, [ReplicaId("r1"), ReplicaId("r2")]) == (ReplicaId("r1"),)
+
+
+def test_the_replicas_of_a_node_that_is_gone_may_be_found_elsewhere() -> None:
+    nodes = JobNodes()
+    nodes.attach(NodeJoined(node=THERE, devices=1, replicas=(ReplicaId("r2"),)), gone := Deaf())
+    nodes.detach(THERE, gone, now_s=0.0)
+    assert not nodes.may_say(HERE, spare("r2"))
+
+    nodes.forget_silent(now_s=1e6)
+
+    assert nodes.may_say(HERE, spare("r2"))
+
+
+class Deaf:
+    """A channel that nobody listens to."""
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        pass
