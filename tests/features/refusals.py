@@ -20,7 +20,7 @@ import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import pliant
 from pliant.core.tls_files import TlsFiles
@@ -276,6 +276,24 @@ def left_early() -> None:
                 break
 
 
+def passed_over() -> None:
+    with session() as made:
+        for _ in made.steps(1):
+            pass
+
+
+def zipped(loops: Callable[[Any, DataLoader[Any]], Any]) -> Script:
+    """Return a script whose inner loops are those, made of its steps and a loader of its own."""
+
+    def script() -> None:
+        with session() as made:
+            for batches in loops(made.steps(2), DataLoader(models.Points(20))):
+                for _ in batches:
+                    pass
+
+    return script
+
+
 def iterated_twice(at: SimpleNamespace) -> None:
     for _ in at.step:
         pass
@@ -371,6 +389,11 @@ def one_rate_is_another() -> None:
 # --- the table --------------------------------------------------------------------
 
 TRAVEL = "the state of this run cannot be sent to a joining replica: state['extra']['']['value'] "
+OWN_DATA = (
+    "train on what `for batch in step:` gives (a session's dataset=, collate_fn= and num_workers= "
+    "do what a DataLoader does)"
+)
+POINTS = models.Points(20)
 PLAIN = "keep plain values, containers, tensors or numpy arrays in it"
 SESSIONS = "tests/processes/test_elastic_session.py"
 KEEPING = "tests/engine/test_checkpointing.py"
@@ -828,10 +851,40 @@ LOOP = [
     Refusal(
         sentence="the loop over step 0 was left before its end; a step ends when it is committed "
         "(to end the job call step.stop())",
-        when="`break` or `return` inside the inner loop, or a step without one",
+        when="`break` or `return` inside the inner loop",
         instead="`step.stop()`",
         script=left_early,
         feature=("loops", "break in the inner loop"),
+    ),
+    Refusal(
+        sentence="step 0 was passed over: nobody asked for its micro-batches; write `for batch in "
+        "step:` inside the loop over the steps, with step.backward(loss) in it",
+        when="a loop over the steps trains on something else, or on nothing",
+        instead="the inner loop",
+        script=passed_over,
+    ),
+    Refusal(
+        sentence="an iterator of a DataLoader that was made before this micro-batch of step 0 was "
+        f"drawn from there: what it gives is another thing on every replica; {OWN_DATA}, or make "
+        "the iterator there",
+        when="the loop trains on a DataLoader or a sampler of its own, also by `zip(step, loader)`",
+        instead="`dataset=`; what cannot be seen of such a loop is [here](assumptions.md)",
+        script=zipped(lambda steps, loader: (zip(step, loader, strict=False) for step in steps)),
+        feature=("data", "a DataLoader of the script's own in a step"),
+    ),
+    Refusal(
+        sentence="an iterator of a DataLoader that was made before step 0 was drawn from there: "
+        f"what it gives is another thing on every replica; {OWN_DATA}, or make the iterator there",
+        when="a DataLoader runs beside the steps: `zip(session.steps(n), loader)`",
+        instead="`dataset=`; in the tail any loader may be read",
+        script=zipped(lambda steps, loader: (pair[0] for pair in zip(steps, loader, strict=False))),
+    ),
+    Refusal(
+        sentence="a DataLoader over the session's own dataset was drawn from inside the loop over "
+        f"step 0; {OWN_DATA}",
+        when="a loader over the same dataset is made for each micro-batch",
+        instead="the batch of the step",
+        script=trained(lambda at: next(iter(DataLoader(at.dataset))), dataset=POINTS),
     ),
     Refusal(
         sentence="step 0 was iterated twice; its micro-batches come once",

@@ -119,6 +119,19 @@ def test_equal_duplicates_are_accepted_and_counted() -> None:
     assert (audit.exactly_once, audit.duplicates) == (True, 1)
 
 
+def test_samples_without_a_backward_are_counted_where_they_were_committed() -> None:
+    def half(slots: range, generation: int) -> list[Line]:
+        lines = slot_lines(1, generation=generation, slots=slots)
+        return [{**line, "unused": True} for line in lines]
+
+    abandoned = half(range(4), 1)
+    counted = [*slot_lines(1, generation=2, slots=range(2)), *half(range(2, 4), 2)]
+
+    audit = audited(*steps(0), *abandoned, *counted, commit_line(1, generation=2))
+
+    assert (audit.exactly_once, audit.unused_samples) == (True, 4)
+
+
 def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
     both = [*steps(0), *steps(1), *slot_lines(1, generation=2), commit_line(1, generation=2)]
 

@@ -128,6 +128,11 @@ def test_what_can_be_seen_beforehand_starts_nothing(
         ("step.backward(loss)", "step.backward(loss); optimizer.step()",
          "optimizer.step() was called by the script; the session steps the optimizer when the "
          "loop over a step ends (train.py, line 14)"),
+        ("for a, b in step:", "for _, (a, b) in zip(step, torch.utils.data.DataLoader(data)):",
+         "an iterator of a DataLoader that was made before this micro-batch of step 0 was drawn "
+         "from there: what it gives is another thing on every replica; train on what `for batch in "
+         "step:` gives (a session's dataset=, collate_fn= and num_workers= do what a DataLoader "
+         "does), or make the iterator there (train.py, line 12)"),
         pytest.param("step.backward(loss)", "loss.backward()",
          "loss.backward() was called on the session's model; call step.backward(loss), once per "
          "micro-batch (train.py, line 14)", marks=pytest.mark.soak),

@@ -22,6 +22,7 @@ from pliant.engine import identity
 from pliant.engine.data import loading, randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Samples, Schedule
+from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.protocol.alone import Alone
 from pliant.engine.protocol.checkpoint_channel import (
@@ -95,6 +96,7 @@ class Collaborators:
             collate_fn=collate_fn,
             num_workers=settings.num_workers,
         )
+        self._watch = LoaderWatch(dataset)
         self._ledger = Ledger(_ledger_path(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
         self._saver = Saver(self.state, checkpoint)
@@ -117,12 +119,14 @@ class Collaborators:
             buffers=self.buffers,
             schedule=self.schedule,
             loader=self._loader,
+            watch=self._watch,
             ledger=self._ledger,
             scaler=self._objects.scaler,
         )
         return Training(
             shape=self._shape,
             schedule=self.schedule,
+            watch=self._watch,
             slots=slots,
             update=self.update,
             state=self.state,
@@ -134,6 +138,7 @@ class Collaborators:
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
         """Start what runs beside the script, and join whoever trains."""
         self._loader.open()
+        self._watch.open()
         self._note_memory()
         self.training.join(
             self._join_alone() if self._context is None else self._join(self._context)
@@ -147,6 +152,7 @@ class Collaborators:
         self.training.give_up_attempt(buffers_may_be_written=False)
         self._sums.unhook()
         self.update.close()
+        self._watch.close()
         self._loader.close()
         self._ledger.close()
         torch.set_num_threads(self._threads_before)

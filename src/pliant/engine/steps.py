@@ -26,8 +26,9 @@ class Step:
 
     def __init__(self, training: Training, index: int, epoch: int, *, is_last: bool) -> None:
         self._training = training
-        self._is_iterated = False
         self._loss: float | None = None
+        self.is_iterated = False
+        """Whether a loop over this step has begun."""
         self.index = index
         """Number of this step, from 0; the same on every replica."""
         self.is_last = is_last
@@ -36,9 +37,9 @@ class Step:
         """Number of the pass over the data that this step belongs to, from 0."""
 
     def __iter__(self) -> Iterator[Any]:
-        if self._is_iterated:
+        if self.is_iterated:
             raise UsageError(f"step {self.index} was iterated twice; its micro-batches come once")
-        self._is_iterated = True
+        self.is_iterated = True
         return map(itemgetter(0), iter(self._next_batch, None))
 
     @property
@@ -126,6 +127,12 @@ class Steps:
 
     def _check_step(self) -> None:
         step, self._step = self._step, None
+        if step is not None and not step.is_iterated:
+            raise UsageError(
+                f"step {step.index} was passed over: nobody asked for its micro-batches; write "
+                "`for batch in step:` inside the loop over the steps, with step.backward(loss) in "
+                "it"
+            )
         if step is not None and not step.is_committed:
             raise UsageError(
                 f"the loop over step {step.index} was left before its end; a step ends when it is "

@@ -28,6 +28,7 @@ from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
+from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Attempt, Extras, Slots
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.formed import Shape, nodes
@@ -69,6 +70,7 @@ class Training:
 
     shape: Shape
     schedule: Schedule
+    watch: LoaderWatch
     slots: Slots
     update: Update
     state: State
@@ -137,6 +139,7 @@ class Training:
             if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(is_needed=False)
+            self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
         return index

@@ -8,9 +8,14 @@ part in, a slot line per computed slot (before its vote) and a commit line (afte
     {"lineage": 1, "step": 7, "generation": 3, "commit": true, "digest": "9f..."}
 
 A step counts with the slot lines of the generation that made its commit; lines of attempts that
-nobody committed count for nothing.  Duplicates are accepted only if they are equal.  A later
-lineage supersedes every step from its first one on.  What counts is then compared with a full
-permutation computed position by position, which is itself checked to be a permutation.
+nobody committed count for nothing.  A slot without a backward of a weight above 0 says so,
+``"unused": true``: its samples were handed out and not learned from.  Duplicates are accepted only
+if they are equal.  A later lineage supersedes every step from its first one on.  What counts is
+then compared with a full permutation computed position by position, which is itself checked to be
+a permutation.
+
+What a script did with the samples that it got is not in the ledger; what can be seen of a loop
+that trains on other data is refused (``engine.data.other_loaders``).
 
 Knows nothing of the engine, and shares with it only the permutation's definition in ``core``.
 """
@@ -74,6 +79,9 @@ class Audit:
     epochs: int = 0
     """Epochs that were at least begun."""
 
+    unused_samples: int = 0
+    """Of the committed ones, those that the script ran no backward for, or one of weight 0."""
+
     duplicates: int = 0
     """Lines that repeat an earlier one, equal to it."""
 
@@ -113,6 +121,9 @@ class _Ledger:
         default_factory=lambda: defaultdict(dict)
     )
     """(lineage, step, generation) -> slot -> ids."""
+
+    unused: dict[tuple[int, int, int], int] = field(default_factory=lambda: defaultdict(int))
+    """(lineage, step, generation) -> samples without a backward."""
 
     commits: dict[tuple[int, int], dict[int, str]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -205,8 +216,9 @@ def audit_of(
         for generation in generations:
             counted.add((lineage, step, generation))
             _check_step(ledger, (lineage, step, generation), audit)
-        slots = ledger.slots.get((lineage, step, min(generations)), {})
-        audit.committed_samples += sum(map(len, slots.values()))
+        counts = lineage, step, min(generations)
+        audit.committed_samples += sum(map(len, ledger.slots.get(counts, {}).values()))
+        audit.unused_samples += ledger.unused.get(counts, 0)
     audit.uncommitted = sum(len(slots) for key, slots in ledger.slots.items() if key not in counted)
     if ledger.plan is None:
         audit.complain("no replica reported its plan, so the order of samples cannot be checked")
@@ -242,6 +254,7 @@ def _count_line(ledger: _Ledger, line: Record, audit: Audit) -> None:
     slots = ledger.slots[lineage, step, generation]
     if slot not in slots:
         slots[slot] = ids
+        ledger.unused[lineage, step, generation] += len(ids) if line.get("unused") else 0
     elif slots[slot] == ids:
         audit.duplicates += 1
     else:

@@ -26,10 +26,22 @@ class Ledger:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def slot(
-        self, *, lineage: int, step: int, generation: int, slot: int, ids: Sequence[int]
+        self,
+        *,
+        lineage: int,
+        step: int,
+        generation: int,
+        slot: int,
+        ids: Sequence[int],
+        is_used: bool,
     ) -> None:
-        """Record that ``slot`` of ``step`` was computed from these samples."""
-        self._write(lineage=lineage, step=step, generation=generation, slot=slot, ids=list(ids))
+        """Record that ``slot`` of ``step`` was computed from these samples.
+
+        ``is_used``: the script ran a backward of a weight above 0.
+        """
+        unused = {} if is_used else {"unused": True}
+        place = {"lineage": lineage, "step": step, "generation": generation, "slot": slot}
+        self._write(**place, ids=list(ids), **unused)
 
     def commit(self, *, lineage: int, step: int, generation: int, digest: str) -> None:
         """Record that ``step`` was committed with this result."""

@@ -24,6 +24,7 @@ from pliant.engine import probe
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
+from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.reduce.accumulate import GradientSums, Position, positions
 from pliant.engine.reduce.sums import ValueSums
 from pliant.engine.state.buffers import BufferRules
@@ -115,6 +116,7 @@ class Slots:
         buffers: BufferRules,
         schedule: Schedule,
         loader: SlotLoader,
+        watch: LoaderWatch,
         ledger: Ledger,
         scaler: torch.amp.GradScaler | None,
     ) -> None:
@@ -124,6 +126,7 @@ class Slots:
         self._buffers = buffers
         self._schedule = schedule
         self._loader = loader
+        self._watch = watch
         self._ledger = ledger
         self._scaler = scaler
         self._attempt: Attempt | None = None
@@ -150,6 +153,7 @@ class Slots:
         When the last slot is closed, every bucket has been launched.
         """
         attempt = self._current()
+        self._watch.leave()
         self._close()
         while self._left:
             position = self._left.pop(0)
@@ -220,6 +224,7 @@ class Slots:
         batch = self._loader.take_batch(request)
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
+        self._watch.enter(request.step)
         randomness.seed_place("slot", self._schedule.seed, request.step, request.slot)
         return batch
 
@@ -239,6 +244,7 @@ class Slots:
             generation=attempt.generation,
             slot=slot.request.slot,
             ids=slot.request.samples,
+            is_used=slot.loss is not None,
         )
         self._end(slot.position, slot)
 
