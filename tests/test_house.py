@@ -27,6 +27,7 @@ CROSS_MODULE_TESTS = {
     "core/test_explorer.py": "controller and members in every order of events",
     "engine/test_against_plain_loop.py": "a session alone and a plain loop",
     "engine/test_checkpointing.py": "a session, the state and the checkpoints of it",
+    "engine/test_nonfinite.py": "what a session does with a nan, from the slot to the optimizer",
     "observe/test_restore.py": "status, timeline and audit of a run that was restored",
     "pool/test_live.py": "real pools and claims in processes of their own",
     "pool/test_protocol.py": "claims, pool and allocation in every order of messages",

@@ -43,6 +43,7 @@ class Case:
     judge: Callable[[pliant.Session, Any], None] = lambda session, step: None
     """Also in the tail: what asks the session for something."""
 
+    on_nonfinite: str = "warn"
     plateau: Any = None
     warmup: Callable[[Batch], torch.Tensor] | None = None
     phases: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Case:
             "extra_state": self.extra_state,
             "collate_fn": self.collate_fn,
             "plateau": self.plateau,
+            "on_nonfinite": self.on_nonfinite,
             "warmup": self.warmup,
             **arguments,
         }
@@ -188,9 +190,12 @@ def gpt(*, randomness: bool = True, width: int = 32) -> Case:
 class Images(Dataset[Any]):
     """Small images, augmented with random numbers of all three kinds."""
 
-    def __init__(self, size: int, *, augment: bool) -> None:
+    def __init__(self, size: int, *, augment: bool, has_nan: bool = False) -> None:
         generator = torch.Generator().manual_seed(6)
         self.images = torch.randn(size, 3, 8, 8, generator=generator)
+        if has_nan:  # of both signs: which one a sum has depends on what was added to what
+            self.images[7] = torch.nan
+            self.images[20] = -self.images[7]
         self.labels = torch.randint(0, 4, (size,), generator=generator)
         self.augment = augment
 
@@ -213,7 +218,8 @@ def mix(items: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     return images * (1 + 0.05 * torch.rand(1)), torch.stack([label for _, label in items])
 
 
-def cnn(*, randomness: bool = True) -> Case:
+def cnn(*, randomness: bool = True, on_nonfinite: str = "") -> Case:
+    """With ``on_nonfinite`` two images of the data are nan."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
@@ -236,11 +242,12 @@ def cnn(*, randomness: bool = True) -> Case:
     return Case(
         model=model,
         optimizer=optimizer,
-        dataset=Images(50, augment=randomness),
+        dataset=Images(50, augment=randomness, has_nan=bool(on_nonfinite)),
         compute=compute,
         global_batch_size=16,  # 4 steps an epoch, the last one of 2 samples
         micro_batch_size=2,
         collate_fn=mix if randomness else None,
+        on_nonfinite=on_nonfinite or "warn",
     )
 
 

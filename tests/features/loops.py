@@ -26,6 +26,11 @@ FEATURES = [
         proof=f"{SESSIONS}::test_a_break_on_all_replicas_ends_the_job",
     ),
     Feature(
+        name="a loss or gradient that is nan or inf",
+        note='told once, counted by `pliant status`; `on_nonfinite="skip"` or `"stop"`',
+        proof="tests/processes/test_nonfinite.py::test_a_nan_of_one_slot_has_the_same_bits_whoever_dies",
+    ),
+    Feature(
         name="an exception on one replica",
         note="it is replaced, the others lose nothing",
         proof=f"{SESSIONS}::test_a_script_that_fails_on_one_replica_costs_the_others_nothing",

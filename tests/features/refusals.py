@@ -559,6 +559,12 @@ MADE = [
         script=given(reduction="quick"),
     ),
     Refusal(
+        sentence="on_nonfinite must be 'warn', 'stop' or 'skip', got 'ignore'",
+        when="`on_nonfinite=` is another word",
+        instead="one of the three",
+        script=given(on_nonfinite="ignore"),
+    ),
+    Refusal(
         sentence="threads must be an integer of at least 1, got 0",
         when="`threads=`, `num_workers=` or `seed=` is out of range",
         instead="a whole number in range",
@@ -891,6 +897,15 @@ LOOP = [
         when="there are two loops over one step",
         instead="one loop with both",
         script=trained(tail=iterated_twice),
+    ),
+    Refusal(
+        sentence="the loss is nan at step 0 in micro-batch 0 (samples 10, 5); the run ends before "
+        "that step, as on_nonfinite='stop' says",
+        when="a loss or a gradient is nan or inf, and the script wants to end there",
+        instead="look at these samples; a smaller learning rate; `on_nonfinite='skip'`",
+        script=trained(
+            lambda at: at.step.backward(loss_of(at) * math.nan), on_nonfinite="stop", seed=1
+        ),
     ),
     Refusal(
         sentence="step.loss is known after the loop over the step, not inside it",

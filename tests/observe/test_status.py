@@ -25,6 +25,7 @@ DOCUMENTED = {
     "max_replicas",
     "num_slots",
     "replicas",
+    "nonfinite",
     "checkpoint",
     "checkpoint_failure",
     "pool",

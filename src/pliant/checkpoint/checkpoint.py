@@ -34,7 +34,7 @@ from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Fa
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""
 
-FREE = frozenset({"torch"})
+FREE = frozenset({"torch", "on_nonfinite"})
 """What may differ between a checkpoint and the run that goes on from it, with a warning."""
 
 

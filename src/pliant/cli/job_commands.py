@@ -25,7 +25,7 @@ from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.jobs import find_job, find_run
 from pliant.machine.pools import find_pool
-from pliant.observe import log
+from pliant.observe import log, nonfinite
 from pliant.observe.audit import audit_run
 from pliant.observe.explain import decisions_of, interval_of, pool_of
 from pliant.observe.goodput import goodput_of
@@ -114,12 +114,13 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     records = _records(_run_of(job, out))
     decisions = decisions_of(records)
-    interval, place = interval_of(records), pool_of(records)
+    interval, place, bad = interval_of(records), pool_of(records), nonfinite.of(records)
     if as_json:
         reasons = [asdict(decision) for decision in decisions]
-        return print_json({"decisions": reasons, "checkpoints": interval, "pool": place})
+        facts = {"checkpoints": interval, "pool": place, "nonfinite": bad}
+        return print_json({"decisions": reasons, **facts})
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    for sentence in (place, interval):
+    for sentence in (place, interval, None if bad is None else nonfinite.line(bad)):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK

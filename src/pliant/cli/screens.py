@@ -21,6 +21,7 @@ from rich.text import Text
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line, printable, printable_values
+from pliant.observe import nonfinite
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -57,6 +58,8 @@ def job_panel(
     status, metrics = printable_values(status), printable_values(metrics or {})
     rows = [_progress(status), _figures(status, metrics), _replicas(status)]
     rows += [*_pool(status), *_durable(status)]
+    if status.get("nonfinite"):
+        rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
     if status["events"]:
         rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
     rows.extend(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)) for sentence in news)

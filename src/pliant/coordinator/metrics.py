@@ -23,6 +23,7 @@ def _plain(
     newest = board.checkpoint or {}
     committed, saved_at, save_s = (newest.get(key) for key in ("committed", "at", "seconds"))
     is_failing = board.checkpoint_failure is not None
+    bad = board.nonfinite or {"steps": 0, "skipped": 0}
     return (
         (gauge, "generation", "Newest generation that was entered.", board.timeline.generation),
         (gauge, "target_replicas", "Replicas wanted.", board.target_replicas),
@@ -31,6 +32,8 @@ def _plain(
         (gauge, "step_s", "Median seconds between the last commits.", board.median_step_s()),
         (gauge, "samples_per_s", "Committed samples per second.", board.samples_per_s()),
         (counter, "committed_steps", "Committed steps.", board.committed),
+        (counter, "nonfinite_steps", "Committed ones with a nan or inf.", bad["steps"]),
+        (counter, "skipped_steps", "Of these, those that changed nothing.", bad["skipped"]),
         (counter, "stale_events", "Events of another generation, dropped.", board.stale),
         (gauge, "checkpoint_committed_steps", "Committed steps in the newest.", committed),
         (gauge, "checkpoint_unixtime_s", "When it became durable.", saved_at),

@@ -48,6 +48,7 @@ class NoteLog:
 
     def write_commit(self, note: messages.Committed) -> None:
         """Log that a step is committed."""
+        found = {"nonfinite": note.nonfinite, "skipped": note.is_skipped} if note.nonfinite else {}
         self._log.write(
             "commit",
             step=note.step,
@@ -58,6 +59,7 @@ class NoteLog:
             step_s=note.step_s,
             by=note.replica,
             mono=note.mono_s,
+            **found,
         )
 
     def remember(self, record: Record) -> None:

@@ -133,6 +133,7 @@ class Collaborators:
             ledger=self._ledger,
             reporter=self.reporter,
             saver=self._saver,
+            on_nonfinite=self._settings.on_nonfinite,
         )
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:

@@ -41,6 +41,7 @@ def describe(
         ("torch", torch.__version__),
         ("device_type", "cpu"),
         ("max_grad_norm", repr(settings.max_grad_norm)),
+        ("on_nonfinite", settings.on_nonfinite),
         ("optimizer", ", ".join(_variant(optimizer) for optimizer in optimizers)),
     )
 

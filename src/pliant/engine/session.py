@@ -58,6 +58,8 @@ class Session:
         buffers: rule by buffer name: ``mean``, ``agree``, ``sum``, ``max`` or ``local``.
         seed: of data order and random numbers; by default what ``pliant.seed`` got, else 0.
         plateau: ``ReduceLROnPlateau`` by name, each stepped by ``session.feed(name=value)``.
+        on_nonfinite: what becomes of a step whose loss or gradient is nan or inf: ``warn`` tells,
+            ``stop`` ends the run before it, ``skip`` counts it and changes nothing.
         warmup: takes a micro-batch and returns its loss, on every replica before it reports ready:
             what compiles at first use compiles here.  Nothing of it remains in the run.
         checkpoint: where the run is kept, and how often: ``pliant.Checkpoint(...)``.  A run goes on
@@ -89,6 +91,7 @@ class Session:
         buffers: Mapping[str, str] | None = None,
         seed: int | None = None,
         plateau: Mapping[str, ReduceLROnPlateau] | None = None,
+        on_nonfinite: Literal["warn", "stop", "skip"] = "warn",
         warmup: Callable[[Any], torch.Tensor] | None = None,
         checkpoint: Durability | None = None,
     ) -> None:
@@ -113,6 +116,7 @@ class Session:
             threads=threads,
             shuffle=shuffle,
             drop_last=drop_last,
+            on_nonfinite=on_nonfinite,
         )
         self._objects = UserObjects.check(
             model=model,

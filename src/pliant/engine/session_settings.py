@@ -22,6 +22,7 @@ from pliant.engine.state.training_state import Stateful, held
 from pliant.engine.update import Scheduler
 
 REDUCTIONS = ("exact", "fast")
+ON_NONFINITE = ("warn", "stop", "skip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,15 @@ class SessionSettings:
     threads: int = 1
     shuffle: bool = True
     drop_last: bool = False
+    on_nonfinite: str = "warn"
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
             raise ConfigError(f"reduction must be 'exact' or 'fast', got {self.reduction!r}")
+        if self.on_nonfinite not in ON_NONFINITE:
+            raise ConfigError(
+                f"on_nonfinite must be 'warn', 'stop' or 'skip', got {self.on_nonfinite!r}"
+            )
         for name, least in (("seed", 0), ("num_workers", 0), ("threads", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

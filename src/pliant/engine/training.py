@@ -14,6 +14,7 @@ Work of the engine happens only here, on the main thread, while the script is in
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,6 +55,8 @@ class Result:
     step: int
     buckets: Sequence[torch.Tensor]
     extras: Extras
+    nonfinite: str
+    """What of it is nan or inf; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Training:
     ledger: Ledger
     reporter: Reporter
     saver: Saver
+    on_nonfinite: str
 
     def __post_init__(self) -> None:
         self._membership: WorkerMembership | None = None
@@ -84,6 +88,7 @@ class Training:
         self._result: Result | None = None
         self._has_left_loop = False
         self._has_said_idle = False
+        self._was_nonfinite = False
         self._committed_at_s = time.monotonic()
         self.done: Done | None = None
         """The step whose tail is running."""
@@ -186,8 +191,9 @@ class Training:
             raise RuntimeError("told to commit without a reduced result")
         probe.at("commit", result.step)
         digest = self.update.digest(result.buckets, result.extras, result.step)
-        self.update.apply(result.buckets, result.extras)
-        self.slots.commit(result.extras)
+        is_skipped = bool(result.nonfinite) and self.on_nonfinite == "skip"
+        self.update.apply(result.buckets, result.extras, is_skipped=is_skipped)
+        self.slots.commit(result.extras, is_skipped=is_skipped)
         self._attempted = None
         member = self.membership.member
         self.ledger.commit(
@@ -203,7 +209,8 @@ class Training:
                 "step.backward(...) of a weight above 0"
             )
         self.done = Done(loss=result.extras.loss, decision=decision)
-        self._report(result, decision)
+        self._note_nonfinite(result, is_leader=decision.is_leader)
+        self._report(result, decision, is_skipped=is_skipped)
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
         """Forget the unfinished attempt, if there is one."""
@@ -270,7 +277,13 @@ class Training:
         if extras.is_invalid:
             self.give_up_attempt(buffers_may_be_written=False)
             return
-        self._result = Result(step=step, buckets=buckets, extras=extras)
+        nonfinite = self.update.examine(buckets, extras)
+        if nonfinite and self.on_nonfinite == "stop":
+            raise UsageError(
+                f"{nonfinite} at step {step}{self.slots.nonfinite}; the run ends before that step, "
+                "as on_nonfinite='stop' says"
+            )
+        self._result = Result(step=step, buckets=buckets, extras=extras, nonfinite=nonfinite)
         condition = Condition(
             settings=self.update.settings_digest(),
             weights=self.update.weights_digest(step),
@@ -291,7 +304,20 @@ class Training:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)
 
-    def _report(self, result: Result, decision: StepDecision) -> None:
+    def _note_nonfinite(self, result: Result, *, is_leader: bool) -> None:
+        """Say it once for steps in a row: who computed such a loss, else the leader."""
+        is_new = bool(result.nonfinite) and not self._was_nonfinite
+        self._was_nonfinite = bool(result.nonfinite)
+        where = self.slots.nonfinite
+        if not is_new or not (where or (is_leader and math.isfinite(result.extras.loss))):
+            return
+        if self.on_nonfinite == "skip":
+            outcome = "the step counts and changes nothing"
+        else:
+            outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
+        self.reporter.noted(f"{result.nonfinite} at step {result.step}{where}: {outcome}")
+
+    def _report(self, result: Result, decision: StepDecision, *, is_skipped: bool) -> None:
         now_s = time.monotonic()
         self.reporter.committed(
             Committed(
@@ -303,6 +329,8 @@ class Training:
                 grad_norm=self.update.known_grad_norm,
                 samples=self.schedule.num_samples(result.step),
                 step_s=now_s - self._committed_at_s,
+                nonfinite=result.nonfinite,
+                is_skipped=is_skipped,
             )
         )
         self._committed_at_s = now_s

@@ -75,18 +75,31 @@ class Update:
         return self._grad_norm
 
     @torch.no_grad()
-    def apply(self, buckets: Sequence[torch.Tensor], extras: Extras) -> None:
+    def examine(self, buckets: Sequence[torch.Tensor], extras: Extras) -> str:
+        """Say what of a reduced result is not finite, the same on every replica; empty: nothing.
+
+        A scaled gradient may overflow: that is the scaler's to see to.
+        """
+        is_finite = all([_is_finite(flat) for flat in (*buckets, extras.values)][:-1])
+        if extras.weight and not math.isfinite(extras.loss):
+            return f"the loss is {extras.loss}"
+        return "" if is_finite or self.scaler is not None else "the gradient is not finite"
+
+    @torch.no_grad()
+    def apply(
+        self, buckets: Sequence[torch.Tensor], extras: Extras, *, is_skipped: bool = False
+    ) -> None:
         """Do what ``loss.backward()`` of the whole global batch and ``optimizer.step()`` would.
 
         A step in which nothing was computed, or whose scaled gradient overflowed, is skipped: it
-        moves neither weights nor schedulers.
+        moves neither weights nor schedulers; one with ``is_skipped`` no scaler either.
         """
         torch.clear_autocast_cache()
         with torch.autocast("cpu", enabled=False):
             present = self._set_gradients(buckets, extras)
             self._gradients = [p.grad for p in present if p.grad is not None]
             self._grad_norm = None
-            if present and self._step(present):
+            if present and not is_skipped and self._step(present):
                 self._step_schedulers(extras.loss)
         self.follow_schedulers()
         for parameters in self._parameters:
@@ -238,6 +251,14 @@ class Update:
 def _bits(hasher: xxhash.xxh3_64) -> int:
     """Return what fits into a signed integer of 64 bits."""
     return hasher.intdigest() >> 1
+
+
+def _is_finite(flat: torch.Tensor) -> bool:
+    """Whether all of it is; makes every nan the same one, since additions keep one of two."""
+    if flat.sum().isfinite():  # reads it once; isfinite() of all of it takes 20 times as long
+        return True
+    flat.masked_fill_(flat.isnan(), math.nan)
+    return bool(flat.isfinite().all())
 
 
 def _refuse_kept_gradients(

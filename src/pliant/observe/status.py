@@ -17,6 +17,8 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
                         join), joining, training, waiting, leaving or finished; the gone are not
                         listed; device is of a pool, else null
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
+    nonfinite           {step, what, steps, skipped}: the newest step whose loss or gradient was nan
+                        or inf, and how many there were, or null
     steps_lost          committed steps that had to be done again, in all
     stale               messages dropped because they belonged to another generation
     events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
@@ -34,6 +36,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -43,6 +46,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
+from pliant.observe import nonfinite
 from pliant.observe.log import Record, number
 from pliant.observe.timeline import Resize, Timeline
 
@@ -110,6 +114,7 @@ class Board:
     min_replicas: int | None = None
     max_replicas: int | None = None
     loss: float | None = None
+    nonfinite: dict[str, Any] | None = None
     decision: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
@@ -208,7 +213,8 @@ class Board:
             "step": self.committed,
             **{name: getattr(self, name) for name in NUMBERS},
             "replicas": [asdict(replica) for replica in self.replicas.values()],
-            "loss": self.loss,
+            "loss": self.loss if math.isfinite(self.loss or 0.0) else None,
+            "nonfinite": self.nonfinite,
             "samples_per_s": self.samples_per_s(),
             "median_step_s": self.median_step_s(),
             "eta_s": self.eta_s(),
@@ -311,6 +317,7 @@ class Board:
             return
         self.committed = step + 1
         self.loss = number(record.get("loss"))
+        self.nonfinite = nonfinite.after(record, self.nonfinite)
         samples = record.get("samples")
         mono = number(record.get("mono")) or 0.0
         self._recent.append((step, mono, samples if isinstance(samples, int) else 0))

@@ -27,6 +27,10 @@ class Committed:
     grad_norm: float | None
     samples: int
     step_s: float
+    nonfinite: str = ""
+    """What of its result is nan or inf; empty: nothing."""
+    is_skipped: bool = False
+    """It changed nothing, for that reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ the commit needs travels in buckets, so that a vote stands for a complete result
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +135,8 @@ class Slots:
         self._open: _OpenSlot | None = None
         self._ready: list[bool] = []
         self._launched = 0
+        self.nonfinite = ""
+        """The first slot of this attempt whose loss here is nan or inf, in words; or empty."""
 
     def begin(self, attempt: Attempt) -> None:
         """Start an attempt at a step; what is left of an earlier one is given up."""
@@ -142,6 +145,7 @@ class Slots:
         self._left = positions(attempt.nodes)
         self._ready = [False] * self._sums.num_buckets
         self._launched = 0
+        self.nonfinite = ""
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
@@ -190,6 +194,9 @@ class Slots:
             scale = weight / self._schedule.micro_batch_size
             self._sums.capture(lambda: torch.autograd.backward(root), scale)
         slot.loss = float(loss.detach())
+        if not math.isfinite(slot.loss) and not self.nonfinite:
+            samples = textwrap.shorten(", ".join(map(str, slot.request.samples)), 100)
+            self.nonfinite = f" in micro-batch {slot.request.slot} (samples {samples})"
 
     def give_up(self) -> None:
         """Forget this attempt; buffers have their values of the step's start again."""
@@ -197,9 +204,15 @@ class Slots:
             self._buffers.rewind()
             self._end_attempt()
 
-    def commit(self, extras: Extras) -> None:
-        """Move the buffers by what the whole step changed, and forget the attempt."""
-        self._buffers.commit(extras.buffers, extras.num_computed)
+    def commit(self, extras: Extras, *, is_skipped: bool = False) -> None:
+        """Move the buffers by what the whole step changed, and forget the attempt.
+
+        ``is_skipped``: they stay as they were at the step's start.
+        """
+        if is_skipped:
+            self._buffers.rewind()
+        else:
+            self._buffers.commit(extras.buffers, extras.num_computed)
         self._loader.forget(before=self._current().step)
         self._end_attempt()
 
