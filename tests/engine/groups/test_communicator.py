@@ -421,6 +421,36 @@ def test_who_only_sends_hears_of_an_abandon_before_the_other_has_closed(way: str
         assert isinstance(sending.result(), GroupBroken)
 
 
+@every_way
+def test_who_only_sends_hears_of_an_abandon_behind_what_it_does_not_take(way: str) -> None:
+    """All buffers in both directions are full: no orderly end comes through."""
+    with circle(2, way) as members:
+        sender, other = members.members
+        other.post(sends=[(0, torch.zeros(60_000_000, dtype=torch.uint8))])
+        posted = sender.post(sends=[(1, torch.zeros(60_000_000, dtype=torch.uint8))])
+        sending = Running(lambda: sender.wait(posted))
+        time.sleep(0.2)
+
+        other.abandon("told to")
+
+        assert isinstance(sending.result(), GroupBroken)
+
+
+@every_way
+def test_what_had_arrived_before_an_abandon_counts(way: str) -> None:
+    with circle(2, way) as members:
+        giver, taker = members.members
+        target = torch.zeros(1000, dtype=torch.uint8)
+        giver.wait(giver.post(sends=[(1, pattern(1000, 1))]))
+        transfer = taker.post(receives=[(0, target)])
+        time.sleep(0.1)
+
+        giver.abandon("told to")
+
+        taker.wait(transfer)
+        assert torch.equal(target, pattern(1000, 1))
+
+
 # Closing
 
 

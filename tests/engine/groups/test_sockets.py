@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -21,13 +23,15 @@ from tests.engine.groups.circle import (
     Running,
     circle,
     passing_on,
+    tcp_pair,
     wait_until,
 )
 from tests.engine.groups.proxy import Fate, Proxy, Trouble
 from tests.engine.groups.scripts import check, pattern, play, raw, script
 
 from pliant.engine.groups import communicator, connection, ending, sockets
-from pliant.engine.groups.communicator import Communicator
+from pliant.engine.groups.communicator import Communicator, Transfer
+from pliant.engine.groups.connection import Connection, PeerGone
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.port import parse_endpoint
 
@@ -54,6 +58,30 @@ def test_a_member_that_takes_nothing_for_long_is_not_taken_for_unreachable(
         late.set()
 
         assert [each.result() for each in running] == [1, 1]
+
+
+@pytest.mark.parametrize(("sent", "is_whole"), [(9000, True), (8999, False)])
+def test_of_what_came_before_a_reset_only_a_whole_piece_is_read(sent: int, is_whole: bool) -> None:
+    """To read megabytes of a piece that stays incomplete would delay the end."""
+    mine, theirs = tcp_pair()
+    transfer, target = Transfer(), torch.zeros(9000, dtype=torch.uint8)
+    connection = Connection(mine, 1)
+    connection.await_piece(target, transfer)
+    theirs.sendall(struct.pack("<QQQ", 1, 1, 9000))
+    time.sleep(0.05)
+    connection.pull()
+    theirs.sendall(b"x" * sent)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()
+    time.sleep(0.05)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(connection.close)
+        if not is_whole:
+            stack.enter_context(pytest.raises(PeerGone, match="rank 1 has ended: connection reset"))
+        connection.serve(select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP)
+
+    assert (transfer.pending, int(target.count_nonzero())) == ((0, 9000) if is_whole else (1, 0))
 
 
 # Abandoned at every line

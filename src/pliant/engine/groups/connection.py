@@ -15,10 +15,14 @@ to it: a member that was abandoned, or has died, may have given all that this on
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import select
 import socket
 import ssl
 import struct
+import sys
+import termios
 from collections import deque
 from enum import IntEnum
 from itertools import islice
@@ -43,6 +47,9 @@ _RECORDS_BYTES = 1 << 20
 """Most that TLS is given at once: it counts in ``int``."""
 
 _AT_ONCE = 8
+_RESET = struct.pack("ii", 1, 0)
+"""Linger for no time: to close sends a reset, which passes by what waits to be sent."""
+
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -172,6 +179,9 @@ class Connection:
         Raises:
             PeerGone: the connection has ended, or what comes is not what is awaited.
         """
+        if events & select.EPOLLERR and self._num_unread() < self._rest:
+            error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            raise self._gone(OSError(error, os.strerror(error)))  # what there is would not do
         if events & ~select.EPOLLOUT and self.wishes & select.EPOLLIN:
             self.pull()
         if events & ~select.EPOLLIN:
@@ -232,6 +242,12 @@ class Connection:
             raise self._gone(error) from None
         finally:
             self._set_low_water()
+
+    def _num_unread(self) -> int:
+        """Return how many bytes are there; encrypted, and so a few more, with TLS."""
+        count = bytearray(4)
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, count)
+        return int.from_bytes(count, sys.byteorder)
 
     def _next_body(self) -> _Part | None:
         """Return what is read next; None if nothing is, for now."""
@@ -294,9 +310,15 @@ class Connection:
     # --- the end --------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """End it, from any thread: whoever waits for it wakes, here and at the other end."""
+        """End it, from any thread: whoever moves something ends that; for ``reset``."""
         with contextlib.suppress(OSError):  # the other end may be faster
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """Give the descriptor back, and drop what has not arrived: it would delay the news."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._sock.close()
 
     def close(self) -> None:
         """Give the descriptor back; what was sent still arrives."""

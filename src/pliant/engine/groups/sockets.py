@@ -4,8 +4,8 @@ Owns one thread's waiting for all connections at once, and how another thread en
 know how the members met, jobs, or what is moved.
 
 Everything happens on the thread that calls ``post``, ``wait``, ``share`` and ``close``; while it
-does something else, what arrives stays in the kernel.  ``abandon`` shuts the sockets down and wakes
-that thread, whatever the others do.
+does something else, what arrives stays in the kernel.  ``abandon`` resets the connections and wakes
+that thread, whatever the others do: an orderly end would come behind all that is on its way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SocketCommunicator(Communicator):
         self._epoll.register(self._waker, select.EPOLLIN)
         self._looked_for = dict.fromkeys(self._by_descriptor, 0)
         self._moving = threading.Lock()
-        """Held while bytes are moved; after ``abandon`` has had it none are."""
+        """Held while sockets are used; after ``abandon`` has had it none is."""
         self._closing = threading.Lock()
         """Held while descriptors are closed, and while another thread uses them."""
         for sock in socks.values():
@@ -96,15 +96,16 @@ class SocketCommunicator(Communicator):
         return [theirs.get(rank, payload) for rank in range(self.size)]
 
     def abandon(self, reason: str) -> None:
-        """Shut all connections down, and let whoever is in the middle of moving finish that."""
+        """Reset all connections, once whoever is in the middle of moving has finished that."""
         self.end.set(reason)
         with self._closing:
             if not self._epoll.closed:
                 os.eventfd_write(self._waker, 1)
             for connection in self._connections.values():
                 connection.shut_down()
-        with self._moving:
-            pass
+            with self._moving:
+                for connection in self._connections.values():
+                    connection.reset()
 
     def close(self) -> None:
         """Close all connections; the others still get what was sent."""
@@ -119,8 +120,9 @@ class SocketCommunicator(Communicator):
 
     def _turn(self, deadline_at: float) -> None:
         """Sleep until something can be moved, and move it."""
-        self.check()
-        self._look()
+        with self._moving:
+            self.check()
+            self._look()
         left_s = deadline_at - time.monotonic()
         happened = self._epoll.poll(max(0.0, left_s))
         with self._moving:
