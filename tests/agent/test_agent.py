@@ -26,11 +26,11 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import start_server
 from pliant.core.commands import EndJob, EndReplica, Release, StartReplica
 from pliant.core.errors import PermanentError
-from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed
+from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed, Running
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.machine import device_locks as locks
 from pliant.wire.codec import Envelope, Message, decode, encode
-from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Work
+from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Superseded, Work
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -156,7 +156,8 @@ async def _main(config: AgentConfig, scene: Scene) -> World:
 
 def test_a_started_worker_is_announced_and_heard(play: Play) -> None:
     async def scene(world: World) -> None:
-        assert await world.hear(NodeJoined) == [NodeJoined(node=NODE, devices=2)]
+        (joined,) = await world.hear(NodeJoined)
+        assert joined == NodeJoined(node=NODE, devices=2, life=joined.life)
         await world.say(start("r1"))
         (started,) = await world.hear(Started)
         assert started.replica == "r1"
@@ -193,9 +194,73 @@ def test_a_command_carried_out_twice_changes_nothing_more(play: Play) -> None:
         await world.say(start("r1"))
         await world.say(end("r1"))
 
-        first, again = await world.hear(Exited, 2)
-        assert first == again
+        first, *again = await world.hear(Exited, 3)
+        assert again == [first, first]
         assert len(world.all(Started)) == 1
+
+    play(scene)
+
+
+def test_an_agent_answers_for_a_worker_that_it_does_not_know(play: Play) -> None:
+    """Not that it has exited, which nobody saw; and it will not be started behind its end."""
+
+    async def scene(world: World) -> None:
+        await world.say(end("r1"))
+        unknown = Exited(replica=ReplicaId("r1"), kind=ExitKind.UNKNOWN)
+        assert await world.hear(Exited) == [unknown]
+        await world.say(start("r1"))
+        assert await world.hear(Exited, 2) == [unknown, unknown]
+        assert world.all(Started) == []
+
+    play(scene)
+
+
+def test_all_that_an_agent_runs_is_listed_on_each_connection(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.agent.agent.ALIVE_S", 0.02)
+
+    async def scene(world: World) -> None:
+        assert (await world.hear(Running))[0] == Running(node=NODE, replicas=())
+        for name in ("r1", "r2", "r3"):  # the last one waits for a device
+            await world.say(start(name))
+        names = tuple(map(ReplicaId, ("r1", "r2", "r3")))
+        await world.until(lambda: world.all(Running)[-1] == Running(node=NODE, replicas=names))
+        assert world.connection is not None
+        world.connection.transport.abort()
+        world.heard.clear()
+
+        (joined,) = await world.hear(NodeJoined)
+        assert joined.replicas == names
+        assert {one.replicas for one in await world.hear(Running)} == {names}
+
+    play(scene)
+
+
+def test_what_is_of_now_alone_is_not_said_to_the_next_coordinator(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        await world.hear(Running)
+        await world.hear(Progressed)
+        assert world.connection is not None
+        world.connection.transport.abort()
+        world.heard.clear()
+
+        await world.hear(Started)
+        before = world.heard[: world.heard.index(world.all(Started)[0])]
+        assert [type(one) for one in before] == [NodeJoined]
+
+    play(scene)
+
+
+def test_an_agent_goes_when_another_was_started_under_its_name(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.hear(NodeJoined)
+        await world.say(Superseded(reason="another agent was started later"))
+        assert world.serving is not None
+        with pytest.raises(PermanentError, match="another agent was started later"):
+            await asyncio.wait_for(world.serving, DEADLINE_S)
 
     play(scene)
 

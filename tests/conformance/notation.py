@@ -42,6 +42,7 @@ from pliant.core.events import (
     Reclaimed,
     Refused,
     Registered,
+    Running,
     Saved,
     Scaled,
     Spare,
@@ -78,6 +79,9 @@ def parse(words: list[str]) -> list[Event]:
             runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
             devices = int(options["devices"])
             return [NodeJoined(node=NodeId(rest[0]), devices=devices, replicas=runs)]
+        case "running":
+            runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
+            return [Running(node=NodeId(rest[0]), replicas=runs)]
         case "node-lost":
             return [NodeLost(node=NodeId(rest[0]))]
         case "exit":
@@ -249,11 +253,18 @@ def render(ready: Ready) -> list[str]:
     lines: list[str] = []
     joiners = set(ready.register.joiners) if ready.register else set()
     lines += [render_command(command, frozenset(joiners)) for command in ready.commands]
+    lines += [_again(command) for command in ready.again]
     if ready.decision is not None and ready.decision.is_waiting:
         lines.append(f"wait until {ready.decision.earliest_s:g}: {ready.decision.reason}")
     if ready.declined is not None:
         lines.append(f"declined: {ready.declined.reason}")
     return lines
+
+
+def _again(command: Command) -> str:
+    to = getattr(command, "to", None)
+    whom = "" if to is None else f" to {','.join(to)}"
+    return f"again{whom}: {render_command(command)}"
 
 
 def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> str:

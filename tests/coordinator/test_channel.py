@@ -19,6 +19,7 @@ from pliant.core.events import (
     NodeJoined,
     Prepared,
     Refused,
+    Running,
     Scaled,
     Spare,
     Switched,
@@ -94,6 +95,9 @@ def test_an_agent_speaks_for_its_own_replicas_only() -> None:
     assert not nodes.may_say(HERE, Alive(node=THERE, refused=0))
     joiner = Refused(replica=ReplicaId("r2"), generation=Generation(2), reason="", joiner=True)
     assert nodes.may_say(HERE, joiner)
+    names = (ReplicaId("r1"), ReplicaId("r2"))
+    assert nodes.may_say(HERE, Running(node=HERE, replicas=names[:1]))
+    assert not nodes.may_say(HERE, Running(node=HERE, replicas=names))
     assert nodes.own(HERE, [ReplicaId("r1"), ReplicaId("r2")]) == (ReplicaId("r1"),)
 
 
@@ -110,6 +114,9 @@ def test_the_replicas_of_a_node_that_is_gone_may_be_found_elsewhere() -> None:
 
 class Deaf:
     """A channel that nobody listens to."""
+
+    def hang_up(self) -> None:
+        pass
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         pass

@@ -23,6 +23,7 @@ from pliant.core.events import (
     NodeJoined,
     Prepared,
     PublishAsked,
+    Running,
     Scaled,
     Spare,
     Switched,
@@ -50,6 +51,9 @@ class Agent:
     def send(self, command: Command, incarnation: Incarnation) -> None:
         recorded = self._register.read()
         self.sent.append((command, incarnation, recorded.number if recorded else -1))
+
+    def hang_up(self) -> None:
+        pass
 
     def commands(self, kind: type[Command]) -> list[Any]:
         return [command for command, _, _ in self.sent if isinstance(command, kind)]
@@ -278,6 +282,40 @@ def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:
 
     assert world.kinds().count("node_joined") == 1
     assert "node_lost" not in world.kinds()
+
+
+def test_an_agent_that_was_started_anew_runs_nothing_of_the_one_before(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        world.driver.detach(NODE, world.agent)
+        again = Agent(world.register)
+        world.driver.attach(replace(world.joined, life=1), again)
+        await world.until(lambda: len(again.commands(StartReplica)) == 2)
+
+        assert [start.replica for start in again.commands(StartReplica)] == ["r3", "r4"]
+        assert world.driver.superseded(world.joined)
+        assert world.driver.superseded(replace(world.joined, life=1)) is None
+
+    world = play(tmp_path, scene)
+
+    assert "node_lost" in world.kinds()
+
+
+def test_what_was_lost_is_sent_again_to_the_node_that_says_what_it_runs(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        far = Agent(world.register)
+        world.driver.attach(NodeJoined(node=NodeId("far"), devices=1), far)
+        (told,) = world.agent.commands(Prepare)
+        world.driver.receive(Running(node=NODE, replicas=told.to))
+        await world.until(lambda: len(world.agent.commands(Prepare)) == 2)
+
+        assert world.agent.commands(Prepare) == [told, told]
+        assert far.sent == []
+
+    world = play(tmp_path, scene)
+
+    assert world.kinds().count("prepare") == 1
 
 
 def test_a_node_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

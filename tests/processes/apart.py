@@ -125,9 +125,9 @@ class ApartJob(RunningJob):
         for road in self.roads.values():
             road.port = port
 
-    def employ(self, node: str, devices: int, *options: str) -> None:
+    def employ(self, node: str, devices: int, *options: str, road: Road | None = None) -> None:
         """Start an agent on a road of its own."""
-        road = self.roads[node] = Road()
+        road = self.roads[node] = road or self.roads.get(node) or Road()
         road.port = _port_of(self)
         words = ["agent", road.url, "--token-file", self.out / "token", "--node", node]
         words += ["--devices", devices, *options]

@@ -21,6 +21,7 @@ import asyncio
 import logging
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,12 +31,12 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
+from pliant.agent.work import obstacle_to, told
 from pliant.agent.worker import LOOK_S, Worker
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
-from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.events import Exited, ExitKind, NodeJoined, Progressed
+from pliant.core.errors import PermanentError
+from pliant.core.events import Exited, ExitKind, NodeJoined, Running
 from pliant.core.values import Incarnation, ReplicaId
-from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
@@ -49,8 +50,8 @@ ALIVE_S = 1.0
 MAX_SERVER_LIVES = 2
 """Fork servers an agent starts in its life: a second death has a cause that a third would meet."""
 
-SIGNS_OF_LIFE = (Alive, Progressed)
-"""What nobody wants to hear later."""
+LIST_EVERY = 5
+"""Signs of life between two lists of all that runs here."""
 
 _REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a file name
 
@@ -88,6 +89,8 @@ class Agent:
         self._refused = 0
         self._has_failed = False
         self._misfit: PermanentError | None = None
+        self._life = time.time_ns() // 1000
+        self._signs = 0
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -139,6 +142,7 @@ class Agent:
             greeting=self._greeting,
             on_work=self._employ,
             on_command=self._obey,
+            on_superseded=self._leave,
             give_up_s=self._config.give_up_s,
         )
         for message in self._early:
@@ -178,15 +182,15 @@ class Agent:
     def _employ(self, work: Work) -> None:
         """Take on a job; a coordinator that comes later must be of the same."""
         if self._work is None:
-            if (obstacle := _obstacle(work)) is not None:
-                self._leave(obstacle)
+            if (why := obstacle_to(work)) is not None:
+                self._leave(why)
                 return
             self._work = work
             self.open()
         elif work != self._work:
             self._leave(
-                f"the coordinator runs {_words(work)}, and the workers here belong to "
-                f"{_words(self._work)}"
+                f"the coordinator runs {told(work)}, and the workers here belong to "
+                f"{told(self._work)}"
             )
 
     def _leave(self, reason: str) -> None:
@@ -209,7 +213,10 @@ class Agent:
                         self._workers[replica].send(command, incarnation)
 
     def _start(self, replica: ReplicaId) -> None:
-        if replica in self._workers or replica in self._exits or replica in self._waiting:
+        if replica in self._exits:
+            self._send(self._exits[replica])
+            return
+        if replica in self._workers or replica in self._waiting:
             return
         if not _REPLICA_NAME.fullmatch(replica):
             self._refuse(replica, "is no name for a replica")
@@ -247,7 +254,9 @@ class Agent:
         return None if self._config.locks is None else self._devices.device_of(replica)
 
     def _end(self, replica: ReplicaId) -> None:
-        """Kill a worker; its exit is reported once it was reaped, again if asked again."""
+        """Kill a worker; its exit is reported once it was reaped, again if asked again.  One that
+        this agent has never started is unknown to it, and will not be started (R21).
+        """
         if replica in self._exits:
             self._send(self._exits[replica])
         elif replica in self._waiting:
@@ -256,6 +265,8 @@ class Agent:
         elif replica in self._workers:
             self._workers[replica].request_end()
             self._ask(launch.KillWorker(replica=replica))
+        else:
+            self._report_exit(Exited(replica=replica, kind=ExitKind.UNKNOWN))
 
     def _ask(self, request: launch.Request, fds: Sequence[int] = ()) -> None:
         if self._launcher is not None:
@@ -331,14 +342,15 @@ class Agent:
     # --- what goes up -----------------------------------------------------------------
 
     def _greeting(self) -> list[Message]:
-        replicas = (*self._workers, *self._waiting)
+        self._signs = 0  # the list of all that runs comes soon
+        node, replicas = self.node, (*self._workers, *self._waiting)
         devices = min(self._config.devices, MOST_DEVICES)
-        return [NodeJoined(node=self.node, devices=devices, replicas=replicas)]
+        return [NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
 
     def _send(self, message: Message) -> None:
         if self._uplink is None:
             self._early.append(message)
-        elif self._uplink.is_connected or not isinstance(message, SIGNS_OF_LIFE):
+        else:
             self._uplink.send(message)
 
     def _fail(self, reason: str) -> None:
@@ -355,6 +367,10 @@ class Agent:
     async def _stay_alive(self) -> None:
         while True:
             self._send(Alive(node=self.node, refused=self._refused))
+            if self._signs % LIST_EVERY == 0:
+                replicas = (*self._workers, *self._waiting)
+                self._send(Running(node=self.node, replicas=replicas))
+            self._signs += 1
             await asyncio.sleep(ALIVE_S)
 
     async def _speak_for_workers(self) -> None:
@@ -374,27 +390,3 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"{type(error).__name__}: {error}")
-
-
-def _obstacle(work: Work) -> str | None:
-    """Say why a job cannot run on this node."""
-    missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
-    if missing:
-        return (
-            f"{missing[0]} of job {work.job} is no directory on this node; an agent needs the "
-            "directories of its coordinator"
-        )
-    if work.tls is None:
-        return None
-    try:
-        TlsContexts.of(work.tls)
-        if (warning := exposed_key(work.tls)) is not None:
-            _log.warning("%s", warning)
-    except (ConfigError, OSError) as error:
-        return f"job {work.job} needs TLS files of this node: {error}"
-    return None
-
-
-def _words(work: Work) -> str:
-    how = "" if work.tls is None else f" with the certificate {work.tls.certificate}"
-    return f"{' '.join(work.command)} of job {work.job} in {work.out}{how}"

@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from pliant.core.commands import Command
 from pliant.core.errors import PermanentError
+from pliant.core.events import Progressed, Running
 from pliant.core.values import Incarnation
 from pliant.wire.codec import (
     COMMANDS,
@@ -29,7 +30,7 @@ from pliant.wire.codec import (
     decode,
     encode,
 )
-from pliant.wire.messages import Heard, Work
+from pliant.wire.messages import Alive, Heard, Superseded, Work
 
 RECONNECT_S = 10.0
 """How long a lost coordinator is looked for unless told otherwise, in seconds."""
@@ -53,6 +54,9 @@ of life.  Looks, not seconds: while this process is stopped none is made."""
 MAX_KEPT = 50_000
 """Messages kept for a coordinator that is not there; the oldest go first."""
 
+OF_NOW = (Alive, Progressed, Running)
+"""What nobody wants to hear later."""
+
 FORBIDDEN = (401, 403)
 """HTTP status of a coordinator that does not want this agent; others are of what stands between."""
 
@@ -72,10 +76,12 @@ class Uplink:
         greeting: Callable[[], list[Message]],
         on_work: Callable[[Work], None],
         on_command: Callable[[Command, Incarnation], None],
+        on_superseded: Callable[[str], None],
         give_up_s: float = RECONNECT_S,
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
-        answered; ``give_up_s``: how long a lost coordinator is looked for.
+        answered, ``on_superseded`` why this agent is to go; ``give_up_s``: how long a lost
+        coordinator is looked for.
         """
         self.is_connected = False
         self.refused = 0
@@ -88,6 +94,7 @@ class Uplink:
         self._greeting = greeting
         self._on_work = on_work
         self._on_command = on_command
+        self._on_superseded = on_superseded
         self._give_up_s = give_up_s
         self._queue: deque[Message] = deque(maxlen=MAX_KEPT)
         self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
@@ -96,7 +103,9 @@ class Uplink:
         self._something = asyncio.Event()
 
     def send(self, message: Message) -> None:
-        """Queue a message; never blocks."""
+        """Queue a message; never blocks.  What is of now alone is not kept for a later time."""
+        if not self.is_connected and isinstance(message, OF_NOW):
+            return
         self._queue.append(message)
         self._something.set()
 
@@ -136,7 +145,8 @@ class Uplink:
     async def _serve(self, connection: ClientConnection) -> None:
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())
-        self._queue.extendleft(reversed(self._unheard))
+        kept = [one for one in (*self._unheard, *self._queue) if not isinstance(one, OF_NOW)]
+        self._queue = deque(kept, maxlen=MAX_KEPT)
         self._unheard.clear()
         self._num_heard = self._silence = 0  # read on this connection; looks since it spoke
         self._something.set()
@@ -185,5 +195,7 @@ class Uplink:
                     self._num_heard += 1
             case Work() as work:
                 self._on_work(work)
+            case Superseded(reason=reason):
+                self._on_superseded(reason)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable
 
 from fastapi import WebSocket, status
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from pliant.coordinator.driver import JobDriver
 from pliant.core.commands import Command
-from pliant.core.events import Exited, NodeJoined
+from pliant.core.events import Exited, NodeJoined, Running
 from pliant.core.values import Incarnation
 from pliant.machine.event_loop import within
 from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
-from pliant.wire.messages import Alive, CoordinatorNote, Heard, Work
+from pliant.wire.messages import Alive, CoordinatorNote, Heard, Superseded, Work
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
@@ -32,7 +33,7 @@ HEARD_EVERY = 100
 
 _log = logging.getLogger(__name__)
 
-_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined}
+_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined, Running}
 
 
 class AgentChannel:
@@ -41,10 +42,25 @@ class AgentChannel:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._hung_up = asyncio.Event()
 
     def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
         """Queue a command, or what goes with them; never blocks."""
         self._queue.put_nowait(encode(command, incarnation).decode())
+
+    def hang_up(self) -> None:
+        """End the connection, whatever the agent does."""
+        self._hung_up.set()
+
+    async def until_hung_up(self, listening: Awaitable[None]) -> None:
+        """Listen until the connection ends, or is ended from this side."""
+        tasks = [asyncio.ensure_future(one) for one in (listening, self._hung_up.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self) -> None:
         """Write what is queued until cancelled or cut off."""
@@ -64,11 +80,16 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
         await _close(socket)
         return
     channel = AgentChannel(socket)
+    if (why := driver.superseded(joined)) is not None:
+        note = encode(Superseded(reason=why), driver.incarnation)
+        await socket.send_text(note.decode())
+        await _close(socket)
+        return
     channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
     writer = asyncio.create_task(channel.write())
     try:
-        await _listen(socket, joined, channel, driver)
+        await channel.until_hung_up(_listen(socket, joined, channel, driver))
     finally:
         driver.detach(joined.node, channel)
         writer.cancel()
@@ -86,6 +107,8 @@ async def _listen(
         is_sign = False
         if isinstance(received, Refusal):
             driver.refuse("agent", received.reason)
+        elif not driver.nodes.is_current(joined.node, channel):
+            return  # it says so again on its new connection
         elif not driver.nodes.may_say(joined.node, received.message):
             driver.refuse("agent", f"{joined.node} speaks of what runs on another node")
         else:

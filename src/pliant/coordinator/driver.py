@@ -30,6 +30,7 @@ from pliant.core.events import (
     NodeJoined,
     NodeLost,
     Progressed,
+    Running,
     Ticked,
     WorkerEvent,
 )
@@ -128,6 +129,8 @@ class JobDriver:
         """Take one message of an agent: an event for the core, or a note for the log."""
         if isinstance(message, NodeJoined):
             return  # its channel says so, see ``attach``
+        if isinstance(message, Running) and self._end is not None:
+            self.nodes.send_to(message.node, self._end, self.incarnation)
         if type(message) in EVENTS:
             self.put(message)  # type: ignore[arg-type]  # EVENTS are the events
         else:
@@ -136,14 +139,24 @@ class JobDriver:
     def attach(self, joined: NodeJoined, channel: NodeChannel) -> None:
         """Note that an agent is connected; again, if its connection had broken.
 
-        One that runs workers is told to the core each time: what was sent to it may be lost.
+        One that was started anew runs nothing of what the agent before it ran.
         """
         joined = replace(joined, replicas=self.nodes.own(joined.node, joined.replicas))
-        known = self.nodes.attach(joined, channel)
+        life = self.nodes.life_of(joined.node)
+        self.nodes.attach(joined, channel)
         if self._end is not None:
             channel.send(self._end, self.incarnation)
-        if joined.replicas or not known:
+        if life is not None and life < joined.life:
+            self.put(NodeLost(node=joined.node))
+        if joined.replicas or life != joined.life:
             self.put(joined)
+
+    def superseded(self, joined: NodeJoined) -> str | None:
+        """Say why an agent may not join; None if it may: none was started after it as this node."""
+        life = self.nodes.life_of(joined.node)
+        if life is None or life <= joined.life:
+            return None
+        return f"another agent was started later as node {joined.node}; give each node a name"
 
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
         """Note that a connection ended; the node is lost only some time after."""
@@ -235,11 +248,15 @@ class JobDriver:
                 self._state, event, now_s=now_s, settings=self._settings
             )
         except Exception as error:  # the core is pure: the job is as it was
-            if not isinstance(event, WorkerEvent | NodeJoined | Exited):
+            if not isinstance(event, WorkerEvent | NodeJoined | Running | Exited):
                 raise
             self.refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
             return Ready(incarnation=self.incarnation)
         self._write_event(event, ready, now_s)
+        if isinstance(event, Running):
+            for command in ready.again:
+                for each in self._secrets.added_to(command, self.incarnation):
+                    self.nodes.send_to(event.node, each, self.incarnation)
         if self.policy != policy:
             self._write_policy()
         await self._carry_out(ready)
@@ -266,10 +283,8 @@ class JobDriver:
 
     def _write_event(self, event: Event, ready: Ready, now_s: float) -> None:
         """Log an event; a tick or heartbeat without effect would only fill the disk."""
-        if ready.commands or not isinstance(event, Ticked | Progressed):
+        if ready.commands or not isinstance(event, Ticked | Progressed | Running):
             self.log.write_value(event)
-        if isinstance(event, Exited):
-            self.nodes.forget_replica(event.replica)
         if ready.decision is not None:
             decision = ready.decision
             wait_s = decision.earliest_s - now_s if decision.is_waiting else None

@@ -1,7 +1,10 @@
 """The agents of one job, from the coordinator's side: their channels, and who runs which replica.
 
-Owns to whom a command goes, and how long a node may be without a connection.  Decides nothing: that
-a node is lost is an event for the core.
+Owns to whom a command goes, for whom an agent may speak, and how long a node may be without a
+connection.  Decides nothing: that a node is lost is an event for the core.
+
+An agent has one connection at a time: a new one ends the one before, and what was not read of that
+one is said again on this one.  A node has one agent at a time: the one that was started last.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ class _Node:
     """One agent: its channel while it is connected, and how long it has been away."""
 
     channel: NodeChannel | None
+    life: int
     away_since_s: float = 0.0
 
 
@@ -37,12 +41,21 @@ class JobNodes:
         self._homes: dict[ReplicaId, NodeId] = {}
         self._hung_up = asyncio.Event()
 
-    def attach(self, joined: NodeJoined, channel: NodeChannel) -> bool:
-        """Note that an agent is connected; return whether it had joined before."""
-        known = joined.node in self._nodes
-        self._nodes[joined.node] = _Node(channel)
+    def life_of(self, node: NodeId) -> int | None:
+        """Return the life of a node's agent that has joined last; None if none has."""
+        return self._nodes[node].life if node in self._nodes else None
+
+    def attach(self, joined: NodeJoined, channel: NodeChannel) -> None:
+        """Note that an agent is connected."""
+        before = self._nodes.get(joined.node)
+        if before is not None and before.channel is not None:
+            before.channel.hang_up()
+        self._nodes[joined.node] = _Node(channel, joined.life)
         self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
-        return known
+
+    def is_current(self, node: NodeId, channel: NodeChannel) -> bool:
+        """Whether this is the connection of the node's agent."""
+        return node in self._nodes and self._nodes[node].channel is channel
 
     def own(self, node: NodeId, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:
         """Return those of the replicas that no other node that is here runs."""
@@ -52,12 +65,10 @@ class JobNodes:
 
     def may_say(self, node: NodeId, message: Message) -> bool:
         """Whether a message is about the sender's own replicas, or about itself."""
-        about = getattr(message, "replica", None)
-        if isinstance(message, Refused) and message.joiner:  # a member says it of another
-            about = None
-        return getattr(message, "node", node) == node and (
-            about is None or self.own(node, [about]) != ()
-        )
+        about = getattr(message, "replicas", ())
+        if hasattr(message, "replica") and not (isinstance(message, Refused) and message.joiner):
+            about = (message.replica,)  # a joiner another member may refuse
+        return getattr(message, "node", node) == node and self.own(node, about) == about
 
     def _others(self, node: NodeId) -> set[NodeId]:
         return self._nodes.keys() - {node}
@@ -65,7 +76,7 @@ class JobNodes:
     def detach(self, node: NodeId, channel: NodeChannel, *, now_s: float) -> None:
         """Note that a connection ended."""
         if node in self._nodes and self._nodes[node].channel is channel:
-            self._nodes[node] = _Node(None, now_s)
+            self._nodes[node].channel, self._nodes[node].away_since_s = None, now_s
         if all(known.channel is None for known in self._nodes.values()):
             self._hung_up.set()
 
@@ -86,16 +97,16 @@ class JobNodes:
             del self._nodes[node]
         return silent
 
-    def forget_replica(self, replica: ReplicaId) -> None:
-        """Note that a replica has ended."""
-        self._homes.pop(replica, None)
-
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Send a command to the agents whom it concerns."""
         for node in self._addressees(command):
-            known = self._nodes.get(node)
-            if known is not None and known.channel is not None:
-                known.channel.send(command, incarnation)
+            self.send_to(node, command, incarnation)
+
+    def send_to(self, node: NodeId, command: Command, incarnation: Incarnation) -> None:
+        """Send a command to one agent, if it is connected."""
+        known = self._nodes.get(node)
+        if known is not None and known.channel is not None:
+            known.channel.send(command, incarnation)
 
     def _addressees(self, command: Command) -> Iterable[NodeId]:
         match command:
@@ -103,8 +114,7 @@ class JobNodes:
                 self._homes[replica] = node
                 return {node}
             case EndReplica(replica=replica):
-                home = self._homes.get(replica)
-                return self._nodes if home is None else {home}
+                return {self._homes[replica]} if replica in self._homes else ()
             case EndJob():
                 return self._nodes
             case _:

@@ -237,6 +237,10 @@ class ExitKind(StrEnum):
     EARLY = "early"
     """Exit 0 without having finished, for instance a script without a Session."""
 
+    UNKNOWN = "unknown"
+    """Its agent runs no such worker and has seen none end (R21): it was never started here, or an
+    agent before ran it."""
+
     TAKEN = "taken"
     """Its device is in use by another process, so that the script was not run; the detail says
     which device, and whose it is."""
@@ -251,6 +255,22 @@ class NodeJoined:
 
     replicas: tuple[ReplicaId, ...] = ()
     """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
+
+    life: int = 0
+    """Number of this life of the agent: one that is started later under its name has a higher one,
+    and runs none of its workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """All workers that an agent runs or is about to start; said every few seconds.
+
+    Comes after what was said before it on the same connection, and is never said again later.  What
+    was lost on the way to this agent is found by it, and said once more.
+    """
+
+    node: NodeId
+    replicas: tuple[ReplicaId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +380,7 @@ WorkerEvent = (
     | Saved
     | Finished
 )
-AgentEvent = NodeJoined | NodeLost | Exited
+AgentEvent = NodeJoined | Running | NodeLost | Exited
 PeopleEvent = (
     Scaled
     | PolicySet

@@ -166,9 +166,16 @@ class Heard:
     count: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Another agent of this one's name was started later: this one is to end its workers and go."""
+
+    reason: str
+
+
 WorkerNote = (
     Committed | Logged | Planned | Noted | IntervalChosen | SaveFailed | Usage | Traceback | Ended
 )
 AgentNote = Started | Alive | AgentFailed
-CoordinatorNote = Work | Heard
+CoordinatorNote = Work | Heard | Superseded
 Note = WorkerNote | AgentNote | CoordinatorNote

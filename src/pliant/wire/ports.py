@@ -18,6 +18,9 @@ class NodeChannel(Protocol):
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Queue a command; never blocks, drops it if the agent is gone."""
 
+    def hang_up(self) -> None:
+        """End the connection: the agent has another one, or another agent has its name."""
+
 
 class OutputListener(Protocol):
     """Someone who follows the output of replicas as it is written."""

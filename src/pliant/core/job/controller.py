@@ -81,6 +81,7 @@ def step(
         incarnation=job.membership.incarnation,
         register=record_to_write(job, tx.job),
         commands=tuple(tx.commands),
+        again=tuple(tx.again),
         decision=tx.job.decision if tx.job.decision != job.decision else None,
         declined=tx.declined,
         notes=tuple(tx.notes),
@@ -137,6 +138,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
     match event:
         case events.NodeJoined():
             registration.on_node_joined(tx, event)
+        case events.Running():
+            registration.on_running(tx, event)
         case events.NodeLost(node=node):
             handlers.on_node_lost(tx, node)
         case events.Exited():
@@ -215,7 +218,7 @@ def _settle(tx: Transaction) -> None:
 
 def _seen(job: Job, event: events.Event, now_s: float) -> Job:
     """Return the job that has seen an event; mere signs of life are not worth telling."""
-    if isinstance(event, events.Progressed | events.Ticked):
+    if isinstance(event, events.Progressed | events.Running | events.Ticked):
         return replace(job, seen_s=now_s)
     return replace(job, seen_s=now_s, story=told(job.story, event))
 

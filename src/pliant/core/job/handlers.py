@@ -300,6 +300,7 @@ def _sentence(event: events.Exited) -> str:
         events.ExitKind.SIGNAL: "was killed",
         events.ExitKind.EARLY: "ended without having trained to the end",
         events.ExitKind.TAKEN: "could not have its device",
+        events.ExitKind.UNKNOWN: "is not known to its agent",
     }
     return f"{event.replica} {words[event.kind]}{detail}"
 

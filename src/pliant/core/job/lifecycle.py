@@ -111,17 +111,18 @@ def finish_if_done(tx: Transaction) -> None:
     tx.notes.append(reason)
     done = job.membership.finished | job.membership.leavers
     names = sorted(job.replicas, key=age)
-    tx.commands.append(Release(to=tuple(name for name in names if name in done)))
+    release = Release(to=tuple(name for name in names if name in done))
+    tx.commands.append(release)
     for name in names:
-        _let_exit(tx, name, reason, is_done=name in done)
+        _let_exit(tx, name, reason, release if name in done else None)
 
 
-def _let_exit(tx: Transaction, name: ReplicaId, reason: str, *, is_done: bool) -> None:
+def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | None) -> None:
     """Let one go whose job has finished; who has done its last step may take its time."""
     replica, cause = tx.job.replicas[name], ReplicaCause.JOB_FINISHED
-    if is_done:
+    if release is not None:
         wait_s = tx.settings.finish_s
-        replicas.end(tx, name, cause, replica.reason, is_killed=False, is_lost=False, wait_s=wait_s)
+        replicas.end(tx, name, cause, replica.reason, told=release, is_lost=False, wait_s=wait_s)
     elif replica.state is not ReplicaState.ENDING:
         replicas.end(tx, name, cause, reason)
 

@@ -10,9 +10,10 @@ worth keeping.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from pliant.core.commands import EndReplica, RollCall, Stop
+from pliant.core.commands import Command, EndReplica, RollCall, StartReplica, Stop
 from pliant.core.events import (
     DrainRequested,
     Event,
@@ -26,6 +27,7 @@ from pliant.core.events import (
     Progressed,
     Reclaimed,
     Registered,
+    Running,
     Saved,
     Scaled,
     StopRequested,
@@ -34,10 +36,10 @@ from pliant.core.events import (
 )
 from pliant.core.job.lifecycle import begin_stop
 from pliant.core.job.replicas import accept_membership, end
-from pliant.core.job.state import Job, Replica, ReplicaState, Stage
+from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
-from pliant.core.membership import rejoin
+from pliant.core.membership import rejoin, repeating
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
 from pliant.core.table import Table
@@ -54,18 +56,58 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
     if is_registering:
         here = {name for name, node in job.homes.items() if node == event.node}
         _forget(tx, frozenset(here) - set(event.replicas))
-    asked = []
-    for name in event.replicas:
-        if name not in job.replicas and job.stage is Stage.FINISHING:
-            tx.commands.append(EndReplica(replica=name, reason=job.reason))
-        elif name not in job.replicas:
-            due_s = tx.now_s + tx.settings.start_s
-            tx.put(name, Replica(node=event.node, due_s=due_s))
-            asked.append(name)
-        elif is_registering and name not in job.registered:
-            asked.append(name)
-    if asked:
-        tx.commands.append(RollCall(to=tuple(asked)))
+    unknown = _take_in(tx, event.node, event.replicas)
+    silent = [n for n in event.replicas if is_registering and n not in (*unknown, *job.registered)]
+    if unknown or silent:
+        tx.commands.append(RollCall(to=(*unknown, *silent)))
+
+
+def on_running(tx: Transaction, event: Running) -> None:
+    """Say again what the workers of a node have not answered: it may never have come there."""
+    job, unknown = tx.job, []
+    if event.node in job.nodes:
+        unknown = _take_in(tx, event.node, event.replicas)
+    if unknown:
+        tx.commands.append(RollCall(to=tuple(unknown)))
+    tx.must_advance = bool(unknown)
+    here = {name for name, replica in job.replicas.items() if replica.node == event.node}
+    for name in sorted(here, key=age):
+        tx.again.extend(_told(job, name, is_there=name in event.replicas))
+    tx.again.extend(repeating.unanswered(job.membership, here))
+    members = here.intersection(group.members(job.membership))
+    if job.stage is Stage.STOPPING and job.stop is not None and members:
+        tx.again.append(Stop(to=tuple(sorted(members, key=age))))
+
+
+def _told(job: Job, name: ReplicaId, *, is_there: bool) -> tuple[Command, ...]:
+    """Return what one was told that has neither come nor gone; anyone else is known by its voice.
+
+    Who is to end and is not there has ended: what its agent answers says how.
+    """
+    replica = job.replicas[name]
+    if replica.state is ReplicaState.ENDING:
+        end_it = EndReplica(replica=name, reason=replica.reason)
+        return (replica.farewell or end_it,) if is_there else (end_it,)
+    if replica.state is not ReplicaState.STARTING:
+        return ()
+    if name in job.registered:
+        return ()
+    if replica.started_at is None:  # of a coordinator before
+        ask, is_gone = RollCall(to=(name,)), EndReplica(replica=name, reason="it is not there")
+        return (ask,) if is_there else (is_gone,)
+    return () if is_there else (StartReplica(replica=name, node=replica.node),)
+
+
+def _take_in(tx: Transaction, node: NodeId, names: Iterable[ReplicaId]) -> list[ReplicaId]:
+    """Take note of workers that nobody here has started; return those that are to be asked."""
+    unknown = [name for name in names if name not in tx.job.replicas]
+    if tx.job.stage is Stage.FINISHING:
+        reason = tx.job.reason
+        tx.commands.extend(EndReplica(replica=name, reason=reason) for name in unknown)
+        return []
+    for name in unknown:
+        tx.put(name, Replica(node=node, due_s=tx.now_s + tx.settings.start_s))
+    return unknown
 
 
 def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
@@ -73,6 +115,8 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
     match event:
         case NodeJoined():
             on_node_joined(tx, event)
+        case Running():
+            on_running(tx, event)
         case NodeLost(node=node):
             tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
             _forget(tx, _at(tx.job, node))

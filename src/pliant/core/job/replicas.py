@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.commands import Dismiss, EndReplica, Prepare, Reform, Release, StartReplica, Switch
+from pliant.core.commands import (
+    Command,
+    Dismiss,
+    EndReplica,
+    Prepare,
+    Reform,
+    Release,
+    StartReplica,
+    Switch,
+)
 from pliant.core.events import ExitKind
 from pliant.core.job.state import Replica, ReplicaState, free_devices, is_member, trainers
 from pliant.core.job.transaction import Transaction, charge
@@ -44,27 +53,29 @@ def end(
     cause: ReplicaCause,
     reason: str,
     *,
-    is_killed: bool = True,
+    told: Command | None = None,
     is_lost: bool = True,
     wait_s: float | None = None,
 ) -> None:
     """End a replica if it is not gone: its device is taken until its process was reaped.
 
-    ``is_killed``: its agent is told to kill it; False where it hears otherwise that it must go.
+    ``told``: by what it hears that it must go; None: its agent is told to kill it.
     ``is_lost``: the membership no longer counts on it; False where its exit is yet to tell.
     ``wait_s``: how long its exit may take until it is killed (again); None: ``exit_s``.
     """
     replica = tx.job.replicas.get(name)
     if replica is None:
         return
-    if is_killed:
-        tx.commands.append(EndReplica(replica=name, reason=reason))
+    if told is None:
+        told = EndReplica(replica=name, reason=reason)
+        tx.commands.append(told)
     ending = replace(
         replica,
         is_lost=replica.is_lost or is_lost,
         is_asked=True,
         due_s=tx.now_s + (tx.settings.exit_s if wait_s is None else wait_s),
         reason=reason,
+        farewell=told,
     )
     tx.move(name, ending, ReplicaState.ENDING, cause)
 
@@ -111,14 +122,14 @@ def accept_membership(tx: Transaction, outcome: Outcome) -> None:
                 replica = tx.job.replicas.get(name)
                 if replica is not None and not replica.is_asked:
                     charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
-                end(tx, name, ReplicaCause.LOST, reason, is_killed=False)
+                end(tx, name, ReplicaCause.LOST, reason, told=command)
             case Dismiss(to=names, reason=reason):
                 for name in names:
                     charge(tx, ExitKind.LEFT, f"{name} was refused: {reason}")
-                    end(tx, name, ReplicaCause.DISMISSED, reason, is_killed=False)
+                    end(tx, name, ReplicaCause.DISMISSED, reason, told=command)
             case Release(to=names):
                 for name in names:
-                    end(tx, name, ReplicaCause.RELEASED, "released", is_killed=False)
+                    end(tx, name, ReplicaCause.RELEASED, "released", told=command)
             case Switch():
                 tx.job = replace(tx.job, costs=costs.crossed(tx.job.costs))
             case Prepare(order=order):

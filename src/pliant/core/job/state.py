@@ -122,6 +122,9 @@ class Replica:
     reason: str = ""
     """Why it leaves or ends."""
 
+    farewell: Command | None = None
+    """ENDING: by what it was told; said again until it is gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -243,6 +246,11 @@ class Ready:
 
     register: Register | None = None
     commands: tuple[Command, ...] = ()
+
+    again: tuple[Command, ...] = ()
+    """What the workers of the node that has just said what it runs were told already, and have not
+    answered: for that node only, and no news for anybody else."""
+
     decision: Decision | None = None
     """Set when the policy's answer or its reason has changed."""
 

@@ -30,6 +30,7 @@ class Transaction:
     now_s: float
     settings: JobSettings
     commands: list[Command] = field(default_factory=list)
+    again: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     declined: Declined | None = None
     must_advance: bool = True

@@ -1,0 +1,49 @@
+"""What workers were told and have not answered: it may be lost, and is said again.
+
+Every command may be carried out twice, so saying one again is harmless where it was not lost.  Must
+not know when it is time for that, nor on which node a worker runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pliant.core.commands import Command, Prepare, Reform, Switch
+from pliant.core.membership import changes
+from pliant.core.membership.state import Membership, under_way
+from pliant.core.membership.transitions import Phase
+from pliant.core.values import ReplicaId
+
+
+def unanswered(state: Membership, names: Collection[ReplicaId]) -> tuple[Command, ...]:
+    """Return what counts now of what these replicas were told, as far as its answer is awaited."""
+    told = tuple(name for name in _told(state) if name in names)
+    if state.phase is Phase.LOST:
+        return ()
+    behind = changes.fall_through(state, [name for name in state.spares if name in names])
+    if not told:
+        return behind
+    match state.phase:
+        case Phase.PREPARING:
+            left_out = _left_out(state, told)
+            return (*behind, *left_out, Prepare(to=told, order=under_way(state)))
+        case Phase.SWITCHING:
+            return (*behind, Switch(to=told, order=under_way(state)))
+        case Phase.REFORMING:
+            return (*behind, Reform(to=told, order=under_way(state)))
+        case _:
+            return behind
+
+
+def _told(state: Membership) -> tuple[ReplicaId, ...]:
+    """Return whose answer is awaited, and leavers until they are released."""
+    leavers = state.leavers if state.phase is Phase.SWITCHING else frozenset()
+    return tuple(sorted(state.awaiting | leavers))
+
+
+def _left_out(state: Membership, told: tuple[ReplicaId, ...]) -> tuple[Command, ...]:
+    """Tell joiners once more that the newest Reform was without them: else they wait for it."""
+    joiners = tuple(name for name in told if name in state.joiners)
+    if state.recorded is None or not joiners:
+        return ()
+    return (Reform(to=joiners, order=state.recorded),)
