@@ -52,7 +52,7 @@ from pliant.core.allocation import (
 )
 from pliant.core.allocation import decide as inside
 from pliant.core.allocation.draft import Draft
-from pliant.core.allocation.state import ClaimEntry
+from pliant.core.allocation.state import EXPECTING, ClaimEntry
 from pliant.core.tenancy import Kind
 
 pytestmark = pytest.mark.timeout(120)
@@ -274,9 +274,19 @@ class PoolMachine(RuleBasedStateMachine):
         self.nobody_waits_in_vain()
 
     def nobody_waits_in_vain(self) -> None:
-        """At rest: everybody has its share, and what is idle is of no use to anybody who asks."""
-        missing = sum(max(0, entry.share - entry.keeps) for _, entry in self.pool.entries.items())
-        assert missing <= max(0, -self.slack)
+        """At rest: everybody has its share, and what is idle is of no use to anybody who asks.
+
+        Where more is promised than there is, as a claim that cannot be cut has lost devices, the
+        first who misses some waits for all of them: a minimum comes whole, and sizes as they are.
+        """
+        missing = any(entry.share > entry.keeps for _, entry in self.pool.entries.items())
+        assert self.slack < 0 or not missing
+        for *_, first in list(self.pool.lists[EXPECTING].get((), ()))[:1]:
+            entry = self.pool.entries.get(first)
+            assert entry is not None
+            reach = entry.keeps + self.num_free
+            assert reach < entry.share
+            assert entry.fit(reach) <= entry.keeps
         told = summary(self.pool)
         assert told.share <= told.usable or not self.pool.takeable
 
@@ -362,6 +372,14 @@ class PoolMachine(RuleBasedStateMachine):
             assert "\n" not in why(self.pool, name)
 
     # --- helpers
+
+    @property
+    def num_free(self) -> int:
+        """Devices that could be handed out now."""
+        pool = self.pool
+        taken = pool.held | pool.cordoned
+        free = pool.size - (taken & ((1 << pool.size) - 1)).bit_count()
+        return max(0, min(free, pool.limit - (pool.held & ~pool.drained).bit_count()))
 
     @property
     def slack(self) -> int:
