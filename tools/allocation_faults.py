@@ -143,6 +143,27 @@ ALLOCATION_FAULTS = [
     ),
     Fault(
         rule="Pool",
+        what="the highest class is shed first",
+        path=_TAKING,
+        old="            victim = draft.entry(min(found)[-1][-1])\n            wanted",
+        new="            victim = draft.entry(max(found)[-1][-1])\n            wanted",
+    ),
+    Fault(
+        rule="Pool",
+        what="more is delivered than may be in use",
+        path=_SETTLING,
+        old="        count = min(free.bit_count(), room)",
+        new="        count = free.bit_count()",
+    ),
+    Fault(
+        rule="Pool",
+        what="who comes later overtakes one that cannot be completed yet",
+        path=_SETTLING,
+        old="        if entry.keeps + max(whole, 0) < entry.share:\n            return",
+        new="        pass",
+    ),
+    Fault(
+        rule="Pool",
         what="a minimum is handed over in pieces",
         path=_SETTLING,
         old="size = reach if reach == entry.share else entry.fit(reach)",

@@ -16,12 +16,21 @@ class Fault:
     """What is wrong then, in a few words."""
 
     path: str
-    """File below ``src/pliant/core``."""
+    """File below ``src/pliant/core``, or below ``room``."""
 
     old: str
     """Text that occurs there exactly once."""
 
     new: str
+
+    room: str = "core"
+    """Directory below ``src/pliant``."""
+
+    suite: tuple[str, ...] = ()
+    """Tests that are run instead of those of the core."""
+
+    equivalent: str = ""
+    """Why no test can notice it: nothing that can happen comes out otherwise."""
 
 
 FAULTS = [

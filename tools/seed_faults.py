@@ -7,7 +7,8 @@
 
 Each fault is a piece of text and what replaces it, applied to a copy of ``src``; the core suite
 runs against the copy.  A piece that is not found exactly once is an error: the code has moved on,
-and the fault must follow it.  A fault that no test notices has SURVIVED: write that test.
+and the fault must follow it.  A fault that no test notices has SURVIVED: write that test, or say
+in the fault why it is equivalent.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ sys.path.insert(0, str(ROOT))
 from tools.allocation_faults import ALLOCATION_FAULTS, ALLOCATION_SUITE  # noqa: E402 - a script
 from tools.faults import FAULTS, Fault  # noqa: E402 - runs as a script
 from tools.policy_faults import POLICY_FAULTS  # noqa: E402
+from tools.protocol_faults import PROTOCOL_FAULTS  # noqa: E402
 from tools.restart_faults import RESTART_FAULTS  # noqa: E402
+from tools.shell_faults import SHELL_FAULTS  # noqa: E402
 
-CORE = Path("src") / "pliant" / "core"
+PACKAGE = Path("src") / "pliant"
 SUITE = [
     *("tests/core/membership/test_member.py", "tests/core/membership/test_resolve.py"),
     *("tests/conformance", "tests/core/test_explorer.py"),
     *("tests/core/job/test_controller.py", "tests/core"),
 ]
 """What notices most comes first: each fault costs only what it takes to notice it."""
+
+TABLES = (
+    *(FAULTS, RESTART_FAULTS, PROTOCOL_FAULTS, SHELL_FAULTS),
+    *(POLICY_FAULTS, ALLOCATION_FAULTS),
+)
 
 TIMEOUT_S = 120.0
 """A fault may make the suite loop for ever; that counts as noticed."""
@@ -56,7 +64,7 @@ class Verdict:
     @property
     def survived(self) -> bool:
         """Whether no test noticed."""
-        return self.noticed_by == "SURVIVED"
+        return self.noticed_by == "SURVIVED" and not self.fault.equivalent
 
 
 def main() -> int:
@@ -67,7 +75,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--jobs", type=int, default=1, help="suites to run at a time")
     arguments = parser.parse_args()
-    known = [*FAULTS, *RESTART_FAULTS, *POLICY_FAULTS, *ALLOCATION_FAULTS]
+    known = [fault for table in TABLES for fault in table]
     faults = [f for f in known if not arguments.rules or f.rule in arguments.rules]
     if arguments.list:
         print("\n".join(f"{fault.rule:5} {fault.what}" for fault in faults))
@@ -86,13 +94,15 @@ def main() -> int:
             for verdict in runners.map(partial(judge, suite=arguments.suite), faults)
         ]
     survivors = sum(verdict.survived for verdict in verdicts)
-    print(f"\n{len(verdicts) - survivors} of {len(verdicts)} seeded faults noticed")
+    equivalent = sum(bool(verdict.fault.equivalent) for verdict in verdicts)
+    noticed = len(verdicts) - survivors - equivalent
+    print(f"\n{noticed} of {len(verdicts)} seeded faults noticed, {equivalent} equivalent")
     return min(survivors, 100)
 
 
 def drift(fault: Fault) -> str:
     """Return why a fault can no longer be applied, or nothing."""
-    count = (ROOT / CORE / fault.path).read_text().count(fault.old)
+    count = (ROOT / PACKAGE / fault.room / fault.path).read_text().count(fault.old)
     return "" if count == 1 else f"{fault.rule} {fault.what}: found {count} times in {fault.path}"
 
 
@@ -100,6 +110,8 @@ def judge(fault: Fault, suite: list[str]) -> Verdict:
     """Seed one fault and run the suite; those of the allocation have one of their own."""
     if suite is SUITE and fault in ALLOCATION_FAULTS:
         suite = ALLOCATION_SUITE
+    elif suite is SUITE and fault.suite:
+        suite = list(fault.suite)
     began = time.monotonic()
     noticed_by = run_suite(fault, suite)
     return Verdict(fault=fault, noticed_by=noticed_by, seconds=time.monotonic() - began)
@@ -111,7 +123,7 @@ def run_suite(fault: Fault | None, suite: list[str]) -> str:
         source = Path(scratch) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         if fault is not None:
-            path = Path(scratch) / CORE / fault.path
+            path = Path(scratch) / PACKAGE / fault.room / fault.path
             path.write_text(path.read_text().replace(fault.old, fault.new))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", *suite]
         command += ["-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not soak"]
@@ -136,7 +148,10 @@ def run_suite(fault: Fault | None, suite: list[str]) -> str:
 
 def _shown(verdict: Verdict) -> Verdict:
     fault = verdict.fault
-    print(f"| {fault.rule} | {fault.what} | {verdict.noticed_by} | {verdict.seconds:.0f} s |")
+    noticed_by = verdict.noticed_by
+    if fault.equivalent:
+        noticed_by = f"equivalent: {fault.equivalent}"
+    print(f"| {fault.rule} | {fault.what} | {noticed_by} | {verdict.seconds:.0f} s |")
     sys.stdout.flush()
     return verdict
 

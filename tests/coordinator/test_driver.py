@@ -200,6 +200,27 @@ def test_nothing_is_published_once_another_has_taken_over(tmp_path: Path) -> Non
     assert world.agent.commands(Publish) == [Publish(to=(ReplicaId("r1"),), checkpoint="step-8")]
 
 
+def test_nobody_is_told_of_an_end_once_another_has_taken_over(tmp_path: Path) -> None:
+    """Its agents may still be listening, while the job goes on under the other."""
+
+    async def main() -> tuple[World, BaseException | None]:
+        world = World(tmp_path)
+        driving = asyncio.create_task(world.driver.run())
+        await _prepared(world)
+        recorded = world.register.read()
+        assert recorded is not None
+        world.register.write(replace(recorded, incarnation=Incarnation(2)), expected=recorded)
+        world.driver.receive(AgentFailed(node=NODE, reason="its fork server died"))
+        await asyncio.wait({driving}, timeout=DEADLINE_S)
+        world.log.close()
+        return world, driving.exception()
+
+    world, error = asyncio.run(main())
+
+    assert isinstance(error, ConflictError)
+    assert world.agent.commands(EndJob) == []
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pliant.coordinator.register import RegisterFile
+from pliant.coordinator.register import HeldRegister, RegisterFile
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Generation, Incarnation, Lineage, Order, Register, ReplicaId, Seat
+from pliant.machine.locks import locked
 
 FIRST = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
 SECOND = replace(
@@ -73,6 +75,48 @@ def test_a_register_that_was_removed_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConflictError, match=r"register\.json was removed while the job ran"):
         register.write(SECOND, expected=FIRST)
+
+
+def test_a_register_is_locked_from_the_look_to_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two another coordinator must not write, or both believe that they decide."""
+    register, seen = RegisterFile(tmp_path / "register.json"), []
+
+    def look(*_: object, **__: object) -> None:
+        with locked(tmp_path / "register.lock", within_s=0.0) as is_free:
+            seen.append(is_free)
+
+    monkeypatch.setattr("pliant.coordinator.register.replace_file", look)
+
+    register.write(FIRST, expected=None)
+
+    assert seen == [False]
+
+
+def test_what_another_has_written_while_a_write_failed_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read after a failure is only believed to be ours if it is what we wrote."""
+    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01))
+    path, other = tmp_path / "register.json", replace(FIRST, incarnation=Incarnation(2))
+    file, real = RegisterFile(path), RegisterFile.write
+
+    def write(self: RegisterFile, register: Register, *, expected: Register | None) -> None:
+        monkeypatch.setattr(RegisterFile, "write", real)
+        real(RegisterFile(path), other, expected=expected)
+        raise OSError(5, "Input/output error")
+
+    async def main() -> None:
+        held = HeldRegister(file)
+        await held.write(FIRST)
+        monkeypatch.setattr(RegisterFile, "write", write)
+        await held.write(SECOND)
+
+    with pytest.raises(ConflictError, match="incarnation 2"):
+        asyncio.run(main())
+
+    assert file.read() == other
 
 
 def test_what_another_coordinator_has_written_is_not_confirmed(tmp_path: Path) -> None:

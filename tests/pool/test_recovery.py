@@ -31,10 +31,12 @@ def recovery(*claims: SavedClaim) -> Recovery:
     return Recovery(pool, life="new", now_s=0.0, silent_s=10.0)
 
 
-def hear(one: Recovery, name: str, *holds: int, pid: int = 1, **more: Any) -> tuple[int, ...]:
+def hear(
+    one: Recovery, name: str, *holds: int, pid: int = 1, started: str = "77", **more: Any
+) -> tuple[int, ...]:
     values = {"pool": "old", "revision": 9, **more}
     report = Report.model_validate({"wanted": WANTED, "holds": holds, "pid": pid, **values})
-    return one.hear_early(name, report, started="77", since=50.0).claim.devices
+    return one.hear_early(name, report, started=started, since=50.0).claim.devices
 
 
 def all_of(devices: Iterable[int]) -> set[int]:
@@ -105,6 +107,14 @@ def test_another_process_of_a_name_inherits_nothing() -> None:
 
     assert one.returned["gpt"].claim.since == 50.0
     assert not one.is_over(now_s=0.0, unaccounted=set())
+
+
+def test_a_process_that_was_given_the_id_of_another_inherits_nothing() -> None:
+    one = recovery(saved("gpt", 0, 1))
+
+    assert hear(one, "gpt", started="78") == ()
+
+    assert one.returned["gpt"].claim.since == 50.0
 
 
 def test_devices_in_use_of_which_nothing_is_known_are_waited_for() -> None:

@@ -35,7 +35,7 @@ RECORDS = st.builds(
     pid=st.integers(1, 3),
     process_started=st.just("7"),
     beat=st.integers(0, 3),
-    ttl_s=st.just(60.0),
+    ttl_s=st.sampled_from([5.0, 60.0]),
 )
 
 
@@ -111,6 +111,15 @@ def test_a_second_job_is_told_who_holds_it_and_what_to_do(root: LocalStorage) ->
     said = str(caught.value)
     assert said.startswith(f"{root.place()} belongs to another job: job gpt (process {os.getpid()}")
     assert said.endswith(f"remove {root.place(LEASE)})")
+
+
+def test_a_lease_that_was_removed_is_lost(root: LocalStorage) -> None:
+    """A person said so: whoever takes the root next must find nobody else who writes to it."""
+    beating, looking = acquire(root, "gpt"), acquire(root, "gpt")
+    root.remove(LEASE)
+
+    assert (beating.beat(), looking.still_held()) == (False, False)
+    assert root.entries() == []
 
 
 def test_the_same_job_takes_over_at_once_and_the_old_holder_notices(root: LocalStorage) -> None:

@@ -53,7 +53,7 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import Timeouts
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Generation, Lineage, NodeId, Order, Register, ReplicaId
+from pliant.core.values import Found, Generation, Lineage, NodeId, Order, Register, ReplicaId, Seat
 
 MIN, MAX, SLOTS = 2, 4, 3
 SETTINGS = JobSettings(
@@ -515,6 +515,29 @@ def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:
     _, ready = controller.step(job, late, now_s=1.0, settings=SETTINGS)
 
     assert (ready.commands, ready.declined) == ((), None)
+
+
+def test_a_new_coordinator_wakes_when_those_it_waits_for_are_late() -> None:
+    """Nobody may be left to say anything: time alone must go on."""
+    job, ready = controller.begin(now_s=0.0, settings=SETTINGS)
+    assert ready.register is not None
+    seat = Seat(replica=ReplicaId("r1"), endpoint="r1:1")
+    register = replace(
+        ready.register,
+        number=Generation(1),
+        newest=Order(generation=Generation(1), members=(seat,), origin=ReplicaId("r1")),
+        named=1,
+        homes=((ReplicaId("r1"), NodeId("n1")),),
+    )
+
+    job, _ = controller.begin(now_s=100.0, settings=SETTINGS, register=register)
+
+    due_s = controller.next_deadline_s(job)
+    assert due_s == 100.0 + SETTINGS.timeouts.register_s
+    while due_s < 100.0 + 2 * SETTINGS.timeouts.register_s:  # it allows for its own silence
+        job, _ = controller.step(job, Ticked(), now_s=due_s, settings=SETTINGS)
+        due_s = controller.next_deadline_s(job)
+    assert job.stage is Stage.STARTING
 
 
 def test_hundreds_of_replicas_do_not_slow_an_event_down() -> None:

@@ -131,6 +131,16 @@ def test_what_all_have_named_is_entered_even_if_it_broke_meanwhile() -> None:
     assert protocol.boundary(member, numbers) == 2
 
 
+def test_a_member_whose_own_group_broke_is_ready_for_nothing() -> None:
+    """It cannot cross from there: what the others need to hear is that they must reform."""
+    member = switching(in_generation(1), order(2, A, B))
+    assert protocol.ready_number(member) == 2
+
+    member, _ = protocol.on_broken(member, Generation(1), "reset")
+
+    assert protocol.ready_number(member) == 0
+
+
 def test_a_broken_group_is_told_once() -> None:
     member, tasks = protocol.on_broken(in_generation(1), Generation(1), "reset")
 
@@ -284,6 +294,9 @@ def test_a_generation_that_was_sealed_meanwhile_is_not_entered() -> None:
     member, _ = protocol.on_reform(member, order(3, A), ONE)
 
     with pytest.raises(TransitionError):
+        protocol.entered(member, order(2, A, B))
+    member, _ = protocol.on_built(member, Generation(3))
+    with pytest.raises(TransitionError, match="enter 2"):
         protocol.entered(member, order(2, A, B))
 
 

@@ -79,6 +79,14 @@ def test_a_vote_of_another_generation_than_the_commit_does_not_make_a_survivor()
     assert (resolution.survivors, resolution.joiners) == ((0,), (1,))
 
 
+def test_who_has_the_newest_step_of_another_generation_receives_it() -> None:
+    """That cannot be; if it is, two results of one step must not both go on."""
+    resolution = resolve([at(7, 3), at(7, 4), at(7, 4)])
+
+    assert (resolution.survivors, resolution.joiners) == ((1, 2), (0,))
+    assert resolution.made_by == 4
+
+
 def test_members_without_state_have_no_say() -> None:
     """Trace 10: the joiner has neither commit nor vote, and what all survivors voted for counts."""
     resolution = resolve([at(7, 1, vote=(7, 1)), EMPTY, at(7, 1, vote=(7, 1))])
