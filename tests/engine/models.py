@@ -295,8 +295,34 @@ class Points(Dataset[Any]):
         return self.points[index], self.labels[index]
 
 
-def moe(*, randomness: bool = True) -> Case:
+class Staged(Points):
+    """Points that a script makes smaller from stage to stage."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.stage = 0
+        self.fetched = 0
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.fetched += 1
+        point, label = super().__getitem__(index)
+        return point / (1 + self.stage), label
+
+    def advance(self, step: int) -> None:
+        if step % 4 == 3:
+            self.stage += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"stage": self.stage}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.stage = state["stage"]
+
+
+def moe(*, randomness: bool = True, stages: str = "") -> Case:
+    """With ``stages`` the tail changes the dataset: as ``extra_state``, or behind its back."""
     del randomness
+    dataset = Staged(60)
     model = Experts()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.05)
 
@@ -307,10 +333,12 @@ def moe(*, randomness: bool = True) -> Case:
     return Case(
         model=model,
         optimizer=optimizer,
-        dataset=Points(60),
+        dataset=dataset,
         compute=compute,
         global_batch_size=10,
         micro_batch_size=2,
+        extra_state=dataset if stages == "extra_state" else None,
+        tail=dataset.advance if stages else lambda step: None,
     )
 
 

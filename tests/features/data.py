@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 HISTORY = "tests/features/test_any_history.py"
 OWN = "tests/features/test_data.py"
+SESSIONS = "tests/processes/test_elastic_session.py"
 LOADER = "tests/engine/data/test_loading.py"
 
 
@@ -180,6 +181,17 @@ FEATURES = [
         result="warned",
         note="its draws depend on who fetched what",
         proof=f"{LOADER}::test_a_dataset_with_a_generator_of_its_own_is_warned_about",
+    ),
+    Feature(
+        name="a dataset that a tail changes",
+        note="as `extra_state`, fetched without loader processes: `examples/curriculum.py`",
+        proof=f"{SESSIONS}::test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told",
+    ),
+    Feature(
+        name="a dataset that a tail changes behind the session's back",
+        result="warned",
+        note="a joiner names the attributes that differ; caches and counters are left alone",
+        proof=f"{SESSIONS}::test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told",
     ),
     Feature(
         name="a dataset of another length on a joiner",

@@ -99,6 +99,31 @@ def test_a_kill_at_any_point_of_a_step_loses_nothing(
     assert len(outcome.kinds("reform")) == 1
 
 
+@pytest.mark.parametrize("stages", ["extra_state", "behind its back"])
+def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
+    tmp_path: Path, stages: str
+) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        30,
+        nothing,
+        replicas=2,
+        pace=0.03,
+        faults="r2@tail:9=SIGKILL",
+        options={"stages": stages},
+    )
+
+    texts = [(r["replica"], r["text"]) for r in outcome.kinds("note") if "dataset's" in r["text"]]
+    if stages == "extra_state":
+        outcome.check(reference("moe", 30, options={"stages": stages}))
+        assert texts == []
+    else:
+        ((replica, text),) = texts
+        assert replica == "r3"
+        assert text.startswith("the dataset's 'stage' is 0 here and ")
+
+
 @pytest.mark.parametrize(
     ("victim", "fault"),
     [

@@ -20,6 +20,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.engine import identity
 from pliant.engine.data import loading, randomness
+from pliant.engine.data.dataset_attributes import DatasetAttributes
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Samples, Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
@@ -85,8 +86,10 @@ class Collaborators:
         )
         self.state = _state(objects, self.buffers)
         self.state.check()
+        self._attributes = DatasetAttributes(dataset, is_copied=settings.num_workers > 0)
         if not settings.num_workers:  # else the first loader process does it
-            loading.warn_if_random(dataset, settings.seed)
+            with self._attributes.fetching():
+                loading.warn_if_random(dataset, settings.seed)
         self._load_initial_weights()
         self._sums = GradientSums(parameters, layout)
         self._loader = loading.SlotLoader(
@@ -127,6 +130,7 @@ class Collaborators:
             shape=self._shape,
             schedule=self.schedule,
             watch=self._watch,
+            attributes=self._attributes,
             slots=slots,
             update=self.update,
             state=self.state,
@@ -138,6 +142,7 @@ class Collaborators:
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
         """Start what runs beside the script, and join whoever trains."""
+        self._attributes.open()
         self._loader.open()
         self._watch.open()
         self._note_memory()

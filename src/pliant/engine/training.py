@@ -27,6 +27,7 @@ from pliant.core.errors import UsageError
 from pliant.core.exits import EXIT_OK
 from pliant.engine import probe
 from pliant.engine.data import randomness
+from pliant.engine.data.dataset_attributes import DatasetAttributes
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
@@ -74,6 +75,7 @@ class Training:
     shape: Shape
     schedule: Schedule
     watch: LoaderWatch
+    attributes: DatasetAttributes
     slots: Slots
     update: Update
     state: State
@@ -89,6 +91,7 @@ class Training:
         self._has_left_loop = False
         self._has_said_idle = False
         self._was_nonfinite = False
+        self._has_said_unseen = False
         self._committed_at_s = time.monotonic()
         self.done: Done | None = None
         """The step whose tail is running."""
@@ -144,6 +147,7 @@ class Training:
             if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(is_needed=False)
+            self._look_at_dataset(index)
             self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
@@ -224,6 +228,15 @@ class Training:
         """Return the state for joiners."""
         return self.state.capture_to_send()
 
+    def dataset_attributes(self) -> bytes:
+        """Return what joiners compare their dataset with."""
+        return self.attributes.pack()
+
+    def compare_dataset(self, others: Sequence[bytes]) -> None:
+        """Say in what the dataset here differs from those of the replicas that gave the state."""
+        if said := self.attributes.unlike(others):
+            self.reporter.noted(said)
+
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
         return self.state.allocate(document, specs)
@@ -292,6 +305,13 @@ class Training:
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
         requests = VoteRequests(stop=self.wants_stop, save=is_due)
         self.commit_voted(self.membership.decide(step, condition, requests))
+
+    def _look_at_dataset(self, step: int) -> None:
+        """Now and then, until there is something to say: what loader processes do not see."""
+        is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
+        if is_time and not self._has_said_unseen and (said := self.attributes.unseen()):
+            self._has_said_unseen = True
+            self.reporter.noted(said)
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""

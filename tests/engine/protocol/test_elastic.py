@@ -33,6 +33,9 @@ class Callbacks:
         self.did.append("send")
         return {}
 
+    def dataset_attributes(self) -> bytes:
+        return b""
+
 
 @pytest.fixture
 def callbacks() -> Callbacks:

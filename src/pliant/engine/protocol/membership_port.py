@@ -88,6 +88,12 @@ class TrainingCallbacks(Protocol):
     def state_to_send(self) -> Any:
         """Return the state for joiners."""
 
+    def dataset_attributes(self) -> bytes:
+        """Return what joiners compare their dataset with."""
+
+    def compare_dataset(self, others: Sequence[bytes]) -> None:
+        """Say in what the dataset here differs from those of the replicas that gave the state."""
+
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
 

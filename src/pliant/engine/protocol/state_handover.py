@@ -26,6 +26,9 @@ from pliant.engine.state.durable import CheckpointDamaged
 from pliant.engine.state.tagged_codec import CodecError
 from pliant.engine.state.transfer import Stamp, TransferRefused, receive_state, send_state
 
+_DATASET = "dataset"
+"""Name under which members say what their datasets are like."""
+
 RESTORE_S = 3600.0
 """For how long a replica that reads a checkpoint asks to be waited for, in seconds."""
 
@@ -103,6 +106,8 @@ class StateHandover:
             for rank in resolution.joiners:
                 self._refuse(order, order.replicas[rank], f"the state cannot be sent: {error}")
             raise GroupBroken(order.generation, str(error)) from error
+        attributes = self._callbacks.dataset_attributes()
+        group.submit(lambda comm: comm.share(_DATASET, attributes))
 
     def _receive(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
@@ -118,6 +123,8 @@ class StateHandover:
         except (TransferRefused, ConfigError) as error:
             self._refuse(order, self._runtime.member.replica, str(error))
             raise GroupBroken(order.generation, str(error)) from error
+        shared = group.share(_DATASET, self._callbacks.dataset_attributes())
+        self._callbacks.compare_dataset([shared[rank] for rank in resolution.survivors])
         self._runtime.receive(order, resolution)
 
     def _keep_apart(self, order: Order, resolution: Resolution, calls: int) -> NoReturn:
