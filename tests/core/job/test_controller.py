@@ -483,7 +483,7 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(1000):
             if self.job.stage is Stage.ENDED:
                 return
-            next_s = min(controller.next_deadline_s(self.job), self.now_s + 4.0)
+            next_s = min(controller.next_deadline_s(self.job), self.now_s + 2.0)
             self.now_s = max(self.now_s + 0.1, next_s)
             self.feed(Ticked())
             ending = {n for n, r in self.job.replicas.items() if r.state is ReplicaState.ENDING}

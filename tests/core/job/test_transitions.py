@@ -103,7 +103,7 @@ def every_end(state: ReplicaState) -> None:
     fed(beside(state), Ticked(), now_s=LATER_S)
     beat = Progressed(replica=R3, generation=Generation(0), committed=0, calls=0)
     heard = fed(beside(state), beat)
-    for now_s in (LATER_S - 1, LATER_S + 3):  # in between, the job itself has slept
+    for now_s in (LATER_S - 1, LATER_S + 1):  # in between, the job itself has slept
         heard = fed(heard, Ticked(), now_s=now_s)
 
 

@@ -232,10 +232,10 @@ def _told(event: object) -> str:
 def _excuse_own_silence(tx: Transaction, slept_s: float) -> None:
     """Count nobody as silent where it was this coordinator that slept."""
     heartbeat_s = tx.settings.timeouts.heartbeat_s
-    if slept_s > heartbeat_s / 2:
+    if slept_s > heartbeat_s / 4:
         tx.job = replace(
             tx.job,
             membership=changes.woken(tx.job.membership, tx.moment),
-            register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 4),
+            register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 5),
             costs=costs.interrupted(tx.job.costs),
         )

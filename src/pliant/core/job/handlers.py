@@ -152,7 +152,7 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
         tx.notes.append(restoring.sentence(found))
         replicas.accept_membership(tx, restoring.retried(membership, found, tx.moment))
     else:
-        lifecycle.start_over(tx, f"{found.name} is of another call of steps()")
+        lifecycle.go_back(tx, f"{found.name} is of another call of steps()")
 
 
 # --- whether a spare may join ----------------------------------------------------------

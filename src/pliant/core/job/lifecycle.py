@@ -142,11 +142,8 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str) -> None:
     count = tx.job.membership.committed
     last = f"the last committed step is number {count}" if count else "no step was committed"
     lost = f"the last holder of the state was lost: {what}; {last}"
-    if is_durable(tx.job) and tx.job.stage is Stage.STOPPING:
-        before = "its last replica was lost before the step boundary"
-        _end_stopped(tx, f"{_stopped(tx.job)}; {before}: {what}")
-    elif is_durable(tx.job):
-        start_over(tx, lost)
+    if is_durable(tx.job):
+        go_back(tx, lost)
     elif kind in (ExitKind.SCRIPT, ExitKind.EARLY):
         failed = f"the script failed on every replica; last: {what}; {last}"
         end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
@@ -154,7 +151,15 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str) -> None:
         end_job(tx, EXIT_STATE_LOST, lost, StageCause.STATE_LOST)
 
 
-def start_over(tx: Transaction, why: str) -> None:
+def go_back(tx: Transaction, why: str) -> None:
+    """Go on from a checkpoint with others, or another day if the job is to stop anyway."""
+    if tx.job.stage is Stage.STOPPING:
+        _end_stopped(tx, f"{_stopped(tx.job)}, before a step boundary: {why}")
+    else:
+        _start_over(tx, why)
+
+
+def _start_over(tx: Transaction, why: str) -> None:
     """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
     tx.notes.append(f"{why}; a checkpoint will be restored")
     tx.enter(Stage.STARTING, StageCause.STATE_LOST)

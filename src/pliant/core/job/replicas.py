@@ -101,7 +101,7 @@ def send_away(
         )
         tx.move(name, leaving, ReplicaState.LEAVING, ReplicaCause.SENT_AWAY)
         return
-    tx.put(name, replace(replica, is_reclaimed=is_reclaimed))
+    tx.put(name, replace(replica, is_reclaimed=was_reclaimed))
     end(tx, name, ReplicaCause.SENT_AWAY, reason)
     drop_from_membership(tx, name)
 

@@ -207,6 +207,10 @@ def plan(tx: Transaction) -> None:
     if tx.job.stage is Stage.ENDED:
         return
     job = tx.job
+    if any(
+        job.replicas[name].state is ReplicaState.ENDING for name in group.members(job.membership)
+    ):
+        return  # its exit is near; who is to take its place must not be in a generation with it
     leaving = _leaving(tx, ready)
     ready = ready[: _room(tx, leaving)]
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)

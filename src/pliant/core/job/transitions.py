@@ -85,7 +85,7 @@ STAGES: Machine[Stage] = Machine(
             StageCause.STOP_ASKED: _ENDED,
             StageCause.STOP_CUT_SHORT: _ENDED,
             StageCause.FINISHED: _FINISHING,
-            StageCause.STATE_LOST: _STARTING | _ENDED,
+            StageCause.STATE_LOST: _ENDED,
             StageCause.INPUT_REFUSED: _ENDED,
         },
         Stage.FINISHING: {StageCause.ALL_GONE: _ENDED, StageCause.INPUT_REFUSED: _ENDED},

@@ -272,8 +272,11 @@ def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
 
 
 def woken(state: Membership, moment: Moment) -> Membership:
-    """Return the state after the coordinator itself was away: reports may be waiting to be read."""
-    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 4
+    """Return the state after the coordinator itself was away: reports may be waiting to be read.
+
+    For less than what counts as being away: where nobody is left to report, this is said once.
+    """
+    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 5
     pulses = {
         name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
         for name, pulse in state.pulses.items()

@@ -69,8 +69,8 @@ class Timeouts:
     heartbeat_s: float = 10.0
     """Silence that ends a replica, unless nobody else holds the state.  Heartbeats come twice a
     second, from its agent if its script keeps the interpreter lock; from one that was stopped, or
-    that waits for a device that does not answer, none do.  If no event at all came for half of it,
-    it was the coordinator that slept: then everyone has another quarter to report."""
+    that waits for a device that does not answer, none do.  If no event at all came for a
+    quarter of it, it was the coordinator that slept: then everyone has another fifth to report."""
 
     retry_s: float = 0.5
     """Pause after an attempt that failed with nobody to drop; grows with each in a row."""
