@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
-from tests.processes.launching import FAKE_WORKER, running
+from tests.live.stage import DEADLINE_S
+from tests.processes.launching import FAKE_WORKER, environment, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -42,6 +46,24 @@ with pliant.Session(
             with session.busy(max_s=0.5):
                 keep_the_lock(3.5)
     print("digest", session.state_digest())
+"""
+
+PRINTS_MUCH = """
+import torch, pliant
+
+pliant.seed(1)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+x = torch.randn(64, 8)
+with pliant.Session(
+    model=model, optimizer=optimizer, dataset=torch.utils.data.TensorDataset(x, x.sum(1)),
+    global_batch_size=8, micro_batch_size=4,
+) as session:
+    for step in session.steps(6):
+        for x, y in step:
+            step.backward(model(x).mean())
+        for _ in range(400):
+            print("a long line" + 500 * ".")
 """
 
 
@@ -81,3 +103,28 @@ def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path
 
         assert job.exit_code() == 0, job.said()
         assert job.records("end_replica") == []
+
+
+def test_a_reader_that_stops_reading_does_not_hold_the_training_up(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PRINTS_MUCH)
+    command = [sys.executable, "-m", "pliant", "run", "--max", "1", "--out", "out", str(script)]
+    log = tmp_path / "out" / "events.jsonl"
+
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (log.exists() and '"job_ended"' in log.read_text()):  # nothing is read meanwhile
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s, "it waits for its reader"
+            time.sleep(0.05)
+        said, _ = process.communicate()
+
+    assert process.returncode == 0
+    assert said.count("a long line") == 6 * 400

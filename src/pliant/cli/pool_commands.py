@@ -16,6 +16,7 @@ import typer
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
 from pliant.cli.options import Json, LogJson, PoolName
+from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
     claim_printer,
     draw,
@@ -23,7 +24,6 @@ from pliant.cli.printing import (
     print_move,
     print_record,
     say,
-    tolerate_closed_output,
 )
 from pliant.cli.terminal import PlainConsole
 from pliant.core.errors import ConfigError, PermanentError
@@ -120,7 +120,7 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
     pool = _resolved(given)
     try:
-        with tolerate_closed_output():
+        with patient_output():
             return run_pool(pool, listener=print_record if as_json else print_move)
     except (OSError, PermanentError) as error:
         raise ConfigError(f"pool {pool.name} cannot run: {error}") from error

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -66,47 +62,3 @@ def print_move(record: Record) -> None:
     move = move_of(record)
     if move is not None:
         print(f"{clock(move.at)}  {in_one_line(sentence(move))}", flush=True)
-
-
-@contextlib.contextmanager
-def tolerate_closed_output() -> Iterator[None]:
-    """Let what is printed within go nowhere once its reader is gone: that is not the end of a job.
-
-    A closed pipe (``pliant run train.py | head``), a terminal that was taken away, a full disk.
-    """
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _tolerant(sys.stdout), _tolerant(sys.stderr)
-    try:
-        yield
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        sys.stdout, sys.stderr = before
-
-
-class _TolerantFile(io.FileIO):
-    """A file descriptor that never refuses what is written."""
-
-    def write(self, data: Any, /) -> int:
-        """Write, if it can be; else to nowhere from now on."""
-        try:
-            return super().write(data)
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return super().write(data)
-
-
-def _tolerant(stream: TextIO) -> TextIO:
-    try:
-        fd = stream.fileno()
-    except (OSError, ValueError):  # no file: a test reads it
-        return stream
-    stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_TolerantFile(fd, "w", closefd=False)),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.isatty(),
-    )

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pliant.cli.printing import say, tolerate_closed_output
+from pliant.cli.patient_output import patient_output
+from pliant.cli.printing import say
 from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica, tls_of
 from pliant.cli.terminal import PlainConsole, complain
 from pliant.cli.view import JobView, JsonView, view_for
@@ -207,7 +208,7 @@ def _is_start(record: Record) -> bool:
     )
 
 
-@tolerate_closed_output()
+@patient_output()
 def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
     config, out, name = start.config, start.config.out, start.config.name
