@@ -23,7 +23,7 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.errors import TransitionError
-from pliant.core.job import handlers, lifecycle, registration, replicas, sizing
+from pliant.core.job import handlers, lifecycle, node_loss, registration, replicas, sizing
 from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, is_durable
 from pliant.core.job.transaction import Transaction
@@ -95,6 +95,7 @@ def next_deadline_s(job: Job) -> float:
     if job.stage is Stage.RECOVERING:
         return job.register_by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
+    due_s = min(due_s, *job.unheard_nodes.values(), NEVER)
     if job.stage is Stage.FINISHING:
         return due_s
     retry_s = job.membership.retry_at_s or NEVER
@@ -141,7 +142,7 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
         case events.Running():
             registration.on_running(tx, event)
         case events.NodeLost(node=node):
-            handlers.on_node_lost(tx, node)
+            node_loss.on_node_lost(tx, node)
         case events.Exited():
             handlers.on_exited(tx, event)
         case events.Ticked():

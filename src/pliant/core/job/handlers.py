@@ -14,15 +14,15 @@ from pliant.core import events
 from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
-from pliant.core.job import lifecycle, registration, replicas, restoring, sizing
+from pliant.core.job import lifecycle, node_loss, registration, replicas, restoring, sizing
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership.state import NEVER, Membership
-from pliant.core.policy import costs, hysteresis
+from pliant.core.policy import costs
 from pliant.core.policy.decide import objection, require_slots
-from pliant.core.values import NodeId, ReplicaId
+from pliant.core.values import ReplicaId
 
 # --- workers ---------------------------------------------------------------------------
 
@@ -244,23 +244,6 @@ def _lose_one(
     lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)
 
 
-def on_node_lost(tx: Transaction, node: NodeId) -> None:
-    """Go on without a node and whatever it ran."""
-    lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node == node}
-    is_known = node in tx.job.nodes
-    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
-    for name, replica in lost.items():
-        tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
-    if not is_known or tx.job.stage is Stage.FINISHING:
-        return
-    what = f"node {node} with {', '.join(sorted(lost)) or 'no replica'}"
-    if lost:
-        charge(tx, events.ExitKind.SIGNAL, what)
-        tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
-    tx.notes.append(f"lost {what}")
-    lifecycle.lose(tx, frozenset(lost), events.ExitKind.SIGNAL, what)
-
-
 def on_tick(tx: Transaction) -> None:
     """Take silence past a deadline for a loss."""
     if tx.job.start_by_s <= tx.now_s:
@@ -269,6 +252,7 @@ def on_tick(tx: Transaction) -> None:
         tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
     if tx.job.stage is not Stage.FINISHING:  # a released process may be silent as long as it likes
         _expire_membership(tx)
+    node_loss.lose_overdue(tx)
     lifecycle.end_if_stop_is_overdue(tx)
     if tx.job.stage is not Stage.ENDED:
         replicas.end_overdue(tx)

@@ -163,9 +163,10 @@ def _start_over(tx: Transaction, why: str) -> None:
     """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
     tx.notes.append(f"{why}; a checkpoint will be restored")
     tx.enter(Stage.STARTING, StageCause.STATE_LOST)
+    is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job = replace(
         tx.job,
-        start_by_s=tx.now_s + tx.settings.start_wait_s,
+        start_by_s=tx.now_s + (tx.settings.start_wait_s if is_ready else tx.settings.start_s),
         membership=changes.given_up(tx.job.membership),
         pace=replace(tx.job.pace, restarted_at=tx.now_s),
         costs=costs.interrupted(tx.job.costs),

@@ -34,6 +34,7 @@ from pliant.core.events import (
     SuspendRequested,
     Ticked,
 )
+from pliant.core.job import node_loss
 from pliant.core.job.lifecycle import begin_stop
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age
@@ -50,6 +51,7 @@ UNWANTED = "it belongs to a generation that the job has left behind"
 
 def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
     """Take note of a node, and ask the workers that it runs already where they stand."""
+    node_loss.hear_again(tx, event.node, frozenset(event.replicas))
     job = tx.job
     tx.job = replace(job, nodes=job.nodes.put(event.node, event.devices))
     is_registering = job.stage is Stage.RECOVERING

@@ -14,7 +14,17 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, replicas, restoring
-from pliant.core.job.state import Job, ReplicaState, Stage, age, is_kept, live, spares, trainers
+from pliant.core.job.state import (
+    Job,
+    ReplicaState,
+    Stage,
+    age,
+    is_durable,
+    is_kept,
+    live,
+    spares,
+    trainers,
+)
 from pliant.core.job.transaction import Transaction, deterministic_failure, is_spent, recent_losses
 from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
@@ -81,7 +91,8 @@ def _end_if_impossible(tx: Transaction) -> None:
     devices, minimum = sum(tx.job.nodes.values()), tx.settings.policy.min_replicas
     if devices < minimum:
         reason = f"minReplicas={minimum}, but the nodes can run {devices}"
-        lifecycle.end_job(tx, EXIT_USAGE, reason, StageCause.INPUT_REFUSED)
+        code = EXIT_FAILED if is_durable(tx.job) else EXIT_USAGE
+        lifecycle.end_job(tx, code, reason, StageCause.INPUT_REFUSED)
 
 
 def view(job: Job) -> PolicyView:

@@ -80,7 +80,8 @@ class JobSettings:
     """From the first spare: how long the first generation waits for the others it is to have."""
 
     start_s: float = 600.0
-    """From starting a process until its script reaches ``steps()``; imports and data included."""
+    """From starting a process until its script reaches ``steps()``; imports and data included.  As
+    long a job waits for nodes, at its start or when the last has gone."""
 
     exit_s: float = 30.0
     """From Release or Dismiss to the exit: the script's ``finally`` blocks."""
@@ -151,6 +152,9 @@ class Job:
 
     nodes: Table[NodeId, int] = field(default_factory=Table)
     """Devices of each node."""
+
+    unheard_nodes: Table[NodeId, float] = field(default_factory=Table)
+    """Nodes that count as lost only then: the last holders of the state are there."""
 
     replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 

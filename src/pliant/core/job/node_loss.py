@@ -1,0 +1,75 @@
+"""What follows when the agent of a node is not heard any more.
+
+Owns whether the job goes on without the node, or waits for it because nothing is left without it.
+Must not know how that was noticed, nor what replicas are started instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.events import ExitKind
+from pliant.core.job import lifecycle
+from pliant.core.job.state import Job, ReplicaState, Stage, is_durable
+from pliant.core.job.transaction import Transaction, charge
+from pliant.core.job.transitions import ReplicaCause
+from pliant.core.membership import state as group
+from pliant.core.policy import hysteresis
+from pliant.core.values import NodeId, ReplicaId
+
+
+def on_node_lost(tx: Transaction, node: NodeId) -> None:
+    """Go on without a node and whatever it ran, unless nothing is left without it: then wait."""
+    if tx.job.stage is Stage.FINISHING or not is_last_refuge(tx.job, node):
+        lose_node(tx, node)
+    elif node not in tx.job.unheard_nodes:
+        wait_s = tx.settings.start_s
+        tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.put(node, tx.now_s + wait_s))
+        tx.notes.append(
+            f"node {node} is not heard; what is left of the run is there, so it is waited for, "
+            f"{wait_s:g} s at most"
+        )
+
+
+def lose_node(tx: Transaction, node: NodeId) -> None:
+    """Go on without a node and whatever it ran."""
+    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
+    lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node == node}
+    is_known = node in tx.job.nodes
+    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
+    for name, replica in lost.items():
+        tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+    if not is_known or tx.job.stage is Stage.FINISHING:
+        return
+    what = f"node {node} with {', '.join(sorted(lost)) or 'no replica'}"
+    if lost:
+        charge(tx, ExitKind.SIGNAL, what)
+        tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
+    tx.notes.append(f"lost {what}")
+    lifecycle.lose(tx, frozenset(lost), ExitKind.SIGNAL, what)
+
+
+def lose_overdue(tx: Transaction) -> None:
+    """Lose those that were waited for in vain, or without which the job can now go on."""
+    for node, until_s in tx.job.unheard_nodes.items():
+        if until_s <= tx.now_s or not is_last_refuge(tx.job, node):
+            lose_node(tx, node)
+
+
+def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> None:
+    """Take note that the agent of a node is back; one that has begun anew has none of its workers.
+
+    Of some that are missing the agent tells how they ended.
+    """
+    known = {name for name, replica in tx.job.replicas.items() if replica.node == node}
+    if node in tx.job.unheard_nodes and known and not known & running:
+        lose_node(tx, node)
+    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
+
+
+def is_last_refuge(job: Job, node: NodeId) -> bool:
+    """Whether without this node nothing is left to go on from, or nowhere to go on."""
+    here = frozenset(name for name, replica in job.replicas.items() if replica.node == node)
+    others = sum(devices for name, devices in job.nodes.items() if name != node)
+    holds_all = group.dispensable(job.membership, here) != here
+    return holds_all and not (is_durable(job) and others)
