@@ -70,12 +70,12 @@ class JobWeather:
     """Planned fault of each replica that has one: ``point:step=action``."""
 
     @classmethod
-    def of(cls, seed: int, *, num_steps: int) -> JobWeather:
-        """Draw everything that is fixed before the job starts."""
+    def of(cls, seed: int, *, num_steps: int, num_names: int = NUM_NAMES) -> JobWeather:
+        """Draw everything that is fixed before the job starts; so many replicas carry a plan."""
         draw = random.Random(seed)
         num_slots = draw.choice(NUM_SLOTS)
         faults = {}
-        for number in range(2, NUM_NAMES):
+        for number in range(2, num_names):
             if draw.random() < 0.95:
                 point = TURNS[(number + seed) % len(TURNS)]  # each point gets its turn
                 action = "SIGSTOP" if draw.random() < 0.08 else "SIGKILL"
@@ -125,31 +125,50 @@ class Damage:
 
 def storm(directory: Path, weather: JobWeather) -> Damage:
     """Let one job live through it and check what came out; return what it lived through."""
-    micro = 2 if weather.num_slots <= 12 else 1  # the smallest dataset has 40 samples
-    sizes: dict[str, Any] = {
-        "global_batch_size": micro * weather.num_slots,
-        "micro_batch_size": micro,
-    }
+    sizes = _sizes(weather)
     live = Live(weather)
     outcome = elastic.run(
-        directory,
-        weather.model,
-        weather.num_steps,
-        live.play,
-        replicas=weather.max_replicas,
-        num_workers=weather.num_workers,
-        pace=0.1 / weather.num_slots,
-        faults=weather.plan,
-        settings={"heartbeat_s": HEARTBEAT_S},
-        restarts=10_000,
-        windows_above=0 if weather.has_windows else 1 << 40,
-        **sizes,
+        directory, weather.model, weather.num_steps, live.play, **_given(weather, sizes)
     )
-    digest = elastic.reference(weather.model, weather.num_steps, **sizes)
+    return _checked(outcome, weather, live, sizes)
+
+
+def long_storm(
+    directory: Path, weather: JobWeather, num_events: int, looked_at: Callable[[RunningJob], None]
+) -> Damage:
+    """Let one job live through so many events; ``looked_at`` is called between them."""
+    sizes = _sizes(weather)
+    live = LongLive(weather, num_events, looked_at)
+    outcome = elastic.run_until_over(directory, weather.model, live.play, **_given(weather, sizes))
+    return _checked(outcome, weather, live, sizes)
+
+
+def _sizes(weather: JobWeather) -> dict[str, int]:
+    micro = 2 if weather.num_slots <= 12 else 1  # the smallest dataset has 40 samples
+    return {"global_batch_size": micro * weather.num_slots, "micro_batch_size": micro}
+
+
+def _given(weather: JobWeather, sizes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "replicas": weather.max_replicas,
+        "num_workers": weather.num_workers,
+        "pace": 0.1 / weather.num_slots,
+        "faults": weather.plan,
+        "settings": {"heartbeat_s": HEARTBEAT_S},
+        "restarts": 10_000,
+        "windows_above": 0 if weather.has_windows else 1 << 40,
+        **sizes,
+    }
+
+
+def _checked(
+    outcome: elastic.Outcome, weather: JobWeather, live: Live, sizes: dict[str, Any]
+) -> Damage:
+    digest = elastic.reference(weather.model, outcome.steps, **sizes)
     outcome.check(digest)
     audit = audit_run(outcome.job.out)
     assert audit.exactly_once, audit.problems
-    assert audit.committed_steps == weather.num_steps
+    assert audit.committed_steps == outcome.steps
     return _damage(outcome.job, weather, live)
 
 
@@ -239,6 +258,24 @@ class Live:
             os.kill(pid, signal.SIGCONT)
             self.done["pause"] += 1
         return True
+
+
+class LongLive(Live):
+    """Goes on for a number of events, and reads no log on the way: it grows long."""
+
+    def __init__(
+        self, weather: JobWeather, num_events: int, looked_at: Callable[[RunningJob], None]
+    ) -> None:
+        super().__init__(weather)
+        self._num_events = num_events
+        self._looked_at = looked_at
+
+    def _is_on(self, job: RunningJob) -> bool:
+        self._looked_at(job)
+        return job.process.poll() is None and self.done.total() < self._num_events
+
+    def _wait(self, job: RunningJob) -> None:
+        time.sleep(self._draw.uniform(0.05, 1.0))
 
 
 def _damage(job: RunningJob, weather: JobWeather, live: Live) -> Damage:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes.job_storm import POINTS, Damage, JobWeather, storm
+from tests.processes.footprint import Footprint
+from tests.processes.job_storm import POINTS, Damage, JobWeather, long_storm, storm
+from tests.processes.launching import RunningJob
 
 pytestmark = pytest.mark.processes
 
@@ -38,6 +40,31 @@ def test_storms_of_every_kind_leave_no_trace_in_the_results(tmp_path: Path) -> N
         say(f"  so far {sum(total.events.values())} events {dict(total.events)}")
         say(f"  deaths at {dict(total.deaths_at)}, {total.generations} generations")
         seed += 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_a_thousand_events_take_no_more_memory_and_no_more_descriptors(tmp_path: Path) -> None:
+    """``EVENTS=n`` for another number."""
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    num_events = int(os.environ.get("EVENTS", 1000))
+    weather = JobWeather.of(seed, num_steps=4 * num_events, num_names=num_events)
+    say(f"storm {weather}")
+    held: dict[str, Footprint] = {}
+
+    def look(job: RunningJob) -> None:
+        if not held:
+            held.update(job=Footprint(job.process.pid), r1=Footprint(job.pid_of("r1")))
+            held.update(fork_server=Footprint(job.fork_server().pid))
+        for each in held.values():
+            each.look()
+
+    damage = long_storm(tmp_path, weather, num_events, look)
+
+    say(f"{dict(damage.events)}, {damage.generations} generations")
+    for name, footprint in held.items():
+        say(f"  {name}: {footprint}")
+    assert {name: grown for name, each in held.items() if (grown := each.growth())} == {}
 
 
 def say(line: str) -> None:
