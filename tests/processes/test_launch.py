@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.processes.launching import FAKE_WORKER, running
+from tests.processes.plainly import said_by_python
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -138,14 +139,8 @@ def test_a_script_that_raises_ends_the_job_after_its_restarts(
         assert job.exit_code() == 1, job.said()
 
         text = job.records("traceback")[0]["text"]
-        assert text == textwrap.dedent(f"""\
-            Traceback (most recent call last):
-              File "{path}", line 4, in <module>
-                inner()
-              File "{path}", line 3, in inner
-                raise ValueError("broken on purpose")
-            ValueError: broken on purpose
-        """)
+        assert text == said_by_python(path)
+        assert text.endswith("ValueError: broken on purpose\n")
         assert text in (job.out / "logs" / "r1.log").read_text()
         exits = [(r["exited_kind"], r["detail"]) for r in job.records("exited")]
         assert exits == [("script", "ValueError: broken on purpose")] * 2

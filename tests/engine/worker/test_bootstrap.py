@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import Authority
+from tests.processes.plainly import said_by_python
 from tests.processes.servant import DEADLINE_S, fork_server, run
 
 from pliant.core.events import ExitKind, Progressed
@@ -46,6 +47,7 @@ FACTS = """
         for fd in os.listdir("/proc/self/fd"):
             if int(fd) > 2 and os.path.lexists(f"/proc/self/fd/{fd}"):
                 links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        links = [link for link in links if "libffi" not in link]  # it keeps itself open (3.5)
         return [link for link in links if link.startswith("/") and not link.startswith("/proc")]
     json.dump({
         "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "file": __file__, "name": __name__,
@@ -144,13 +146,8 @@ def test_an_exception_shows_only_the_frames_of_the_script(tmp_path: Path) -> Non
 
     code, said, messages = run(tmp_path, name)
 
-    path = tmp_path / name
-    expected = (
-        "Traceback (most recent call last):\n"
-        f'  File "{path}", line 3, in <module>\n    f()\n'
-        f'  File "{path}", line 2, in f\n    1 / 0\n    ~~^~~\n'
-        "ZeroDivisionError: division by zero\n"
-    )
+    expected = said_by_python(tmp_path / name)
+    assert expected.endswith("ZeroDivisionError: division by zero\n")
     assert (code, said) == (1, expected)
     assert [m.text for m in messages if isinstance(m, Traceback)] == [expected]
     assert ended(messages).kind is ExitKind.SCRIPT

@@ -263,9 +263,9 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     module = types.ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    module.__dict__.update(
-        __builtins__=sys.modules["builtins"], __cached__=None, __annotations__={}
-    )
+    module.__dict__.update(__builtins__=sys.modules["builtins"], __cached__=None)
+    if sys.version_info < (3, 14):  # from then on they are made when they are asked for (PEP 649)
+        module.__annotations__ = {}
     sys.modules["__main__"] = module
     try:
         source = Path(path).read_bytes()
