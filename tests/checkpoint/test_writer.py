@@ -41,6 +41,9 @@ class Told:
     def failed(self, reason: str, **_: object) -> None:
         self.failures.append(reason)
 
+    def resumed(self, sentence: str) -> None:
+        pass
+
     def explained(self, reason: str) -> None:
         pass
 

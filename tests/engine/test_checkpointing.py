@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,118 @@ def test_a_finished_run_is_only_read_again(tmp_path: Path) -> None:
     digest = train("frozen", tmp_path)  # in two calls of steps()
 
     assert train("frozen", tmp_path, die_at=0) == digest
+
+
+Start = Callable[..., None]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Make this process look as if ``python SCRIPT ARGUMENTS`` had started it."""
+
+    def as_if(script: Path, *arguments: object, resume: str = "") -> None:
+        script.parent.mkdir(exist_ok=True)
+        script.write_text("# train\n" if not script.exists() else script.read_text())
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+        monkeypatch.setenv("PLIANT_FROM_CHECKPOINT", resume)
+
+    return as_if
+
+
+def test_a_run_that_goes_on_says_first_from_where(
+    tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    start(tmp_path / "train.py", "--to", kept, "--rate", "0.1")
+    train("gpt", kept, 6)
+    start(tmp_path / "moved" / "train.py", f"--to={kept}", "--rate", "0.1")
+    sys.argv[1:2] = ["--to", str(kept)]
+    (tmp_path / "moved" / "train.py").write_text("# train better\n")
+
+    train("gpt", kept)
+
+    said = capsys.readouterr().err
+    assert (
+        f"pliant: the run goes on after step 6, from checkpoint step-00000006-l1 of {kept}" in said
+    )
+    assert "by train.py --to <checkpoints> --rate 0.1; the script has changed since\n" in said
+    assert "nothing to do" not in said
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "why"),
+    [
+        ("train.py", ("--steps", 90), "and this run has other arguments: --steps 90"),
+        ("train.py", (), "and this run has other arguments: none"),
+        ("tune.py", ("--steps", 9), "and this is another script: tune.py --steps 9"),
+    ],
+)
+def test_what_another_run_wrote_is_not_gone_on_from_unless_asked(
+    tmp_path: Path, start: Start, script: str, arguments: tuple[object, ...], why: str
+) -> None:
+    kept = tmp_path / "kept"
+    start(tmp_path / "train.py", "--steps", 9)
+    digest = train("gpt", kept)
+    before = names(kept)
+
+    start(tmp_path / script, *arguments)
+    with pytest.raises(ConfigError, match=f"was written by train.py --steps 9, {why}; give this"):
+        train("gpt", kept)
+    assert names(kept) == before
+
+    start(tmp_path / script, *arguments, resume="anyway")
+    assert train("gpt", kept, die_at=0) == digest
+
+
+def test_a_run_that_begins_anew_trains_in_a_history_of_its_own(
+    tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path / "train.py", "--steps", 9)
+    digest = train("gpt", tmp_path / "kept")
+
+    start(tmp_path / "tune.py", resume="never")
+    train("gpt", tmp_path / "kept", 4)
+    assert "pliant: begins at step 0; what others wrote to" in capsys.readouterr().err
+
+    start(tmp_path / "tune.py")
+    assert train("gpt", tmp_path / "kept") == digest
+    assert "goes on after step 4, from checkpoint step-00000004-l2" in capsys.readouterr().err
+
+
+def test_a_run_that_is_at_its_last_step_says_that_it_trained_nothing(
+    tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(tmp_path / "train.py")
+    train("gpt", tmp_path / "kept")
+    assert "nothing to do" not in capsys.readouterr().err
+
+    train("gpt", tmp_path / "kept")
+
+    said = capsys.readouterr().err
+    assert f"pliant: nothing to do: already finished at step {STEPS}; raise the number of" in said
+
+
+def test_a_checkpoint_without_an_origin_is_gone_on_from_with_a_sentence(
+    tmp_path: Path,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as notebook:
+        notebook.delattr(sys.modules["__main__"], "__file__", raising=False)
+        train("gpt", tmp_path / "kept")
+    start(tmp_path / "train.py")
+
+    train("gpt", tmp_path / "kept")
+
+    assert "; it does not say with which arguments it was written\n" in capsys.readouterr().err
+
+
+def test_another_word_for_what_to_go_on_from_is_refused(tmp_path: Path, start: Start) -> None:
+    start(tmp_path / "train.py", resume="yes")
+    with pytest.raises(ConfigError, match="PLIANT_FROM_CHECKPOINT=yes must be one of auto, any"):
+        train("gpt", tmp_path / "kept")
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(

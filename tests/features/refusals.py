@@ -999,6 +999,14 @@ LOOP = [
 
 TOGETHER = [
     Refusal(
+        sentence="checkpoint step-00000009-l1 of ... was written by train.py --steps 9, and this "
+        "run has other arguments: --steps 90; give this run a place of its own, ...",
+        when="the place of its checkpoints holds those of another job, another script, or other "
+        "arguments",
+        instead="another place; `--from-checkpoint anyway` or `never`",
+        proof=f"{KEEPING}::test_what_another_run_wrote_is_not_gone_on_from_unless_asked",
+    ),
+    Refusal(
         sentence="no checkpoint of this run can be used; the last one tried: ...; look with "
         "`pliant checkpoint verify`, or remove them all to start from step 0",
         when="every checkpoint of the run is damaged",

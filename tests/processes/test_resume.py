@@ -166,6 +166,38 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) ->
     assert (home / "runs" / "train" / "events.jsonl").exists()
 
 
+def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: Path) -> None:
+    def run(*words: str, steps: int = 3) -> subprocess.CompletedProcess[str]:
+        return pliant(home, "run", "--max", "1", *words, "train.py", str(steps))
+
+    assert run().returncode == 0
+    kept = sorted(path.name for path in (home / "kept").glob("step-*"))
+
+    again, other_job, other_arguments = run(), run("--name", "tune"), run(steps=5)
+    assert again.returncode == 0
+    assert "the run goes on after step 3, from checkpoint step-00000003-l1 of" in again.stdout
+    assert "nothing to do: already finished at step 3" in again.stdout
+    for refused, why in (
+        (other_job, "and this is another job: job tune (train.py 3); give this run a place"),
+        (other_arguments, "and this run has other arguments: 5; give this run a place of its own"),
+    ):
+        assert refused.returncode == 2, refused.stderr
+        assert f"was written by job train (train.py 3), {why}" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert {*kept} <= {path.name for path in (home / "kept").glob("step-*")}
+
+    anyway = run("--from-checkpoint", "anyway", steps=5)
+    assert "goes on after step 3" in anyway.stdout
+    anew = run("--from-checkpoint", "never", "--name", "tune", steps=5)
+    assert "goes on after" not in anew.stdout
+    digests = [line for r in (anyway, anew) for line in r.stdout.splitlines() if "digest 5" in line]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
+    assert "--resume goes on; leave out one of them" in (
+        run("--from-checkpoint", "never", "--resume").stderr
+    )
+
+
 @pytest.mark.soak
 def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path) -> None:
     words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40"]

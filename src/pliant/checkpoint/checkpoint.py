@@ -17,18 +17,19 @@ from typing import Any
 
 import torch
 
-from pliant.checkpoint import catalogue
+from pliant.checkpoint import catalogue, origin
 from pliant.checkpoint.dcp.layout import DOCUMENT
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.lease.job_lease import JobLease
+from pliant.checkpoint.origin import Origin, origin_of
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
 from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
-from pliant.core.values import Found, Lineage
+from pliant.core.values import NO_CHECKPOINT, Found, FromCheckpoint, Lineage
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 
 MAX_FOUND = 8
@@ -100,6 +101,8 @@ class Checkpoint:
         self._second = None if copy_to is None else open_storage(_absolute(copy_to), options)
         self._lease: JobLease | None = None
         self._writer: Writer | None = None
+        self._channel: CheckpointChannel | None = None
+        self._origin: Origin | None = None
 
     @property
     def path(self) -> str:
@@ -117,11 +120,18 @@ class Checkpoint:
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._lease.ensure()
-        found = self._usable(facts, channel)
+        self._channel = channel
+        self._origin = Origin.of(facts, run=holder, place=self._path)
+        found = self._usable(facts, channel, run=holder)
         publisher = CheckpointPublisher(
             storage=self._storage,
             options=self._options,
-            identity=RunIdentity(job=facts.job, values=dict(facts.identity), run=holder),
+            identity=RunIdentity(
+                job=facts.job,
+                values=dict(facts.identity),
+                run=holder,
+                origin=None if self._origin is None else self._origin.document(),
+            ),
             channel=channel,
             lease=self._lease,
             second=self._second,
@@ -130,7 +140,13 @@ class Checkpoint:
         return found
 
     def reader(self, name: str) -> StoredReader:
-        """Open one that was found."""
+        """Open one that was found, and say where the run goes on."""
+        with _told_as_damage():
+            manifest = open_checkpoint(self._storage, name).manifest
+        if manifest is not None and self._channel is not None:
+            caution = origin.caution(self._origin, origin_of(manifest.facts))
+            place = self._storage.place()
+            self._channel.resumed(f"{origin.beginning(manifest, place)}{caution}")
         return StoredReader(self._storage, name)
 
     def is_due(self, committed: int) -> bool:
@@ -168,15 +184,17 @@ class Checkpoint:
             raise AssertionError("used before a session had opened it")
         return self._writer
 
-    def _usable(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
-        """Return the published checkpoints that look whole; say which do not.
+    def _usable(self, facts: Facts, channel: CheckpointChannel, *, run: str) -> tuple[Found, ...]:
+        """Return the published checkpoints of this run that look whole; say which do not.
 
         Only their manifests are read: each byte is proved when one is loaded.  If all are damaged
         they are returned, so that the run is refused and does not silently begin anew.
         """
+        begins_anew = facts.from_checkpoint is FromCheckpoint.NEVER
         found: list[Found] = []
         damaged: list[Found] = []
-        for one in catalogue.listed(self._storage):
+        there = catalogue.listed(self._storage)
+        for one in there:
             if len(found) == MAX_FOUND:
                 break
             seen = Found(name=one.name, committed=one.committed, lineage=Lineage(one.lineage))
@@ -187,10 +205,33 @@ class Checkpoint:
             manifest = open_checkpoint(self._storage, one.name).manifest
             if manifest is None:
                 continue
+            theirs = origin_of(manifest.facts)
+            if begins_anew and (theirs is None or theirs.run != run):
+                continue
             if not found:
                 self._check_identity(one.name, manifest.identity, facts, channel)
+                self._check_origin(one.name, theirs, facts.from_checkpoint)
             found.append(replace(seen, calls=int(manifest.facts.get("calls", 0))))
+        if begins_anew and there and not found:
+            channel.noted(
+                f"begins at step 0; what others wrote to {self._storage.place()} goes as this run "
+                f"saves (keep={self._options.keep})"
+            )
+            newest = Lineage(max(one.lineage for one in there))
+            return (Found(name=NO_CHECKPOINT, committed=0, lineage=newest),)
         return tuple(found or damaged[:MAX_FOUND])
+
+    def _check_origin(self, name: str, theirs: Origin | None, wanted: FromCheckpoint) -> None:
+        """Refuse to go on from what another job wrote, or this one with other arguments."""
+        if wanted is not FromCheckpoint.AUTO or self._origin is None or theirs is None:
+            return
+        if (why := origin.difference(self._origin, theirs)) is not None:
+            raise ConfigError(
+                f"checkpoint {name} of {self._storage.place()} was written by {theirs}, and {why}; "
+                "give this run a place of its own, go on all the same with --from-checkpoint "
+                "anyway, or begin anew with --from-checkpoint never (a script that runs alone: "
+                "PLIANT_FROM_CHECKPOINT=anyway)"
+            )
 
     def _check_identity(
         self, name: str, theirs: Mapping[str, Any], facts: Facts, channel: CheckpointChannel

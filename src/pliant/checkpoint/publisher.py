@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.catalogue import Milestones
@@ -54,6 +55,8 @@ class RunIdentity:
     values: Mapping[str, str]
     run: str = ""
     """The same for all replicas; told from other runs that used this place before."""
+    origin: Mapping[str, Any] | None = None
+    """What tells another run whether it may go on from here."""
 
 
 class ShareMissing(PliantError):  # noqa: N818  an event of a run, not a mistake
@@ -156,7 +159,7 @@ class CheckpointPublisher:
             job=self.identity.job,
             run=self.identity.run,
             identity=self.identity.values,
-            facts={"calls": snapshot.calls},
+            facts={"calls": snapshot.calls, "origin": self.identity.origin},
             aliases=snapshot.aliases,
             allowed=self.lease.ensure,
         )

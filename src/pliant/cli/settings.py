@@ -20,6 +20,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
+from pliant.core.values import FromCheckpoint
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load, parse_policy
@@ -174,6 +175,13 @@ SETTINGS = (
         default=False,
         commands=(RUN,),
         help="Go on with the run in --out from its newest checkpoint.",
+    ),
+    Setting(
+        name="from_checkpoint",
+        metavar="WHEN",
+        default=FromCheckpoint.AUTO.value,
+        help="Go on from what lies where the script keeps its checkpoints: auto (what this job"
+        " wrote with these arguments), anyway, never.",
     ),
 )
 """Every setting of a job, in the order of the help."""

@@ -36,6 +36,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
+from pliant.core.values import FromCheckpoint
 from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
@@ -94,7 +95,7 @@ def planned(
     policy, name = policy_of(settings), job_name(settings, command[0])
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
-    is_resumed = settings["resume"].value
+    is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     if settings["max_restarts"].value < 0:
@@ -115,6 +116,7 @@ def planned(
             port=settings["port"].value,
             pool=place,
             environ=environ,
+            from_checkpoint=from_checkpoint,
             tls=tls,
         ),
         init=init,
@@ -164,6 +166,19 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     _check_tls(config.tls)
     _refuse_impossible(config.name, config.pool, init, config.state)
     return Start(config=replace(config, out=run_directory.writable(out)), init=init)
+
+
+def _from_checkpoint(settings: Settings) -> FromCheckpoint:
+    """Return what to do with checkpoints that lie where the script keeps its own."""
+    said, resume = settings["from_checkpoint"], settings["resume"]
+    try:
+        chosen = FromCheckpoint(said.value)
+    except ValueError:
+        raise ConfigError(f"{said.given} must be one of {', '.join(FromCheckpoint)}") from None
+    is_asked = resume.value and resume.source != "default"  # else a coordinator follows another
+    if chosen is FromCheckpoint.NEVER and is_asked:
+        raise ConfigError(f"{said.given} begins anew, and --resume goes on; leave out one of them")
+    return chosen
 
 
 def _refuse_impossible(

@@ -32,7 +32,7 @@ REFRESH_HZ = 4
 NEWS = 2
 """Sentences below the table of events."""
 
-STAYING = ("stop_requested",)
+STAYING = ("stop_requested", "resumed")
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
 

@@ -22,6 +22,7 @@ LOGGED_AS: dict[type, str] = {
     messages.Logged: "metrics",
     messages.Noted: "note",
     messages.Planned: "plan",
+    messages.Resumed: "resumed",
     messages.SaveFailed: "save_failed",
     messages.Started: "worker",
     messages.Traceback: "traceback",

@@ -131,6 +131,15 @@ def explain(interval: Interval, progress: Progress, *, now_s: float) -> str:
     )
 
 
+def nothing_to_do(committed: int) -> str:
+    """Say that a run whose checkpoint is of its last step has trained nothing, and what to do."""
+    return (
+        f"nothing to do: already finished at step {committed}; raise the number of steps to train "
+        "on (--from-checkpoint anyway if it is an argument of the script), or begin anew with "
+        "--from-checkpoint never or in another place"
+    )
+
+
 def kept(progress: Progress, committed: int, *, at_s: float) -> Progress:
     """Take note of a checkpoint that is durable; ``at_s``: when its snapshot was taken."""
     return replace(

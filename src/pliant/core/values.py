@@ -111,6 +111,17 @@ class Order:
         return tuple(seat.replica for seat in self.members)
 
 
+class FromCheckpoint(StrEnum):
+    """What a run does with checkpoints that lie in its place when it starts."""
+
+    AUTO = "auto"
+    """Go on from those of the same job with the same arguments, and refuse others."""
+    ANYWAY = "anyway"
+    """Go on, whoever wrote them."""
+    NEVER = "never"
+    """Begin at step 0 unless this run wrote them itself."""
+
+
 class StopKind(StrEnum):
     """What someone who wants a job to stop has in mind."""
 

@@ -43,7 +43,7 @@ from pliant.engine.state.saving import Saver
 from pliant.engine.state.training_state import State
 from pliant.engine.training import Training
 from pliant.engine.update import Update
-from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
 from pliant.wire.messages import Planned
@@ -180,7 +180,14 @@ class Collaborators:
             context, shape.layout, lambda order: window_size_for(order, shape, context.replica)
         )
         work, said = context.assignment.work, self.identity()
-        facts = Facts(job=work.job, holder=work.holder, pid=context.assignment.pid, identity=said)
+        facts = Facts(
+            job=work.job,
+            holder=work.holder,
+            pid=context.assignment.pid,
+            identity=said,
+            command=work.command,
+            from_checkpoint=work.from_checkpoint,
+        )
         self._saver.open(facts, CoordinatorCheckpointChannel(runtime, self.reporter))
         return ElasticMembership(
             context,
@@ -200,7 +207,14 @@ class Collaborators:
                 "threads give other bits, so it is part of the run (threads=...)"
             )
         name = Path(sys.argv[0]).stem or "alone"
-        facts = Facts(job=name, holder="", pid=os.getpid(), identity=self.identity())
+        facts = Facts(
+            job=name,
+            holder="",
+            pid=os.getpid(),
+            identity=self.identity(),
+            command=_command(),
+            from_checkpoint=from_checkpoint(),
+        )
         self._saver.open(facts, LocalCheckpointChannel(self.reporter))
         return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)
 
@@ -274,6 +288,12 @@ def _state(objects: UserObjects, buffers: BufferRules) -> State:
         scaler=objects.scaler,
         extra=objects.extra,
     )
+
+
+def _command() -> tuple[str, ...]:
+    """Return the script that runs alone, with its arguments; nothing in a notebook or a prompt."""
+    is_script = hasattr(sys.modules["__main__"], "__file__")
+    return tuple(sys.argv) if is_script else ()
 
 
 def _ledger_path(context: WorkerContext | None) -> Path | None:

@@ -31,6 +31,7 @@ and commands by their snake_case name, and these:
     metrics       step, values
     traceback     replica, text
     usage         replica, sentence
+    resumed       replica, sentence
     interval_chosen  replica, reason
     save_failed   replica, committed, reason, retry_s
     pool          pool, team, priority, admission, devices, offered, wanted, reason,

@@ -143,6 +143,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "stop_requested": lambda r, who: STOPPING,
     "suspend_requested": lambda r, who: f"{STOPPING}, with a checkpoint",
     "pool": lambda r, who: pool_line(r),
+    "resumed": lambda r, who: f"the run {r.get('sentence')}",
     "saved": _saved,
     "save_failed": _save_failed,
     "unrestorable": lambda r, who: (

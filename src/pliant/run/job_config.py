@@ -15,6 +15,7 @@ from typing import Any, Self
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
+from pliant.core.values import FromCheckpoint
 from pliant.machine.discovery import StateDirectory
 from pliant.run.run_directory import holder_of
 from pliant.spec.load import parse_policy
@@ -45,6 +46,7 @@ class JobConfig:
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
 
+    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
     tls: TlsFiles | None = None
 
     @property
@@ -61,6 +63,7 @@ class JobConfig:
             out=str(self.out.absolute()),
             init=self._init(),
             holder=holder_of(self.out, self.name),
+            from_checkpoint=self.from_checkpoint,
             tls=self.tls,
         )
 
@@ -77,6 +80,7 @@ class JobConfig:
             "elastic_policy": fields_beside_bounds(policy),
             "pool": None if self.pool is None else asdict(self.pool),
             "max_restarts": self.settings.restart_budget,
+            "from_checkpoint": str(self.from_checkpoint),
             "tls": None if self.tls is None else asdict(self.tls),
         }
 
@@ -99,6 +103,7 @@ class JobConfig:
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
+            from_checkpoint=FromCheckpoint(document.get("from_checkpoint", FromCheckpoint.AUTO)),
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pliant.core.events import ExitKind
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import Generation, NodeId, ReplicaId
+from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,14 @@ class Noted:
 
     replica: ReplicaId
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """From which checkpoint the run goes on, and who wrote that: one sentence."""
+
+    replica: ReplicaId
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +163,9 @@ class Work:
     holder: str = ""
     """Identifies the job at its checkpoints."""
 
+    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
+    """What it does with checkpoints that lie in its place."""
+
     tls: TlsFiles | None = None
     """Of each node, for what replicas tell each other; None: no TLS."""
 
@@ -174,7 +185,16 @@ class Superseded:
 
 
 WorkerNote = (
-    Committed | Logged | Planned | Noted | IntervalChosen | SaveFailed | Usage | Traceback | Ended
+    Committed
+    | Logged
+    | Planned
+    | Noted
+    | Resumed
+    | IntervalChosen
+    | SaveFailed
+    | Usage
+    | Traceback
+    | Ended
 )
 AgentNote = Started | Alive | AgentFailed
 CoordinatorNote = Work | Heard | Superseded

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.commands import EndJob, EndReplica, Release, Stop
+from pliant.core.durability import nothing_to_do
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED
-from pliant.core.job import replicas
+from pliant.core.job import replicas, restoring
 from pliant.core.job.state import (
     Job,
     ReplicaState,
@@ -105,6 +106,8 @@ def finish_if_done(tx: Transaction) -> None:
         return
     count = job.membership.committed
     reason = f"{_stopped(job)} after {count} steps" if is_stop else f"finished {count} steps"
+    if not is_stop and not restoring.has_trained(job):
+        reason = nothing_to_do(count)
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
     tx.job = replace(tx.job, exit_code=exit_code, reason=reason, stop_by_s=NEVER)

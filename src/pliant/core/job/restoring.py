@@ -82,7 +82,17 @@ def sentence(found: Found) -> str:
     """Say from what the run goes on."""
     if found is NOTHING:
         return "nothing was made durable before: the run begins again, at step 0"
+    if found.name == NO_CHECKPOINT:
+        return "the run begins at step 0, whatever other runs have left in its place"
     return f"restore {found.name}: go on from {found.committed} committed steps"
+
+
+def has_trained(job: Job) -> bool:
+    """Whether a step was made since the job began; not if its checkpoint was of its last one."""
+    restore, count = job.membership.restore, job.membership.committed
+    if restore is None or restore.checkpoint == NO_CHECKPOINT or restore.committed < count:
+        return True
+    return any(one.committed == count and one.lineage < restore.lineage for one in job.saved)
 
 
 def nothing_left(job: Job) -> str:

@@ -11,10 +11,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from pliant.core.durability import nothing_to_do
 from pliant.core.errors import ConfigError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
-from pliant.core.values import NO_LINEAGE, Found, Generation, Lineage, Order, ReplicaId, Seat
+from pliant.core.values import (
+    NO_CHECKPOINT,
+    NO_LINEAGE,
+    Found,
+    Generation,
+    Lineage,
+    Order,
+    ReplicaId,
+    Seat,
+)
 from pliant.engine.evaluation import EvaluationTeam, SingleMemberTeam
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.formed import Formed, Shape, form
@@ -51,6 +61,7 @@ class Alone:
         self._found = list(found)
         self._newest = max((one.lineage for one in found), default=NO_LINEAGE)
         self._noted = noted
+        self._restored: int | None = None
         self._ending = Ending.NONE
         self.leads = True
         self.place = (0, 1)
@@ -80,7 +91,9 @@ class Alone:
     def _restore(self, found: Found) -> str:
         """Go on from a checkpoint; return what is wrong with it, if it cannot be used."""
         try:
-            self._callbacks.restore(found.name, found.committed)
+            if found.name != NO_CHECKPOINT:
+                self._callbacks.restore(found.name, found.committed)
+                self._restored = found.committed
         except CheckpointDamaged as error:
             self._noted(f"checkpoint {found.name} is skipped: {error}")
             return f"{found.name}: {error}"
@@ -134,3 +147,5 @@ class Alone:
     def finish(self, *, has_left_loop: bool) -> None:
         """Nobody needs this replica, once its state is kept."""
         self.await_kept()
+        if self._restored == self.member.committed and not has_left_loop:
+            self._noted(nothing_to_do(self.member.committed))

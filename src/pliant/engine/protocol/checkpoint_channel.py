@@ -12,7 +12,7 @@ from pliant.core.events import PublishAsked, Saved
 from pliant.core.values import Lineage
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.worker.reporter import Reporter
-from pliant.wire.messages import IntervalChosen, SaveFailed
+from pliant.wire.messages import IntervalChosen, Resumed, SaveFailed
 
 ASK_S = 2.0
 """Between two times of asking: the coordinator may have been replaced meanwhile, in seconds."""
@@ -40,6 +40,10 @@ class LocalCheckpointChannel:
         """Write one line."""
         again = "" if retry_s is None else f"; trying again in {retry_s:g} s"
         self._reporter.noted(f"no checkpoint after step {committed}: {reason}{again}")
+
+    def resumed(self, sentence: str) -> None:
+        """Write one line."""
+        self._reporter.noted(f"the run {sentence}")
 
     def explained(self, reason: str) -> None:
         """Write one line."""
@@ -90,6 +94,10 @@ class CoordinatorCheckpointChannel:
         self._runtime.tell(
             SaveFailed(replica=self._replica, committed=committed, reason=reason, retry_s=retry_s)
         )
+
+    def resumed(self, sentence: str) -> None:
+        """Tell people."""
+        self._runtime.tell(Resumed(replica=self._replica, sentence=sentence))
 
     def explained(self, reason: str) -> None:
         """Tell people."""

@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from pliant.core.errors import ConfigError, PliantError
-from pliant.core.values import Found, Generation, Lineage
+from pliant.core.values import Found, FromCheckpoint, Generation, Lineage
 from pliant.engine.state.codec_memory import LARGE, Memory
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import DTYPES, WORDS, DocumentError, TensorRef, decode, encode
@@ -49,6 +49,11 @@ class Facts:
 
     identity: tuple[tuple[str, str], ...]
     """What must be equal for exact results, by name."""
+
+    command: tuple[str, ...] = ()
+    """The script and its arguments; empty: there is none, as in a notebook."""
+
+    from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,9 @@ class CheckpointChannel(Protocol):
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Tell that none could be written; ``retry_s`` is None if the job is to end for it."""
 
+    def resumed(self, sentence: str) -> None:
+        """Say from which checkpoint the run goes on."""
+
     def explained(self, reason: str) -> None:
         """Say how often there will be a checkpoint, and why."""
 
@@ -123,10 +131,12 @@ class Durability(Protocol):
     """Who keeps a session's checkpoints; on the main thread, which waits only where it says so."""
 
     def open(self, facts: Facts, channel: CheckpointChannel) -> tuple[Found, ...]:
-        """Take the place of the checkpoints; return those that are there, newest first.
+        """Take the place of the checkpoints; return those to go on from, newest first.
+
+        One without a name stands for a history that begins at step 0, above what lies there.
 
         Raises:
-            ConfigError: another job holds it, or it cannot be used.
+            ConfigError: another job holds it or wrote what is there, or it cannot be used.
         """
 
     def reader(self, name: str) -> CheckpointReader:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn, Protocol
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from pliant.core.values import FromCheckpoint
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.link import Link
 from pliant.machine import device_locks
@@ -124,6 +125,20 @@ def torchrun_world_size() -> int:
         with contextlib.suppress(ValueError):
             return int(os.environ.get("WORLD_SIZE", "1"))
     return 1
+
+
+def from_checkpoint() -> FromCheckpoint:
+    """Return what a script that runs alone does with checkpoints that it finds.
+
+    Raises:
+        ConfigError: the environment asks for something else.
+    """
+    said = os.environ.get("PLIANT_FROM_CHECKPOINT") or FromCheckpoint.AUTO
+    try:
+        return FromCheckpoint(said)
+    except ValueError:
+        known = ", ".join(FromCheckpoint)
+        raise ConfigError(f"PLIANT_FROM_CHECKPOINT={said} must be one of {known}") from None
 
 
 def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:

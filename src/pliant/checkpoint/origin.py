@@ -1,0 +1,122 @@
+"""Origin: which run wrote a checkpoint, and whether another one may go on from it.
+
+Owns what a checkpoint says of its run for that, and the sentences.  Must not know storage, nor what
+must be equal for equal bits (``engine.identity``).
+
+A run is the same as the one before if it is the same job with the same arguments: learning rates
+and numbers of steps are arguments, and one that goes on would silently not heed the new ones.  What
+may differ: the number of replicas, where the script lies, what it says, and where the place is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from pliant.checkpoint.dcp.manifest import Manifest, digest_of
+from pliant.engine.state.durable import Facts
+
+PLACE = "<checkpoints>"
+"""Stands for the place of the checkpoints where a script was given it as an argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The run that wrote a checkpoint, or that wants to go on from it."""
+
+    run: str
+    """The same for all replicas, and when the job is resumed."""
+
+    job: str
+    """Its name; empty for a script that runs alone."""
+
+    script: str
+    """Name of the file."""
+
+    script_digest: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, facts: Facts, *, run: str, place: str) -> Self | None:
+        """Return the origin that a session is; None if it is no script's."""
+        if not facts.command:
+            return None
+        script, *arguments = facts.command
+        return cls(
+            run=run,
+            job=facts.job if facts.holder else "",
+            script=Path(script).name,
+            script_digest=_digest(script),
+            arguments=tuple(_without_place(word, place) for word in arguments),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return what a manifest keeps of it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        command = shlex.join([self.script, *self.arguments]).replace(f"'{PLACE}'", PLACE)
+        return f"job {self.job} ({command})" if self.job else command
+
+
+_ORIGIN: TypeAdapter[Origin] = TypeAdapter(Origin)
+
+
+def origin_of(facts: Mapping[str, Any]) -> Origin | None:
+    """Return which run the facts of a manifest tell of; None: an older version wrote it."""
+    try:
+        return _ORIGIN.validate_python(facts.get("origin"))
+    except ValidationError:
+        return None
+
+
+def difference(mine: Origin, theirs: Origin) -> str | None:
+    """Say why one run does not go on where the other has left off; None: it does."""
+    if mine.job and theirs.job:
+        if mine.job != theirs.job:
+            return f"this is another job: {mine}"
+    elif mine.script != theirs.script:
+        return f"this is another script: {mine}"
+    if mine.arguments != theirs.arguments:
+        return f"this run has other arguments: {_words(mine.arguments)}"
+    return None
+
+
+def beginning(manifest: Manifest, place: str) -> str:
+    """Say from what a run goes on."""
+    theirs = origin_of(manifest.facts)
+    who = str(theirs or manifest.job)
+    return (
+        f"goes on after step {manifest.committed}, from checkpoint {manifest.name} of {place}, "
+        f"written {manifest.created} by {who}"
+    )
+
+
+def caution(mine: Origin | None, theirs: Origin | None) -> str:
+    """Say what else there is to know about going on; empty if there is nothing."""
+    if theirs is None:
+        return "; it does not say with which arguments it was written"
+    if mine is not None and mine.script_digest != theirs.script_digest:
+        return "; the script has changed since"
+    return ""
+
+
+def _without_place(word: str, place: str) -> str:
+    name, separator, value = word.rpartition("=")
+    return f"{name}{separator}{PLACE}" if value == place else word
+
+
+def _digest(script: str) -> str:
+    try:
+        return digest_of(Path(script).read_bytes())
+    except OSError:
+        return ""
+
+
+def _words(arguments: Sequence[str]) -> str:
+    return shlex.join(arguments).replace(f"'{PLACE}'", PLACE) or "none"

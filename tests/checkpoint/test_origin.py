@@ -1,0 +1,33 @@
+"""Another job, or other arguments, are another run; who they are is said as people typed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.checkpoint.origin import Origin, difference, origin_of
+
+ALONE = Origin(run="a", job="", script="train.py", script_digest="1", arguments=("--lr", "0.1"))
+JOB = replace(ALONE, run="b", job="gpt")
+
+
+def test_the_same_script_with_the_same_arguments_is_the_same_run_alone_and_as_a_job() -> None:
+    assert difference(ALONE, JOB) is None
+    assert difference(JOB, replace(ALONE, script_digest="2")) is None
+    assert difference(JOB, replace(JOB, script="renamed.py")) is None
+
+
+def test_another_job_with_the_same_arguments_is_another_run() -> None:
+    assert difference(replace(JOB, job="other"), JOB) == (
+        "this is another job: job other (train.py --lr 0.1)"
+    )
+
+
+def test_the_order_of_arguments_counts() -> None:
+    swapped = replace(JOB, arguments=("0.1", "--lr"))
+    assert difference(swapped, JOB) == "this run has other arguments: 0.1 --lr"
+
+
+def test_a_manifest_gives_back_what_was_put_into_it() -> None:
+    assert origin_of({"origin": JOB.document()}) == JOB
+    assert origin_of({"calls": 1}) is None
+    assert origin_of({"origin": {"run": 1}}) is None
