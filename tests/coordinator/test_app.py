@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.coordinator.traces import traces, traces_in_files
+from tests.http.routes import ask_anything
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -47,6 +49,7 @@ from pliant.wire.offers import Offer
 pytestmark = pytest.mark.timeout(30)
 
 TOKEN = "secret"
+AS_JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
 DEADLINE_S = 5.0
 WORK = Work(job="j", command=("train.py",), cwd="/", out="/")
 JOINED = NodeJoined(node=NodeId("here"), devices=2)
@@ -68,14 +71,14 @@ class World:
         self.sock = open_socket("127.0.0.1", 0)
         self.url = url_of(self.sock)
         self.offers: list[Offer] = []
-        app = create_app(
+        self.app = create_app(
             self.driver,
             work=WORK,
             token=TOKEN,
             events_path=path,
             on_offer=self.take if is_pooled else None,
         )
-        self.server = Server(app, self.sock)
+        self.server = Server(self.app, self.sock)
 
     def take(self, offer: Offer) -> int:
         self.offers.append(offer)
@@ -479,5 +482,29 @@ def test_a_job_that_is_in_no_pool_refuses_offers(tmp_path: Path) -> None:
         async with world.people() as people:
             answer = await people.put("/v1/offer", json={"pool": "p", "revision": 1})
             assert (answer.status_code, answer.json()) == (409, {"detail": "the job is in no pool"})
+
+    play(tmp_path, scene)
+
+
+def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
+    """A job that has stopped refuses everything: that is asked last."""
+
+    async def scene(world: World) -> None:
+        with httpx.Client(base_url=world.url, headers=AS_JSON, trust_env=False) as people:
+            await asyncio.to_thread(ask_anything, world.app, people, without=("stop", "suspend"))
+            await asyncio.to_thread(ask_anything, world.app, people, num_examples=10)
+        assert not world.driver.refused
+
+    play(tmp_path, scene, is_pooled=True)
+
+
+def test_numbers_that_no_file_has_are_refused_and_shown_as_none(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.log.write("commit", step=10**400, generation=1, loss=math.inf)
+        world.log.write("traceback", replica="r1", text="\ud800")
+        async with world.people() as people:
+            for path in ("/v1/status", "/v1/events", "/v1/explain", "/metrics"):
+                assert (await people.get(path)).status_code == 200, path
+            assert (await people.get("/v1/events", params={"after": 1 << 70})).status_code == 422
 
     play(tmp_path, scene)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
+import os
+import resource
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pliant.coordinator import driver as driver_module
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
@@ -515,5 +521,60 @@ def test_what_the_core_cannot_take_of_an_agent_is_refused_and_the_job_goes_on(
         ready = await world.driver.ask(Scaled(target=1))
         assert ready is not None
         assert world.driver.refused == {"agent": 1}
+
+    play(tmp_path, scene)
+
+
+def test_a_job_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither looking at the register nor writing it needs one that is not kept for it."""
+    monkeypatch.setattr(driver_module, "LOOK_S", 0.02)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def send(agent: Agent, command: Command, incarnation: Incarnation) -> None:
+        agent.sent.append((command, incarnation, -1))  # without opening the register
+
+    monkeypatch.setattr(Agent, "send", send)
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        with socket.socket() as probe:
+            limit = probe.fileno() + 8
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        taken = []
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        try:
+            for name in ("r1", "r2"):
+                generation = Generation(1)
+                world.driver.receive(Prepared(replica=ReplicaId(name), generation=generation))
+            await world.until(lambda: world.agent.commands(Switch))
+            await asyncio.sleep(0.1)
+            assert await world.driver.ask(Scaled(target=1)) is not None
+        finally:
+            for fd in taken:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    play(tmp_path, scene)
+
+
+def test_a_register_that_cannot_be_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "LOOK_S", 0.02)
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        with monkeypatch.context() as patched:
+            failed = []
+
+            def fail(*_: object) -> None:
+                failed.append(1)
+                raise OSError(errno.EMFILE, "Too many open files")
+
+            patched.setattr(RegisterFile, "confirm", fail)
+            await world.until(lambda: len(failed) > 2)
+        assert await world.driver.ask(Scaled(target=1)) is not None
 
     play(tmp_path, scene)

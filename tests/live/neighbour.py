@@ -145,6 +145,21 @@ class Neighbour:
     def _garbage(self) -> socket.socket | None:
         return self._connected(os.urandom(2048))
 
+    def _head(self) -> socket.socket | None:
+        return self._connected(b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX: ")
+
+    def _ask(self) -> socket.socket | None:
+        """Ask, and connect as an agent, with a token of its own making."""
+        begin = b"Host: x\r\nAuthorization: Bearer %s\r\n" % os.urandom(16).hex().encode()
+        upgrade = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        said = (
+            b"POST /v1/stop HTTP/1.1\r\n" + begin + b"Content-Length: 99999\r\n\r\n{",
+            b"GET /v1/status HTTP/1.1\r\n" + begin + b"\r\n",
+            b"GET /v1/agents HTTP/1.1\r\n" + begin + upgrade + key,
+        )
+        return self._connected(said[self.counts["tries"] % len(said)])
+
     def _half(self) -> socket.socket | None:
         return self._connected(knock()[:50])
 

@@ -29,7 +29,7 @@ from pliant.coordinator.metrics import registry_of
 from pliant.core import events
 from pliant.core.errors import ConfigError
 from pliant.core.values import ReplicaId
-from pliant.http.app import RequestBody, add_events, is_token, new_app
+from pliant.http.app import RequestBody, add_events, is_token, new_app, new_router
 from pliant.observe.explain import decisions_of
 from pliant.observe.log import read
 from pliant.spec.load import parse_policy
@@ -96,7 +96,7 @@ def create_app(
     in no pool.
     """
     app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
-    people = APIRouter(prefix="/v1")
+    people = new_router()
     _add_views(people, driver, events_path)
     add_events(people, events_path)
     _add_requests(people, driver)

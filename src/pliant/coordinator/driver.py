@@ -221,7 +221,10 @@ class JobDriver:
         if now_s >= self._look_at_s or self._clock.has_slept:
             self._clock.has_slept = False
             self._look_at_s = now_s + LOOK_S
-            await self._register.confirm()
+            try:
+                await self._register.confirm()
+            except OSError as error:  # it was not seen; whatever needs it asks again
+                _log.warning("the register could not be read: %s", error)
 
     async def _turn(self, asked: _Asked | None) -> None:
         """Let the core answer one event, and then the time that has passed."""

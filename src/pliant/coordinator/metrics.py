@@ -6,6 +6,7 @@ about, and keeps none itself, so the page cannot disagree with ``pliant status``
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -44,6 +45,14 @@ def _plain(
     )
 
 
+def _number(value: float) -> float:
+    """Return a number as Prometheus takes it; one beyond all floats is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 class BoardCollector:
     """Turns one job's board into metrics."""
 
@@ -55,7 +64,7 @@ class BoardCollector:
         """Yield every metric with its value now."""
         for family, name, help_text, value in _plain(self._board):
             if value is not None:
-                yield family(f"pliant_{name}", help_text, value=float(value))
+                yield family(f"pliant_{name}", help_text, value=_number(value))
         yield from self._by_state()
         yield from self._resizes()
         refused = CounterMetricFamily(

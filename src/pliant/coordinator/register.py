@@ -15,12 +15,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Register
+from pliant.machine.descriptors import SpareDescriptors
 from pliant.machine.files import replace_file
 from pliant.machine.locks import locked
 
 WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 """Pauses after a write of the register that failed; together less than a heartbeat's patience, in
 seconds."""
+
+SPARE = 4
+"""Descriptors kept for the register: out of descriptors is not out of job."""
 
 _log = logging.getLogger(__name__)
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
@@ -32,6 +36,7 @@ class RegisterFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = path.with_suffix(".lock")
+        self._spare = SpareDescriptors(SPARE)
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> Register | None:
@@ -53,13 +58,13 @@ class RegisterFile:
         Raises:
             ConflictError: something else is recorded.
         """
-        with locked(self._lock):
+        with self._spare.lent(), locked(self._lock):
             self._require(expected)
             replace_file(self._path, _ADAPTER.dump_json(register), mode=0o644, is_durable=True)
 
     def confirm(self, expected: Register) -> None:
         """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
-        with locked(self._lock):
+        with self._spare.lent(), locked(self._lock):
             self._require(expected)
 
     def _require(self, expected: Register | None) -> None:

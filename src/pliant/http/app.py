@@ -7,24 +7,37 @@ read.  Knows nothing of what else is served.
 from __future__ import annotations
 
 import hmac
+import json
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, status
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pliant.core.printable import printable_values
 from pliant.observe.log import follow
 
 MAX_BODY_BYTES = 1 << 20
 """Longest body of a request; the longest that anybody sends has a few kilobytes."""
 
+MAX_IN_FLIGHT = 64
+"""Requests that are answered at once; one more is told to come again."""
+
 MAX_EVENTS = 1000
 """Records in one answer of ``/v1/events``; ask again with the last ``next``."""
+
+MAX_EVENT_BYTES = 4 << 20
+"""Bytes of the log in one answer, but for one record that is longer by itself."""
+
+MAX_OFFSET = (1 << 63) - 1
+"""No file has a position beyond."""
 
 
 class RequestBody(BaseModel):
@@ -48,20 +61,32 @@ class Bearer:
         self._app = app
         self._token = token
         self._whose = whose
+        self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that does not show the token; hand on what does."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
-        elif is_token(Headers(scope=scope).get("authorization", ""), self._token):
-            await self._app(scope, _limited(receive), send)
-        else:
+        elif not is_token(Headers(scope=scope).get("authorization", ""), self._token):
             refusal = JSONResponse(
                 {"detail": f"{self._whose}'s token is missing or wrong"},
                 status.HTTP_401_UNAUTHORIZED,
                 headers={"WWW-Authenticate": "Bearer"},
             )
             await refusal(scope, receive, send)
+        elif self._in_flight >= MAX_IN_FLIGHT:
+            refusal = JSONResponse(
+                {"detail": f"{MAX_IN_FLIGHT} requests are being answered; ask again in a second"},
+                status.HTTP_503_SERVICE_UNAVAILABLE,
+                headers={"Retry-After": "1"},
+            )
+            await refusal(scope, receive, send)
+        else:
+            self._in_flight += 1
+            try:
+                await self._app(scope, _limited(receive), send)
+            finally:
+                self._in_flight -= 1
 
 
 def is_token(header: str, token: str) -> bool:
@@ -95,7 +120,15 @@ def new_app(title: str, description: str | None, *, token: str, whose: str) -> F
     async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
         # Without what was sent, which FastAPI would repeat: a NaN in it is no JSON.
         mistakes = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
-        return JSONResponse({"detail": mistakes}, status.HTTP_422_UNPROCESSABLE_CONTENT)
+        return JSONResponse(
+            {"detail": printable_values(mistakes)}, status.HTTP_422_UNPROCESSABLE_CONTENT
+        )
+
+    @app.exception_handler(HTTPException)
+    async def say(_: Request, error: HTTPException) -> JSONResponse:
+        # What was asked may stand in the sentence, and be no text that can be sent.
+        detail = {"detail": printable_values(error.detail)}
+        return JSONResponse(detail, error.status_code, headers=error.headers)
 
     @app.get("/healthz", tags=["machines"])
     async def healthz() -> dict[str, str]:
@@ -105,12 +138,50 @@ def new_app(title: str, description: str | None, *, token: str, whose: str) -> F
     return app
 
 
+class TextRoute(APIRoute):
+    """Refuses what is no text: half a character could be neither answered nor written down."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request once its body was looked at."""
+        handle = super().get_route_handler()
+
+        async def checked(request: Request) -> Response:
+            if not _is_text(await request.body()):
+                sentence = "the body holds half a character (a lone surrogate), which is no text"
+                raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, sentence)
+            return await handle(request)
+
+        return checked
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether every text in a JSON body can be written; what is no JSON is refused later."""
+    if b"\\u" not in body:
+        return True
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    except (ValueError, RecursionError):
+        return True
+    return True
+
+
+def new_router() -> APIRouter:
+    """Return the routes for who knows the token."""
+    return APIRouter(prefix="/v1", route_class=TextRoute)
+
+
 def add_events(router: APIRouter, path: Path) -> None:
     """Serve the pages of an event log."""
 
     @router.get("/events")
-    async def events(after: Annotated[int, Query(ge=0)] = 0) -> EventPage:
+    def events(after: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0) -> EventPage:
         """Return records of the event log after a position."""
-        page = list(islice(follow(path, after), MAX_EVENTS))
-        records = [record for _, record in page]
-        return EventPage(records=records, next=page[-1][0] if page else after)
+        records, end = [], after
+        for offset, record in islice(follow(path, after), MAX_EVENTS):
+            records.append(record)
+            end = offset
+            if end - after > MAX_EVENT_BYTES:
+                break
+        return EventPage(records=records, next=end)

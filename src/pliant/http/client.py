@@ -6,6 +6,7 @@ answers are shown.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -27,7 +28,10 @@ class Caller:
         self._served = served
         self._http = httpx.Client(
             base_url=served.url,
-            headers={"Authorization": f"Bearer {served.token()}"},
+            headers={
+                "Authorization": f"Bearer {served.token()}",
+                "Content-Type": "application/json",
+            },
             timeout=TIMEOUT_S,
             trust_env=False,
         )
@@ -40,7 +44,8 @@ class Caller:
         """Return what it answers."""
         who = f"{self._served.kind} {self._served.name}"
         try:
-            response = self._http.request(method, path, json=body)
+            content = None if body is None else json.dumps(body)  # in ASCII, whatever was typed
+            response = self._http.request(method, path, content=content)
         except httpx.HTTPError as error:
             raise ConfigError(f"{who} does not answer at {self._served.url}: {error}") from None
         values = _json(response)

@@ -17,8 +17,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from pliant.core.errors import ConfigError
+from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol
 from pliant.machine.discovery import RuntimeFiles
 from pliant.wire.codec import MAX_MESSAGE_BYTES
+
+WAITING = 1024
+"""Connections that wait in the kernel to be accepted."""
 
 STOP_S = 2
 """Longest wait for open requests when the server stops, in seconds."""
@@ -35,7 +39,7 @@ def open_socket(address: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
-        sock.listen(1024)
+        sock.listen(WAITING)
     except (OSError, OverflowError) as error:
         sock.close()
         if isinstance(error, OverflowError):
@@ -68,6 +72,8 @@ class Server:
     def __init__(self, app: FastAPI, sock: socket.socket) -> None:
         config = uvicorn.Config(
             app,
+            http=LimitedProtocol,
+            backlog=ACCEPTED_AT_ONCE,
             log_config=None,
             log_level="warning",  # frames are written down at debug, and hold secrets
             access_log=False,
@@ -88,6 +94,8 @@ class Server:
             await asyncio.sleep(0.005)
         if self._task.done():
             self._task.result()
+        else:
+            self._socket.listen(WAITING)  # asyncio accepts as many at once as it lets wait
 
     async def stop(self) -> None:
         """Close the socket and every connection."""

@@ -215,7 +215,9 @@ def plain(value: Any) -> Any:
     """Turn a value into what strict JSON can hold; NaN and infinities become strings."""
     if isinstance(value, Enum):
         return plain(value.value)
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # what others wrote may be no unicode
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
 from pydantic import BaseModel, Field
 
-from pliant.http.app import RequestBody, add_events, new_app
+from pliant.http.app import RequestBody, add_events, new_app, new_router
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
@@ -60,7 +60,7 @@ class RequestAnswer(BaseModel):
 def create_app(driver: PoolDriver, *, token: str, events_path: FilePath) -> FastAPI:
     """Return the app of one pool."""
     app = new_app("pliant pool", __doc__, token=token, whose="the pool")
-    router = APIRouter(prefix="/v1")
+    router = new_router()
     _add_claims(router, driver)
     _add_admin(router, driver)
     add_events(router, events_path)

@@ -1,0 +1,91 @@
+"""The connections of a server: how many there are at once, and how long one may take to ask.
+
+Owns that strangers use up neither descriptors nor places: beyond the limit the oldest connection
+goes on which nothing is being answered, and one that does not say what it wants goes by itself.
+Connections of agents (WebSockets) have shown the token and do not count.
+Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_CONNECTIONS = 256
+"""At once; fewer where the process may not have four times as many descriptors."""
+
+ACCEPTED_AT_ONCE = 8
+"""Connections taken in one turn of the event loop: a request is read two turns after its connection
+is taken, and must not have lost its place to a flood by then."""
+
+REQUEST_S = 10.0
+"""From the beginning of a connection, or from its last answer, to the end of a request."""
+
+ANSWER_S = 60.0
+"""Until the other side has read the answer; all of them are small."""
+
+
+def most_connections() -> int:
+    """Return how many connections this process can have beside its files."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MOST_CONNECTIONS, max(descriptors // 4, 8))
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection of a server that has no place for all who come."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.since_s = self.loop.time()
+        self._waiting_since_s = self.since_s
+        self._check: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a place; the oldest connection gives up its own if there is none."""
+        super().connection_made(transport)
+        others = [one for one in self.connections if isinstance(one, LimitedProtocol)]
+        if len(others) > most_connections():
+            min(others, key=lambda one: (one.is_answering, one.since_s)).hang_up()
+        self._end_if_late()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up the place."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Hand the connection on to who decides whether it is an agent's."""
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._waiting_since_s = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request was read and its answer is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def hang_up(self) -> None:
+        """Close the connection, whatever was asked on it."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _end_if_late(self) -> None:
+        """Close the connection if it is late, and look again when it would be."""
+        is_whole = self.is_answering and not self.cycle.more_body
+        patience_s = ANSWER_S if is_whole else REQUEST_S
+        left_s = self._waiting_since_s + patience_s - self.loop.time()
+        if left_s <= 0:
+            self.hang_up()
+        else:
+            self._check = self.loop.call_later(min(left_s, REQUEST_S), self._end_if_late)
+
+    def _stop_waiting(self) -> None:
+        if self._check is not None:
+            self._check.cancel()

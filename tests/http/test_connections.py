@@ -1,0 +1,190 @@
+"""Strangers use up neither the places of a server nor its descriptors.
+
+Real sockets against a served app: what the event loop does with them is part of the claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from fastapi import APIRouter
+
+from pliant.http import app as http_app
+from pliant.http import connections
+from pliant.http.app import new_app
+from pliant.http.server import Server, open_socket, url_of
+
+DEADLINE_S = 15.0
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+class World:
+    """A served app, and connections to it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.go_on = asyncio.Event()
+        app, router = new_app("app", "", token="secret", whose="the app"), APIRouter(prefix="/v1")
+
+        @router.get("/slow")
+        async def slow() -> str:
+            await self.go_on.wait()
+            return "done"
+
+        @router.post("/length")
+        async def length(body: list[int]) -> int:
+            return len(body)
+
+        app.include_router(router)
+        self.sock = open_socket("127.0.0.1", 0)
+        self.server = Server(app, self.sock)
+        self._stack = stack
+
+    def people(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=url_of(self.sock),
+            headers={"Authorization": "Bearer secret"},
+            trust_env=False,
+            timeout=DEADLINE_S,
+        )
+
+    async def connect(self, said: bytes = b"") -> socket.socket:
+        sock = self._stack.enter_context(socket.socket())
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, self.sock.getsockname())
+        await loop.sock_sendall(sock, said)
+        return sock
+
+    async def closed(self, sock: socket.socket) -> bytes:
+        """Wait until the server has closed a connection; return what it said."""
+        said, loop = b"", asyncio.get_running_loop()
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                while data := await loop.sock_recv(sock, 1000):
+                    said += data
+            except ConnectionError:
+                pass
+        return said
+
+
+def play(scene: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with ExitStack() as stack:
+            world = World(stack)
+            await world.server.start()
+            try:
+                await scene(world)
+            finally:
+                await world.server.stop()
+
+    asyncio.run(main())
+
+
+async def is_answered(world: World) -> bool:
+    async with world.people() as people:
+        return (await people.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("said", [b"", HEAD, b"\x16\x03\x01"])
+def test_who_holds_every_place_loses_the_oldest(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 8)
+
+    async def scene(world: World) -> None:
+        held = [await world.connect(said) for _ in range(40)]
+        assert await is_answered(world)
+        for sock in held[:30]:
+            await world.closed(sock)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        HEAD,
+        HEAD + b"\r\n" + HEAD,
+        b"POST /v1/length HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+        b"Content-Length: 100\r\n\r\n[1",
+    ],
+    ids=["nothing", "half a head", "one request and a half", "half a body"],
+)
+def test_who_does_not_say_what_it_wants_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+
+    async def scene(world: World) -> None:
+        sock = await world.connect(said)
+        heard = await world.closed(sock)
+        assert heard.count(b"200 OK") == said.count(b"\r\n\r\n") - said.count(b"POST")
+        assert await is_answered(world)
+
+    play(scene)
+
+
+def test_who_waits_for_an_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.05)
+
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            asked = asyncio.create_task(people.get("/v1/slow"))
+            await asyncio.sleep(0.3)
+            world.go_on.set()
+            assert (await asked).status_code == 200
+
+    play(scene)
+
+
+def test_too_many_requests_at_once_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_app, "MAX_IN_FLIGHT", 2)
+
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            asked = [asyncio.create_task(people.get("/v1/slow")) for _ in range(3)]
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.result().status_code for task in done] == [503]
+            world.go_on.set()
+            codes = sorted([(await task).status_code for task in asked])
+            assert codes == [200, 200, 503]
+            assert (await people.get("/v1/slow")).status_code == 200
+
+    play(scene)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """Let this process have few descriptors more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as probe:
+        limit = probe.fileno() + 40
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_who_takes_every_descriptor_is_outlived(few_descriptors: int) -> None:
+    """The connections of this test use them up as well: as bad as it can be."""
+
+    async def scene(world: World) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few_descriptors, hard))
+        held: list[socket.socket] = []
+        try:
+            while True:
+                held.append(await world.connect(HEAD))
+        except OSError:
+            pass
+        for sock in held:
+            sock.close()
+        async with asyncio.timeout(DEADLINE_S):
+            assert await is_answered(world)
+
+    play(scene)

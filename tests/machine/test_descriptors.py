@@ -1,0 +1,62 @@
+"""What was kept is there when everything else is used up."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pliant.machine.descriptors import SpareDescriptors
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """Let this process have few descriptors more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.dup(0)
+    os.close(probe)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_what_must_not_fail_finds_descriptors_when_there_are_none() -> None:
+    spare = SpareDescriptors(2)
+    taken = use_up()
+    try:
+        for _ in range(3):
+            with spare.lent():
+                for fd in [os.dup(0) for _ in range(2)]:
+                    os.close(fd)
+            with pytest.raises(OSError, match="Too many open files"):
+                os.dup(0)
+    finally:
+        for fd in taken:
+            os.close(fd)
+
+
+def test_they_are_given_up_with_the_object() -> None:
+    before = num_open()
+
+    spare = SpareDescriptors(5)
+    assert num_open() == before + 5
+    del spare
+
+    assert num_open() == before
+
+
+def num_open() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def use_up() -> list[int]:
+    taken = []
+    while True:
+        try:
+            taken.append(os.dup(0))
+        except OSError:
+            return taken
