@@ -24,7 +24,7 @@ from pliant.cli.screens import decisions_table, job_panel, moves_table, step_lin
 from pliant.cli.terminal import PlainConsole, complain
 from pliant.cli.top import pool_panel
 from pliant.cli.view import JsonView, LiveView, PlainView
-from pliant.observe.explain import decisions_of
+from pliant.observe.explain import explained_of
 from pliant.observe.pool_history import moves_of
 from pliant.observe.status import board_of
 
@@ -121,7 +121,7 @@ def test_every_picture_shows_it_as_it_is(text: str) -> None:
 
     assert_plain(drawn(job_panel(status, {text: text}, [text])), text)
     assert_plain(drawn(step_line(status, {text: 1.5})), text)
-    assert_plain(drawn(decisions_table(decisions_of(records))), text)
+    assert_plain(drawn(decisions_table(explained_of(records).decisions)), text)
     assert_plain(drawn(moves_table(moves)), text)
     assert_plain(drawn(pool_panel(of_pool(text), now_at=2.0)), text)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pliant.core.commands import StartReplica, Switch
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
-from pliant.observe.log import EventLog, Record, follow, kind_of, number, parse, plain, read
+from pliant.observe.log import EventLog, Record, follow, kind_of, number, only, parse, plain, read
 
 R1 = ReplicaId("r1")
 
@@ -233,3 +233,13 @@ def test_who_cannot_take_a_record_stops_nobody(
 
     assert heard == written
     assert [record.message for record in caplog.records] == ["a note record could not be shown"]
+
+
+def test_only_records_of_some_kinds_are_looked_for(tmp_path: Path) -> None:
+    log = clocked(tmp_path / "events.jsonl")
+    log.write("note", text='"job_started"')
+    started = log.write("job_started", pid=1)
+    log.close()
+
+    assert list(only(log.path, "job_started", "job_ended")) == [started]
+    assert list(only(tmp_path / "none", "note")) == []

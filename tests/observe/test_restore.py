@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.observe.story import Story
 
-from pliant.observe.explain import interval_of
+from pliant.observe.explain import explained_of
 from pliant.observe.prose import line, resize_line
 from pliant.observe.status import Board, board_of
 from pliant.observe.timeline import ResizeKind
@@ -82,9 +82,9 @@ def test_a_suspended_job_is_no_failed_one() -> None:
 
 def test_the_interval_is_the_last_one_that_was_told() -> None:
     story = Story()
-    assert interval_of(story.records) is None
+    assert explained_of(story.records).interval is None
     for reason in ("a checkpoint every 60 s: one", "a checkpoint every 90 s: two"):
         story.write("interval_chosen", replica="r1", reason=reason)
 
-    assert interval_of(story.records) == "a checkpoint every 90 s: two"
+    assert explained_of(story.records).interval == "a checkpoint every 90 s: two"
     assert Board().checkpoint is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.story import Story, eventful
 
-from pliant.observe.explain import decisions_of
+from pliant.observe.explain import explained_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.prose import line, pause, resize_line
 from pliant.observe.status import Board, board_of
@@ -148,7 +148,7 @@ def test_every_prefix_of_a_log_has_a_status(cut: int) -> None:
 def test_decisions_are_told_once_with_their_reasons() -> None:
     story = eventful().decided(3, "stay at 3 replicas").decided(3, "stay at 3 replicas")
 
-    decisions = decisions_of(story.records, last=2)
+    decisions = list(explained_of(story.records).decisions)[-2:]
 
     assert [(d.target_replicas, d.reason) for d in decisions] == [
         (3, "grow from 2 to 3 replicas: r2 is lost"),
@@ -160,7 +160,7 @@ def test_the_newest_of_equal_decisions_says_when_it_looks_again() -> None:
     story = Story().decided(3, "held", looks_again_s=9.0).start("r1", after_s=5.0)
     story.decided(3, "held", would_change="time", looks_again_s=60.0)
 
-    (decision,) = decisions_of(story.records)
+    (decision,) = explained_of(story.records).decisions
 
     assert decision.at == story.records[0]["at"]
     assert decision.looks_again_at == story.records[-1]["at"] + 60.0

@@ -485,7 +485,8 @@ def test_a_device_that_is_out_of_use_stays_known_when_there_are_fewer(play: Play
         await world.reborn()
 
         board = board_of(world.driver)
-        assert [one["is_cordoned"] for one in board["devices"]] == [False] * 5 + [True]
+        cordoned = {one["device"]: one["is_cordoned"] for one in board["devices"]}
+        assert cordoned == {0: False, 1: False, 2: False, 3: False, 5: True}
         assert (board["limit"], board["usable"]) == (4, 4)
 
     play(scene)
@@ -742,5 +743,26 @@ def test_a_device_whose_user_nobody_can_tell_is_waited_for_and_that_is_said(play
         lock.release()
         await world.tick()
         assert set(world.claims()) == {"other"}
+
+    play(scene)
+
+
+def test_a_pool_that_has_shrunk_shows_what_is_left_and_what_is_still_used(play: Play) -> None:
+    async def scene(world: World) -> None:
+        admin = PoolAdmin(world.driver)
+        await world.report("gpt", wanted=some(4))
+        await admin.set_devices(10_000)
+        await world.report("big", wanted=some(2))
+        await admin.cordon(9_999)
+        await admin.set_devices(4)
+
+        shown = [one["device"] for one in board_of(world.driver)["devices"]]
+        assert shown == [0, 1, 2, 3, 4, 5, 9_999]
+
+        await admin.uncordon(9_999)
+        await world.driver.withdraw("big")
+        await world.tick()
+
+        assert [one["device"] for one in board_of(world.driver)["devices"]] == [0, 1, 2, 3]
 
     play(scene)

@@ -27,11 +27,9 @@ from pliant.machine.jobs import find_job, find_run
 from pliant.machine.pools import find_pool
 from pliant.observe import log, nonfinite
 from pliant.observe.audit import audit_run
-from pliant.observe.explain import decisions_of, interval_of, pool_of
 from pliant.observe.goodput import goodput_of
-from pliant.observe.log import Record
+from pliant.observe.history import History, read_history
 from pliant.observe.pool_history import moves_of
-from pliant.observe.status import board_of
 
 policy_app = typer.Typer(
     name="policy",
@@ -46,7 +44,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     if out is None:
         found = _ask(job, "GET", "status")
     else:
-        found = board_of(_records(_run_of(job, out))).as_json()
+        found = _history(_run_of(job, out)).board.as_json()
     if as_json:
         return print_json(found)
     return draw(screens.job_panel(found))
@@ -112,15 +110,15 @@ def explain(
     """Show why the job has its size, and what would change it."""
     if of_pool is not None:
         return _explain_pool(of_pool, out, as_json=as_json)
-    records = _records(_run_of(job, out))
-    decisions = decisions_of(records)
-    interval, place, bad = interval_of(records), pool_of(records), nonfinite.of(records)
+    history = _history(_run_of(job, out))
+    found, bad = history.explained, history.board.nonfinite
     if as_json:
-        reasons = [asdict(decision) for decision in decisions]
-        facts = {"checkpoints": interval, "pool": place, "nonfinite": bad}
+        reasons = [asdict(decision) for decision in found.decisions]
+        facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
         return print_json({"decisions": reasons, **facts})
+    decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    for sentence in (place, interval, None if bad is None else nonfinite.line(bad)):
+    for sentence in (found.pool, found.interval, None if bad is None else nonfinite.line(bad)):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK
@@ -145,7 +143,8 @@ def logs(
 def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Prove from the ledger that every sample counted exactly once."""
     directory = _run_of(job, out)
-    found, spent = audit_run(directory), goodput_of(_records(directory))
+    records = log.read(run_files.event_log(directory)).records
+    found, spent = audit_run(directory), goodput_of(records)
     if as_json:
         values = {**asdict(found), "samples_exactly_once": found.exactly_once}
         print_json({**values, "goodput": asdict(spent)})
@@ -193,7 +192,7 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
         out = find_pool(name, state_directory().pools).out
     elif not run_files.holds_run(out):
         raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
-    moves = moves_of(_records(out))
+    moves = moves_of(record for _, record in log.follow(run_files.event_log(out)))
     if as_json:
         return print_json({"moves": [asdict(move) for move in moves]})
     return draw(screens.moves_table(moves) if moves else "nothing has happened yet")
@@ -223,5 +222,5 @@ def _run_of(job: str | None, out: Path | None) -> Path:
     return find_run(job, out, state_directory().jobs)
 
 
-def _records(out: Path) -> list[Record]:
-    return log.read(run_files.event_log(out)).records
+def _history(out: Path) -> History:
+    return read_history(run_files.event_log(out))

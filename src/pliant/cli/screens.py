@@ -6,7 +6,7 @@ is drawn from the documented shape of ``status --json``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
     return table
 
 
-def decisions_table(decisions: Sequence[Reasoned]) -> Table:
+def decisions_table(decisions: Iterable[Reasoned]) -> Table:
     """Draw decisions with their reasons, and what would bring another answer."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("when", no_wrap=True)

@@ -43,8 +43,9 @@ from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
 from pliant.machine.pools import find_pool
 from pliant.observe import log
+from pliant.observe.history import read_history
 from pliant.observe.log import Record
-from pliant.observe.status import Board, board_of
+from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
 from pliant.run.job_config import JobConfig
@@ -148,12 +149,13 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     Raises:
         ConfigError: what it was cannot be read, or its script is gone.
     """
-    records = log.read(run_files.event_log(out)).records
-    last = next((record for record in reversed(records) if _is_start(record)), None)
+    events = run_files.event_log(out)
+    starts = [record for record in log.only(events, "job_started") if _is_start(record)]
+    last = starts[-1] if starts else None
     if last is None:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")
     out = out.absolute()
-    if (found := board_of(records)).exit_code == EXIT_OK:
+    if (found := read_history(events).board).exit_code == EXIT_OK:
         raise ConfigError(f"the run in {out} has finished, after {found.committed} steps")
     try:
         os.chdir(last["cwd"])
@@ -238,8 +240,7 @@ def attached(start: Start, *, as_json: bool) -> int:
     forget_suspended(name, records)
     console = PlainConsole()
     view = JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
-    for record in log.read(run_files.event_log(out)).records:  # of the run that is resumed
-        view.board.add(record)
+    view.board = read_history(run_files.event_log(out)).board  # of the run that is resumed
     code = EXIT_FAILED
     try:
         with view:

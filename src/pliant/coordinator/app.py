@@ -30,8 +30,6 @@ from pliant.core import events
 from pliant.core.errors import ConfigError
 from pliant.core.values import ReplicaId
 from pliant.http.app import RequestBody, add_events, is_token, new_app, new_router
-from pliant.observe.explain import decisions_of
-from pliant.observe.log import read
 from pliant.spec.load import parse_policy
 from pliant.spec.policy import document_of, merged, start_that_fits, told
 from pliant.wire.messages import Work
@@ -97,12 +95,12 @@ def create_app(
     """
     app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
     people = new_router()
-    _add_views(people, driver, events_path)
+    _add_views(people, driver)
     add_events(people, events_path)
     _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
-    registry = registry_of(driver.board, driver.refused)
+    registry = registry_of(lambda: driver.board, driver.refused)
 
     @app.get("/metrics", response_class=Response, tags=["machines"])
     async def metrics() -> Response:
@@ -121,7 +119,7 @@ def create_app(
     return app
 
 
-def _add_views(people: APIRouter, driver: JobDriver, events_path: Path) -> None:
+def _add_views(people: APIRouter, driver: JobDriver) -> None:
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
@@ -130,8 +128,7 @@ def _add_views(people: APIRouter, driver: JobDriver, events_path: Path) -> None:
     @people.get("/explain")
     async def explain() -> list[Explanation]:
         """Return the last decisions, oldest first."""
-        records = read(events_path).records
-        return [Explanation(**asdict(one)) for one in decisions_of(records)]
+        return [Explanation(**asdict(one)) for one in driver.history.explained.decisions]
 
     @people.get("/policy")
     async def read_policy() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pliant.coordinator.generation_secrets import GenerationSecrets
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
 from pliant.coordinator.register import HeldRegister, RegisterFile
+from pliant.coordinator.snapshots import Snapshots
 from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
     Event,
@@ -40,10 +41,11 @@ from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
-from pliant.core.values import Incarnation, NodeId
+from pliant.core.values import Generation, Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
-from pliant.observe.log import EventLog, read
+from pliant.observe.history import History
+from pliant.observe.log import EventLog
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
@@ -76,7 +78,7 @@ class JobDriver:
         metrics_path: Path,
         clock: Clock,
     ) -> None:
-        self.board = Board()
+        self.history = History()
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
 
@@ -94,7 +96,13 @@ class JobDriver:
         self._failure: str | None = None
         self._end: EndJob | None = None
         self._is_over = False
-        log.subscribe(self.board.add)
+        self._snapshots = Snapshots(log)
+        log.subscribe(lambda record: self.history.add(record))
+
+    @property
+    def board(self) -> Board:
+        """What the job is doing now."""
+        return self.history.board
 
     @property
     def incarnation(self) -> Incarnation:
@@ -184,6 +192,7 @@ class JobDriver:
                 await self._look_at_register()
                 due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
                 await self._turn(await within(self._queue.get(), min(max(due_s, 0.0), TICK_S)))
+                self._snapshots.write_if_due(self.history)
         finally:
             self._is_over = True
             while not self._queue.empty():
@@ -205,9 +214,9 @@ class JobDriver:
         self._has_begun = True
         await self._carry_out(ready)
         self._look_at_s = now_s + LOOK_S
-        for record in (await asyncio.to_thread(read, self.log.path)).records:
-            self.board.add(record)
-            self._notes.remember(record)
+        self.history = await self._snapshots.read()
+        for commit in self.board.timeline.commits:
+            self._notes.commits_once(commit.step, Generation(commit.generation))
         self.log.speak_for(self.incarnation)
 
     def end(self, end: EndJob) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -56,13 +56,13 @@ def _number(value: float) -> float:
 class BoardCollector:
     """Turns one job's board into metrics."""
 
-    def __init__(self, board: Board, refused: Mapping[str, int]) -> None:
-        self._board = board
+    def __init__(self, board: Callable[[], Board], refused: Mapping[str, int]) -> None:
+        self._board_now = board
         self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its value now."""
-        for family, name, help_text, value in _plain(self._board):
+        for family, name, help_text, value in _plain(self._board_now()):
             if value is not None:
                 yield family(f"pliant_{name}", help_text, value=_number(value))
         yield from self._by_state()
@@ -75,14 +75,14 @@ class BoardCollector:
         yield refused
 
     def _by_state(self) -> Iterator[Metric]:
-        states = Counter(replica.state for replica in self._board.replicas.values())
+        states = Counter(replica.state for replica in self._board_now().replicas.values())
         family = GaugeMetricFamily("pliant_replicas", "Living replicas by state.", labels=["state"])
         for state in ReplicaActivity:
             family.add_metric([state.value], states[state])
         yield family
 
     def _resizes(self) -> Iterator[Metric]:
-        resizes = self._board.resizes()
+        resizes = self._board_now().resizes()
         kinds = Counter(resize.kind.value for resize in resizes)
         family = CounterMetricFamily("pliant_resizes", "Resizes by kind.", labels=["kind"])
         for kind, count in sorted(kinds.items()):
@@ -92,7 +92,7 @@ class BoardCollector:
         yield CounterMetricFamily("pliant_pause_s", "Seconds of pause, summed.", value=pause_s)
 
 
-def registry_of(board: Board, refused: Mapping[str, int]) -> CollectorRegistry:
+def registry_of(board: Callable[[], Board], refused: Mapping[str, int]) -> CollectorRegistry:
     """Return a registry of its own, so that two jobs of one process do not meet."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(BoardCollector(board, refused))

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from pliant.core.values import NO_GENERATION, Generation
-from pliant.observe.log import EventLog, Record, fields_of, plain
+from pliant.observe.log import EventLog, fields_of, plain
 from pliant.wire import messages
 from pliant.wire.codec import Message
 
@@ -62,12 +62,6 @@ class NoteLog:
             mono=note.mono_s,
             **found,
         )
-
-    def remember(self, record: Record) -> None:
-        """Take up a commit that was logged before; replicas report some of them again."""
-        step, generation = record.get("step"), record.get("generation")
-        if record.get("kind") == "commit" and isinstance(step, int) and isinstance(generation, int):
-            self.commits_once(step, Generation(generation))
 
     def commits_once(self, step: int, generation: Generation) -> bool:
         """Whether this commit was not known yet; from now on it is.

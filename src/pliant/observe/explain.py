@@ -1,13 +1,14 @@
 """Why the job has the size it has: its last decisions with their reasons.
 
-Owns nothing but the selection; every sentence is one that the decision itself carried.
+Owns nothing but the selection; every sentence is one that the decision itself carried.  In bounded
+memory, however long the log.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pliant.observe.log import Record
 from pliant.observe.prose import pool_line
@@ -30,32 +31,34 @@ class Reasoned:
     """When it looks again though nothing happens; None: time alone changes nothing."""
 
 
-def interval_of(records: Iterable[Record]) -> str | None:
-    """Return how often there is a checkpoint now, and why; None if nothing was said of it."""
-    said = None
-    for record in records:
-        if record.get("kind") == "interval_chosen":
-            said = str(record.get("reason"))
-    return said
+@dataclass(slots=True)
+class Explained:
+    """Eats records in file order; keeps the last decisions and what is said of the rest."""
 
+    decisions: deque[Reasoned] = field(default_factory=lambda: deque(maxlen=LAST))
+    """Oldest first; a repeated one only once, at its first time."""
 
-def pool_of(records: Iterable[Record]) -> str | None:
-    """Return where the job stands in its pool, and why; None: it is in none."""
-    said = None
-    for record in records:
-        if record.get("kind") == "job_started":
-            said = None
-        elif record.get("kind") == "pool":
-            said = pool_line(record)
-    return said
+    interval: str | None = None
+    """How often there is a checkpoint now, and why; None if nothing was said of it."""
 
+    pool: str | None = None
+    """Where the job stands in its pool, and why; None: it is in none."""
 
-def decisions_of(records: Iterable[Record], last: int = LAST) -> list[Reasoned]:
-    """Return the last decisions, oldest first; a repeated one only once, at its first time."""
-    kept: deque[Reasoned] = deque(maxlen=max(last, 1))
-    for record in records:
-        if record.get("kind") != "decision":
-            continue
+    def add(self, record: Record) -> None:
+        """Take in one record; kinds it does not know change nothing."""
+        match record.get("kind"):
+            case "job_started":
+                self.pool = None
+            case "pool":
+                self.pool = pool_line(record)
+            case "interval_chosen":
+                self.interval = str(record.get("reason"))
+            case "decision":
+                self._on_decision(record)
+            case _:
+                pass
+
+    def _on_decision(self, record: Record) -> None:
         target, change = record.get("target_replicas"), record.get("would_change")
         at, wait_s = float(record.get("at") or 0.0), record.get("looks_again_s")
         decision = Reasoned(
@@ -65,11 +68,15 @@ def decisions_of(records: Iterable[Record], last: int = LAST) -> list[Reasoned]:
             would_change=None if change is None else str(change),
             looks_again_at=at + wait_s if isinstance(wait_s, int | float) else None,
         )
-        same = kept and (kept[-1].target_replicas, kept[-1].reason) == (
-            decision.target_replicas,
-            decision.reason,
-        )
-        if same:
-            decision = replace(decision, at=kept.pop().at)
-        kept.append(decision)
-    return list(kept)
+        last = self.decisions[-1] if self.decisions else None
+        if last and (last.target_replicas, last.reason) == (target, decision.reason):
+            decision = replace(decision, at=self.decisions.pop().at)
+        self.decisions.append(decision)
+
+
+def explained_of(records: Iterable[Record]) -> Explained:
+    """Feed a whole log."""
+    explained = Explained()
+    for record in records:
+        explained.add(record)
+    return explained

@@ -104,6 +104,9 @@ class EventLog:
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self.written = 0
+        """Bytes that this writer has appended."""
+
         self._job = job
         self._incarnation: int | None = None
         self._wall = wall
@@ -154,7 +157,13 @@ class EventLog:
         """Write a line, on a line of its own even if the disk was full in the midst of the last."""
         line = b"\n" + line if self._is_torn else line
         self._is_torn = True
-        self._is_torn = os.write(self._fd, line) < len(line)
+        written = os.write(self._fd, line)
+        self.written += written
+        self._is_torn = written < len(line)
+
+    def size(self) -> int:
+        """Return how many bytes the log has now, whoever wrote them."""
+        return os.fstat(self._fd).st_size
 
     def write_value(self, value: object, /, **more: Any) -> Record:
         """Append a core event, command or decision under its own name.
@@ -301,6 +310,20 @@ def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:
             record = _record(line)
             if record is not None:
                 yield offset, record
+
+
+def only(path: Path, *kinds: str) -> Iterator[Record]:
+    """Yield the records of these kinds; of all others nothing is looked at but the kind's name."""
+    names = [json.dumps(kind).encode() for kind in kinds]
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            record = _record(line) if any(name in line for name in names) else None
+            if record is not None and record.get("kind") in kinds:
+                yield record
 
 
 def _record(line: bytes) -> Record | None:

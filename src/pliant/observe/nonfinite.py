@@ -6,7 +6,7 @@ about them, beside whether it left an update out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pliant.core.counts import counted
@@ -24,14 +24,6 @@ def after(record: Record, before: dict[str, Any] | None) -> dict[str, Any] | Non
         "steps": known["steps"] + 1,
         "skipped": known["skipped"] + bool(record.get("skipped")),
     }
-
-
-def of(records: Iterable[Record]) -> dict[str, Any] | None:
-    """Return the same of a whole log; None: every loss and gradient was finite."""
-    found: dict[str, Any] | None = None
-    for record in records:
-        found = after(record, found)
-    return found
 
 
 def line(values: Mapping[str, Any]) -> str:

@@ -57,6 +57,11 @@ RECENT_COMMITS = 50
 ENDINGS = ("end_job", "job_ended")
 """Kinds that end a job: the core's command, and the last word of the process that ran it."""
 
+JOB_KINDS = frozenset(
+    {"job_started", "policy_changed", "plan", "decision", "stop_requested", *ENDINGS}
+)
+"""Kinds that say something of the job as a whole."""
+
 ENDED_AS = {0: "finished", 3: "stopped", 130: "stopped", 4: "lost"}
 
 NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "num_slots")
@@ -139,15 +144,7 @@ class Board:
         self.job = str(record.get("job") or self.job)
         self.timeline.add(record)
         match record.get("kind"):
-            case (
-                "job_started"
-                | "policy_changed"
-                | "plan"
-                | "decision"
-                | "end_job"
-                | "job_ended"
-                | "stop_requested"
-            ):
+            case kind if kind in JOB_KINDS:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
@@ -203,6 +200,11 @@ class Board:
     def resizes(self) -> list[Resize]:
         """Return every resize so far."""
         return self.timeline.resizes()
+
+    def bound(self) -> None:
+        """Keep as much as ever, after it was read from where no bound is known."""
+        self._recent = deque(self._recent, RECENT_COMMITS)
+        self.timeline.bound()
 
     def as_json(self) -> dict[str, Any]:
         """Return the documented shape (see the module)."""

@@ -201,6 +201,11 @@ class Timeline:
         normal_s = {size: self.median_step_s(size) for size in {one.size for one in chosen}}
         return [_priced(opened, normal_s[opened.size]) for opened in chosen]
 
+    def bound(self) -> None:
+        """Keep as much as ever, after it was read from where no bound is known."""
+        self.commits = deque(self.commits, KEPT_COMMITS)
+        self._gaps = {size: deque(gaps, KEPT_GAPS) for size, gaps in self._gaps.items()}
+
     # --- what the records mean, in the order they come -----------------------
 
     def _on_exited(self, record: Record, name: str, life: Life | None) -> None:

@@ -99,16 +99,19 @@ def _state(standing: Standing, claimant: Claimant | None) -> str:
 def _devices(
     driver: PoolDriver, summary: Summary, claims: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
+    """Return those that there are, and of those that there were the ones that are not done with."""
     owners = {device: claim["name"] for claim in claims for device in claim["devices"]}
-    leaving = driver.claims.leaving
+    leaving, saved = driver.claims.leaving, driver.saved
+    there = set(range(min(saved.size, summary.devices)))
+    there |= owners.keys() | leaving | driver.blocked | {*saved.cordoned, *saved.drained}
     return [
         {
             "device": device,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
-            "is_cordoned": device in driver.saved.cordoned,
-            "is_drained": device in driver.saved.drained,
+            "is_cordoned": device in saved.cordoned,
+            "is_drained": device in saved.drained,
             "is_blocked": device in driver.blocked,
         }
-        for device in range(summary.devices)
+        for device in sorted(there)
     ]

@@ -19,7 +19,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
-from pliant.observe.log import read
+from pliant.observe.log import only
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import lasting_token, locked
@@ -75,15 +75,15 @@ def _follows(config: JobConfig) -> bool:
     Raises:
         ConfigError: the directory is that of another run, or of one that has finished.
     """
-    records = read(run_files.event_log(config.out)).records
+    marks = ("job_started", "coordinator_started", "job_ended")
+    records = list(only(run_files.event_log(config.out), *marks))
     began = [record for record in records if record.get("kind") == "job_started"]
     if not began:
         return False
     mine = (config.name, list(config.argv))
     if (began[-1].get("job"), began[-1].get("command")) != mine:
         raise ConfigError(f"{config.out} holds another run; choose another --out")
-    marks = ("job_started", "coordinator_started", "job_ended")
-    last = next(record for record in reversed(records) if record.get("kind") in marks)
+    last = records[-1]
     if last["kind"] != "job_ended":
         return True
     if last.get("exit_code") == EXIT_OK:
