@@ -276,6 +276,15 @@ def left_early() -> None:
                 break
 
 
+def step_a_scheduler(at: SimpleNamespace) -> None:
+    torch.optim.lr_scheduler.StepLR(at.optimizer, 1).step()
+
+
+def clip(at: SimpleNamespace) -> None:
+    backward(at)
+    nn.utils.clip_grad_norm_(at.model.parameters(), 0.5)
+
+
 def passed_over() -> None:
     with session() as made:
         for _ in made.steps(1):
@@ -777,6 +786,23 @@ LOOP = [
         when="the line of the plain loop was left",
         instead="delete it; steps of a schedule are optimizer steps",
         proof="tests/engine/test_session.py::test_a_scheduler_that_the_script_steps_is_refused",
+    ),
+    Refusal(
+        sentence="StepLR.step() was called in a loop over steps on a scheduler that the session "
+        "was not given, and a joiner would not know of it; say Session(scheduler=...), which steps "
+        "it with each optimizer step, or step it between two calls of steps()",
+        when="a scheduler of the session's optimizer is stepped in a tail",
+        instead="`scheduler=`; `plateau=` and `session.feed`",
+        script=trained(tail=step_a_scheduler),
+        feature=("optimizers and schedulers", "a scheduler that the session was not given"),
+    ),
+    Refusal(
+        sentence="clip_grad_norm_ was called where the model has no gradients, so it clips "
+        "nothing; say Session(max_grad_norm=0.5)",
+        when="the line of the plain loop was left",
+        instead="`max_grad_norm=`",
+        script=trained(clip),
+        feature=("loops", "clip_grad_norm_"),
     ),
     Refusal(
         sentence="step.backward was called twice for one micro-batch; add the losses, call it once",

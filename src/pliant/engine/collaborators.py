@@ -36,6 +36,7 @@ from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.durable import Durability, Facts
@@ -100,6 +101,11 @@ class Collaborators:
             num_workers=settings.num_workers,
         )
         self._watch = LoaderWatch(dataset)
+        self._script_calls = ScriptCalls(
+            parameters.values(),
+            objects.optimizers,
+            [*objects.schedulers, *objects.plateau.values()],
+        )
         self._ledger = Ledger(_ledger_path(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
         self._saver = Saver(self.state, checkpoint)
@@ -130,6 +136,7 @@ class Collaborators:
             shape=self._shape,
             schedule=self.schedule,
             watch=self._watch,
+            script_calls=self._script_calls,
             attributes=self._attributes,
             slots=slots,
             update=self.update,
@@ -145,6 +152,7 @@ class Collaborators:
         self._attributes.open()
         self._loader.open()
         self._watch.open()
+        self._script_calls.open()
         self._note_memory()
         self.training.join(
             self._join_alone() if self._context is None else self._join(self._context)
@@ -158,6 +166,7 @@ class Collaborators:
         self.training.give_up_attempt(buffers_may_be_written=False)
         self._sums.unhook()
         self.update.close()
+        self._script_calls.close()
         self._watch.close()
         self._loader.close()
         self._ledger.close()

@@ -216,7 +216,7 @@ class Session:
         self._check_open()
         if self._training.done is None:
             raise UsageError("session.feed belongs in the tail of a step: after its inner loop")
-        self._parts.update.feed(values)
+        self._training.feed(values)
 
     def evaluate(
         self,

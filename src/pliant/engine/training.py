@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +41,7 @@ from pliant.engine.protocol.membership_port import (
     VoteRequests,
     WorkerMembership,
 )
+from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
@@ -75,6 +76,7 @@ class Training:
     shape: Shape
     schedule: Schedule
     watch: LoaderWatch
+    script_calls: ScriptCalls
     attributes: DatasetAttributes
     slots: Slots
     update: Update
@@ -131,6 +133,7 @@ class Training:
                 stands behind the loop is for a run that is done.
         """
         self.check_stopped()
+        self.script_calls.is_watching = False
         done, self.done = self.done, None
         self.state.check_parameters()
         self.update.check_schedulers()
@@ -151,6 +154,7 @@ class Training:
             self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
+        self.script_calls.is_watching = index is not None
         return index
 
     def check_stopped(self) -> None:
@@ -167,6 +171,15 @@ class Training:
 
     def next_batch(self, step: int) -> tuple[Any] | None:
         """Return the next micro-batch of ``step`` in a tuple; None once it is committed."""
+        with self.script_calls.paused():
+            return self._next_batch(step)
+
+    def feed(self, values: Mapping[str, float]) -> None:
+        """Step the schedulers of these names."""
+        with self.script_calls.paused():
+            self.update.feed(values)
+
+    def _next_batch(self, step: int) -> tuple[Any] | None:
         while self.committed == step:
             try:
                 if self._attempted != step:

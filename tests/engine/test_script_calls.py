@@ -1,0 +1,152 @@
+"""Lines of a plain loop that would do nothing, or something else on a joiner, are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.engine import models
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import lr_scheduler
+
+import pliant
+from pliant.core.errors import UsageError
+
+Call = Callable[[nn.Module, torch.optim.Optimizer], object]
+
+
+def nothing(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Do nothing."""
+
+
+def train(
+    *,
+    head: Call = nothing,
+    slot: Call = nothing,
+    tail: Call = nothing,
+    between: Call = nothing,
+    **more: Callable[[Any], Any],
+) -> nn.Module:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pliant.Session(
+        model=model,
+        optimizer=optimizer,
+        dataset=models.Points(20),
+        global_batch_size=8,
+        micro_batch_size=2,
+        **{name: make(optimizer) for name, make in more.items()},
+    ) as session:
+        for total in (2, 4):
+            for step in session.steps(total):
+                head(model, optimizer)
+                for points, labels in step:
+                    step.backward(nn.functional.cross_entropy(model(points), labels))
+                    slot(model, optimizer)
+                if "plateau" in more:
+                    session.feed(loss=step.loss)
+                tail(model, optimizer)
+            between(model, optimizer)
+    return model
+
+
+def stepped(kind: Callable[[torch.optim.Optimizer], Any]) -> Call:
+    """Return what makes a scheduler at first, and steps it whenever it is called."""
+    made: list[Any] = []
+
+    def call(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if not made:
+            made.append(kind(optimizer))
+        made[0].step(*[1.0] * isinstance(made[0], lr_scheduler.ReduceLROnPlateau))
+
+    return call
+
+
+class Halving(lr_scheduler.LRScheduler):
+    """A scheduler of somebody's own."""
+
+    def get_lr(self) -> list[Any]:
+        return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+
+KINDS: list[Callable[[Any], Any]] = [
+    lambda optimizer: lr_scheduler.StepLR(optimizer, 1),
+    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 10),
+    lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
+    lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer),
+    lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.ConstantLR(optimizer), lr_scheduler.StepLR(optimizer, 1)], [2]
+    ),
+    Halving,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["head", "slot", "tail"])
+def test_a_scheduler_that_the_session_was_not_given_is_refused(
+    kind: Callable[[Any], Any], place: str
+) -> None:
+    here: dict[str, Any] = {place: stepped(kind)}
+
+    with pytest.raises(UsageError, match=r"step\(\) was called in a loop over steps on a sched"):
+        train(**here)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_between_two_calls_of_steps_a_scheduler_may_be_stepped() -> None:
+    train(between=stepped(KINDS[0]))
+
+
+def test_the_sessions_own_schedulers_are_stepped() -> None:
+    train(scheduler=KINDS[4])
+    train(plateau=lambda optimizer: {"loss": lr_scheduler.ReduceLROnPlateau(optimizer)})
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_scheduler_of_another_optimizer_may_be_stepped() -> None:
+    other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+
+    train(tail=stepped(lambda optimizer: lr_scheduler.StepLR(other, 1)))
+
+
+@pytest.mark.parametrize("place", ["head", "slot", "tail"])
+def test_clipping_where_there_is_no_gradient_is_refused(place: str) -> None:
+    def clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        clip_grad_norm_(model.parameters(), max_norm=0.5)
+
+    here: dict[str, Any] = {place: clip}
+
+    with pytest.raises(UsageError, match=r"clips nothing; say Session\(max_grad_norm=0.5\)"):
+        train(**here)
+
+
+def test_clipping_in_a_hook_of_the_optimizer_and_of_other_models_works() -> None:
+    norms = []
+
+    def clip_other(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        clip_grad_norm_(nn.Linear(1, 1).parameters(), 0.5)
+
+    def hooked(optimizer: torch.optim.Optimizer) -> None:
+        parameters = optimizer.param_groups[0]["params"]
+        optimizer.register_step_pre_hook(
+            lambda *_: norms.append(float(clip_grad_norm_(parameters, 0.5)))
+        )
+
+    train(slot=clip_other, tail=clip_other, scheduler=hooked)
+
+    assert len(norms) == 4
+    assert min(norms) > 0
+
+
+def test_after_the_session_everything_is_as_it_was() -> None:
+    step, clip = lr_scheduler.LRScheduler.step, nn.utils.clip_grad._clip_grads_with_norm_
+    plateau = lr_scheduler.ReduceLROnPlateau.step
+
+    train()
+
+    assert lr_scheduler.LRScheduler.step is step
+    assert lr_scheduler.ReduceLROnPlateau.step is plateau
+    assert nn.utils.clip_grad._clip_grads_with_norm_ is clip
