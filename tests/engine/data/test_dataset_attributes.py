@@ -134,12 +134,15 @@ def test_a_dataset_that_holds_itself_or_very_much_ends(monkeypatch: pytest.Monke
     dataset.itself = dataset
     dataset.many = [[number] * 200 for number in range(5000)]
     monkeypatch.setattr(dataset_attributes, "MAX_VALUES", 100)
-
     dataset.last = 1
     mine = watched(dataset)
-    dataset.last = 2
+    assert mine.unlike([watched(Curriculum()).pack()]) == ""  # not all of either was looked at
 
-    assert mine.unlike([watched(Curriculum()).pack()]) == ""
+    theirs = watched(dataset)
+    dataset.difficulty = 3  # what is short comes first
+    said = theirs.pack()
+    dataset.difficulty = 1
+    assert "'difficulty' is 1 here and 3" in watched(dataset).unlike([said])
 
 
 def test_a_dataset_without_attributes_has_none() -> None:

@@ -55,7 +55,8 @@ _TOO_MANY = ""
 """Under this name: not every attribute was looked at."""
 
 _SHOWN = (bool, int, float, complex, str, bytes, np.generic, enum.Enum, PurePath, range, slice)
-_WORDED = (*_SHOWN, torch.Tensor, np.ndarray, dict, set, frozenset, list, tuple, deque, partial)
+_CONTAINERS = (dict, set, frozenset, list, tuple, deque)
+_WORDED = (*_SHOWN, *_CONTAINERS, torch.Tensor, np.ndarray, partial)
 
 
 class DatasetAttributes:
@@ -139,7 +140,8 @@ class _Look:
     def at(self, holder: object, prefix: str, found: Words, depth: int) -> None:
         """Go through the attributes of an object, and of those that it holds."""
         self._seen.add(id(holder))
-        for name, value in list(vars(holder).items()) if hasattr(holder, "__dict__") else ():
+        own = list(vars(holder).items()) if hasattr(holder, "__dict__") else []
+        for name, value in sorted(own, key=lambda item: isinstance(item[1], _CONTAINERS)):
             path = f"{prefix}{name}"
             held = [(at, part) for at, part in _parts(path, value) if _holds(part)]
             if not held:
