@@ -253,6 +253,16 @@ def test_a_run_with_another_seed_does_not_go_on_from_there(tmp_path: Path) -> No
         train("gpt", tmp_path, seed=7)
 
 
+def test_what_a_nan_leads_to_may_change_where_a_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("gpt", tmp_path)
+
+    train("gpt", tmp_path, on_nonfinite="skip")
+
+    assert "on_nonfinite is skip here and warn in checkpoint" in capsys.readouterr().err
+
+
 def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys
