@@ -6,12 +6,24 @@ with ``python -m tests.core.explorer``.
 
 from __future__ import annotations
 
+import os
+import random
+import sys
+
 import pytest
 from tests.core.explorer.cases import Case, prepare, run
 from tests.core.explorer.search import explore
+from tests.core.explorer.walk import walk_many
 from tests.core.explorer.world import Faults
 
-from pliant.core.events import DrainRequested, PolicySet, Scaled, StopRequested
+from pliant.core.events import (
+    DrainRequested,
+    Offered,
+    PolicySet,
+    Reclaimed,
+    Scaled,
+    StopRequested,
+)
 from pliant.core.policy.decide import Policy
 from pliant.core.values import ReplicaId
 
@@ -68,12 +80,63 @@ DEFAULT = {
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(crashes=1), is_prompt=True
     ),
     "two coordinators": Case(devices=2, steps=1, faults=Faults(overlaps=1)),
+    "a connection that breaks": Case(devices=2, steps=1, faults=Faults(drops=1)),
+    "a join over a connection that breaks": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,), faults=Faults(drops=1),
+        is_prompt=True,
+    ),
+    "a node that is cut off for ever": Case(
+        devices=1, others=(2,), steps=2, faults=Faults(cuts=1), is_prompt=True
+    ),
+    "an agent that is started anew": Case(devices=2, steps=2, faults=Faults(reboots=1)),
+    "a join, and an agent that is started anew": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,), faults=Faults(reboots=1),
+        is_prompt=True,
+    ),
+    "an exit that is never reported": Case(
+        devices=2, steps=1, faults=Faults(unreaped=1), is_prompt=True
+    ),
+    "two nodes and a coordinator that dies": Case(
+        devices=1, others=(1,), steps=1, faults=Faults(restarts=1), is_prompt=True
+    ),
+    "two nodes at two coordinators": Case(
+        devices=1, others=(1,), steps=1, faults=Faults(overlaps=1), is_prompt=True
+    ),
+    "a warm spare and a kill": Case(
+        devices=3, spares=1, steps=1, faults=Faults(kills=1), is_prompt=True
+    ),
+    "an offer that shrinks and grows again": Case(
+        devices=2, steps=1, wishes=(Offered(replicas=1), Offered(replicas=2)), is_prompt=True
+    ),
+    "a reclaim and a kill": Case(
+        devices=2, steps=1, wishes=(Reclaimed(replicas=(R1,), notice_s=1000.0),),
+        faults=Faults(kills=1), is_prompt=True, may_stop=True,
+    ),
     "a kill, and a coordinator that dies holding": Case(
         members=1, devices=1, saves=1, faults=Faults(kills=1, restarts=1), is_prompt=True
     ),
 }  # fmt: skip
 
 SOAK = {
+    "a sign of life that is late, and a kill": Case(
+        devices=2, steps=1, faults=Faults(beats=1, kills=1), is_prompt=True
+    ),
+    "two connections that break": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,), faults=Faults(drops=2)
+    ),
+    "a connection that breaks, and a kill": Case(
+        devices=1, others=(2,), steps=1, faults=Faults(drops=1, kills=1), is_prompt=True
+    ),
+    "a connection that breaks for longer than a node may be away": Case(
+        devices=1, others=(2,), steps=1, faults=Faults(drops=1, ticks=1), is_prompt=True
+    ),
+    "a node that is cut off, and a coordinator that dies": Case(
+        devices=1, others=(1,), steps=1, faults=Faults(cuts=1, restarts=1), is_prompt=True
+    ),
+    "a join, two nodes and two coordinators": Case(
+        members=1, devices=1, others=(1,), steps=1, wishes=(GROW,), faults=Faults(overlaps=1),
+        is_prompt=True,
+    ),
     "three members and two kills": Case(
         members=3, devices=3, steps=1, faults=Faults(kills=2), is_prompt=True
     ),
@@ -171,6 +234,7 @@ SOAK = {
 @pytest.mark.parametrize("name", DEFAULT)
 def test_every_state_keeps_the_invariants_and_silence_ends(name: str) -> None:
     report = run(DEFAULT[name])
+    sys.stdout.write(f"{name}: {report}\n")
 
     assert not report.violation, f"{report}"
     assert report.states > 50
@@ -181,8 +245,28 @@ def test_every_state_keeps_the_invariants_and_silence_ends(name: str) -> None:
 @pytest.mark.parametrize("name", SOAK)
 def test_every_state_of_a_larger_bound_keeps_them_too(name: str) -> None:
     report = run(SOAK[name], max_states=400_000)
+    sys.stdout.write(f"{name}: {report}\n")
 
     assert not report.violation, f"{report}"
+
+
+def test_a_walk_through_a_world_in_which_anything_happens_ends_in_time() -> None:
+    """The first of them, always the same: a failure names its seed."""
+    walks = walk_many(range(60))
+    sys.stdout.write(f"{walks}\n")
+
+    assert not walks.violation, f"{walks}"
+    assert walks.faults > 60
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_other_walks_end_in_time_too() -> None:
+    first = int(os.environ.get("SEED") or random.randrange(1_000_000_000))
+    walks = walk_many(range(first, first + int(os.environ.get("CASES") or 20_000)))
+    sys.stdout.write(f"{walks}\n")
+
+    assert not walks.violation, f"{walks}"
 
 
 def test_a_bound_that_was_reached_is_reported() -> None:
@@ -195,7 +279,7 @@ def test_a_bound_that_was_reached_is_reported() -> None:
 def test_a_counterexample_is_told_step_by_step() -> None:
     """The universe is told of fewer devices than the controller: it starts one too many."""
     universe, start = prepare(Case(members=1, devices=2, steps=1, wishes=(GROW,)))
-    universe.devices = 1
+    universe.nodes = (1,)
 
     report = explore(universe, start)
 

@@ -2,8 +2,9 @@
 
 ``world`` is a state of everything, ``process`` a small model of one worker in it, and ``universe``
 what stays the same.  The environment (``coordinator``, ``workers``, ``checkpoints``) takes steps
-around the real cores; ``generator`` lists which of them are possible next; ``checks`` holds the
-invariants of DESIGN 5.6.  ``search`` walks every state up to a bound.
+around the real cores; ``generator`` and ``faults`` list which are possible next; ``checks`` has the
+invariants of DESIGN 5.6.  ``search`` visits every state up to a bound, ``walk`` goes at random
+through what is too large for that.  ``docs/explorer.md`` says what can happen.
 
     python -m tests.core.explorer --help
 """

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from tests.core.explorer.coordinator import hear
 from tests.core.explorer.search import Report, explore, settle
-from tests.core.explorer.universe import Universe
-from tests.core.explorer.world import NO_FAULTS, Faults, World
+from tests.core.explorer.universe import Answer, Universe
+from tests.core.explorer.world import NO_FAULTS, Faults, Node, World
 
-from pliant.core.commands import Command
 from pliant.core.events import Event, NodeJoined, PolicySet
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
@@ -17,9 +16,7 @@ from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Policy
 from pliant.core.policy.hysteresis import Pace
-from pliant.core.values import Found, Lineage, NodeId, Register
-
-NODE = NodeId("n1")
+from pliant.core.values import Found, Lineage, Register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +27,12 @@ class Case:
     """Replicas that train when the search begins; 0: it begins with nothing at all."""
 
     devices: int = 3
+    """Of the first node."""
+
+    others: tuple[int, ...] = ()
+    """Devices of the other nodes."""
+
+    spares: int = 0
     min_replicas: int = 1
     max_replicas: int = 3
     steps: int = 2
@@ -62,6 +65,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
             min_replicas=case.min_replicas,
             max_replicas=case.max_replicas,
             start_replicas=max(case.members, 1),
+            spares=case.spares,
         ),
         timeouts=Timeouts(),
         start_s=100.0,
@@ -69,11 +73,9 @@ def prepare(case: Case) -> tuple[Universe, World]:
         restart_budget=20,
     )
 
-    def decide(
-        job: Job, event: Event, now_s: float
-    ) -> tuple[Job, Register | None, tuple[Command, ...]]:
+    def decide(job: Job, event: Event, now_s: float) -> Answer:
         job, ready = controller.step(job, event, now_s=now_s, settings=settings)
-        return _without_counters(job), ready.register, ready.commands
+        return _without_counters(job), ready.register, ready.commands, ready.again
 
     def next_deadline(job: Job, now_s: float) -> float:
         return min(controller.next_deadline_s(job), now_s + 1000.0)
@@ -86,13 +88,13 @@ def prepare(case: Case) -> tuple[Universe, World]:
     universe = Universe(
         decide=decide,
         begin=begin,
-        node=NODE,
         next_deadline=next_deadline,
         steps=case.steps,
         call_ends=case.call_ends,
-        devices=case.devices,
+        nodes=(case.devices, *case.others),
         min_replicas=min([case.min_replicas, *_set_minimums(case)]),
         max_replicas=case.max_replicas,
+        is_durable=bool(case.saves or case.storage),
         may_stop=case.may_stop,
         is_eager=case.is_eager,
         is_prompt=case.is_prompt,
@@ -104,12 +106,15 @@ def prepare(case: Case) -> tuple[Universe, World]:
         faults=NO_FAULTS,
         wishes=(),
         register=universe.registers.put(register),
+        nodes=tuple(Node() for _ in universe.nodes),
         storage=tuple(
             Found(name=f"{committed}/{lineage}", committed=committed, lineage=Lineage(lineage))
             for committed, lineage in case.storage
         ),
     )
-    world = hear(universe, world, NodeJoined(node=NODE, devices=case.devices))
+    for number, devices in enumerate(universe.nodes):
+        joined = NodeJoined(node=universe.node_name(number), devices=devices)
+        world = hear(universe, world, joined, number)
     if case.members:
         world = settle(universe, world)
     wishes = tuple(universe.events.put(wish) for wish in case.wishes)

@@ -18,7 +18,12 @@ def ask_to_publish(universe: Universe, world: World, process: Process, mine: Mem
     event = PublishAsked(
         replica=process.name, lineage=mine.lineage, committed=mine.committed, checkpoint=name
     )
-    return tell(universe, change(world, process.name, saving=True), process.name, event)
+    return tell(
+        universe,
+        change(world, process.name, saving=True, saved_calls=mine.calls),
+        process.name,
+        event,
+    )
 
 
 def load(universe: Universe, world: World, process: Process) -> World:

@@ -2,12 +2,12 @@
 
 A coordinator may die between any two of its lines: before it hears something, or after it has
 written the register and sent some of its commands; the others may then still arrive.  It may also
-stay alive, and be heard by the agent, while the next one has begun.
+stay alive, and be heard by some agents, while the next one has begun.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from tests.core.explorer.checks import (
     check_end,
@@ -20,8 +20,17 @@ from tests.core.explorer.checks import (
 )
 from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, recorded
-from tests.core.explorer.workers import sign_of_life
-from tests.core.explorer.world import World, change, find
+from tests.core.explorer.workers import sign_of_life, vanish
+from tests.core.explorer.world import (
+    Node,
+    Violation,
+    World,
+    change,
+    find,
+    node_of,
+    running_on,
+    with_node,
+)
 
 from pliant.core.commands import (
     Command,
@@ -38,17 +47,31 @@ from pliant.core.commands import (
     Stop,
     Switch,
 )
-from pliant.core.events import Event, NodeJoined, Ticked
+from pliant.core.events import Event, Exited, ExitKind, NodeJoined, NodeLost, Running, Ticked
 from pliant.core.membership.member_value import Member
-from pliant.core.values import Incarnation, Register, ReplicaId
+from pliant.core.values import Incarnation, NodeId, Register, ReplicaId
+
+NODE_GRACE_S = 10
+"""How long a node may be without a connection, as in ``coordinator.nodes``; its agent looks for a
+coordinator just as long."""
+
+LIST_S = 3
+"""Between two lists of what an agent runs, as in ``agent.agent``."""
+
+WorkerCommand = (
+    Prepare | Switch | Reform | Dismiss | Release | Publish | FallThrough | Stop | RollCall
+)
 
 
-def hear(universe: Universe, world: World, event: Event) -> World:
-    """Let the coordinator take one event; write its register, then send its commands."""
-    if world.old >= 0:
-        return heard_by_old(universe, world, event)
-    world, commands = decide_and_write(universe, world, event)
-    return send_all(universe, world, commands)
+def hear(universe: Universe, world: World, event: Event, node: int | None = None) -> World:
+    """Let a coordinator take one event, of a node or of people; then send what it says."""
+    if world.old >= 0 and (node is None or world.nodes[node].follows_old):
+        return heard_by_old(universe, world, event, node)
+    world, commands, again = decide_and_write(universe, world, event)
+    world = send_all(universe, world, commands)
+    for command in again:
+        world = send(universe, world, command, recorded(universe, world).incarnation, only=node)
+    return world
 
 
 def send_all(universe: Universe, world: World, commands: tuple[Command, ...]) -> World:
@@ -62,24 +85,37 @@ def send_all(universe: Universe, world: World, commands: tuple[Command, ...]) ->
 
 def decide_and_write(
     universe: Universe, world: World, event: Event
-) -> tuple[World, tuple[Command, ...]]:
+) -> tuple[World, tuple[Command, ...], tuple[Command, ...]]:
     """Let the coordinator take one event and write its register."""
-    state, register, commands = universe.answer(world.coordinator, event, world.now)
+    state, register, commands, again = universe.answer(world.coordinator, event, world.now)
     world = world._replace(coordinator=state)
-    return (world if register is None else write_register(universe, world, register)), commands
+    if register is not None:
+        world = write_register(universe, world, register)
+    return world, commands, again
 
 
-def heard_by_old(universe: Universe, world: World, event: Event) -> World:
+def heard_by_old(universe: Universe, world: World, event: Event, node: int | None) -> World:
     """Let the coordinator act that does not know of the next one; a write is a conflict."""
-    state, register, commands = universe.answer(world.old, event, world.now)
+    state, register, commands, again = universe.answer(world.old, event, world.now)
     if register is not None or any(isinstance(c, Publish) for c in commands):
-        return bring_agent(universe, world._replace(old=-1))
+        return end_old(universe, world)
     incarnation = Incarnation(recorded(universe, world).incarnation - 1)
     world = world._replace(old=state)
     if any(isinstance(command, EndJob) for command in commands):
         world = world._replace(expected=world.expected | set(world.used))
     for command in commands:
         world = send(universe, world, command, incarnation)
+    for command in again:
+        world = send(universe, world, command, incarnation, only=node)
+    return world
+
+
+def end_old(universe: Universe, world: World) -> World:
+    """The older coordinator ends; whoever was with it comes to the newest."""
+    world = world._replace(old=-1)
+    for number, node in enumerate(world.nodes):
+        if node.follows_old:
+            world = join(universe, world, number)
     return world
 
 
@@ -92,18 +128,44 @@ def write_register(universe: Universe, world: World, register: Register) -> Worl
     )
 
 
-def send(universe: Universe, world: World, command: Command, incarnation: Incarnation) -> World:
+def send(
+    universe: Universe,
+    world: World,
+    command: Command,
+    incarnation: Incarnation,
+    *,
+    only: int | None = None,
+) -> World:
+    """Send a command to the agents that are connected to this coordinator.
+
+    ``only``: to this node alone, for it is said again.
+    """
     universe.said.append(command)
+    is_old = incarnation < recorded(universe, world).incarnation
+    if isinstance(command, StartReplica):
+        return order_start(universe, world, command, is_old=is_old, is_again=only is not None)
+    if isinstance(command, EndReplica):
+        return order_end(universe, world, command, incarnation)
+    if isinstance(command, EndJob):
+        return end_job(universe, world, command.exit_code)
+    check_command(universe, world, command)
+    if isinstance(command, Prepare | Switch | Reform):
+        world = _with_leavers(world, command)
+    number = universe.commands.put((command, incarnation))
+    for name in command.to:
+        process = find(world, name)
+        if process is None or not is_reached(world, process.node, is_old):
+            continue
+        if only in (None, process.node) and process.inbox[-1:] != (number,):
+            world = delivered(world, name, number)
+    return world
+
+
+def check_command(universe: Universe, world: World, command: WorkerCommand) -> None:
+    """Check what a worker is told, as far as it may be wrong to tell it."""
     match command:
-        case StartReplica(replica=name):
-            return start_replica(universe, world, name)
-        case EndReplica():
-            return doom(universe, world, command, incarnation)
-        case EndJob(exit_code=code):
-            return end_job(universe, world, code)
         case Prepare(order=order) | Switch(order=order) | Reform(order=order):
             check_order(universe, world, command, order)
-            world = _with_leavers(world, command)
         case Dismiss(to=names) | Release(to=names):
             for name in names:
                 if isinstance(command, Dismiss):
@@ -115,25 +177,61 @@ def send(universe: Universe, world: World, command: Command, incarnation: Incarn
             pass
         case _:
             assert_never(command)
-    number = universe.commands.put((command, incarnation))
-    for name in command.to:
-        process = find(world, name)
-        if process is not None and process.alive:
-            world = change(world, name, inbox=(*process.inbox, number))
-    return world
 
 
-def doom(universe: Universe, world: World, command: EndReplica, incarnation: Incarnation) -> World:
+def is_reached(world: World, number: int, is_old: bool) -> bool:
+    """Whether a node is connected to the older of two coordinators, or to the newer."""
+    node = world.nodes[number]
+    return node.is_connected and node.follows_old == is_old
+
+
+def order_start(
+    universe: Universe, world: World, command: StartReplica, *, is_old: bool, is_again: bool
+) -> World:
+    name, node = command.replica, universe.node_number(command.node)
+    if not is_again:
+        if name in world.used:
+            raise Violation(f"the name {name} was given twice")
+        world = world._replace(used=(*world.used, name))
+    if name in world.begun or not is_reached(world, node, is_old):
+        return world
+    check_start(universe, world, name, node)
+    process = Process(name=name, member=universe.members.put(Member(replica=name)), node=node)
+    return world._replace(processes=(*world.processes, process), begun=world.begun | {name})
+
+
+def order_end(
+    universe: Universe, world: World, command: EndReplica, incarnation: Incarnation
+) -> World:
+    """Tell an agent to end a replica; of one that it has never run it says that it knows none."""
+    name = command.replica
+    process = find(world, name)
     # A drain is forgotten with its coordinator: then it is the newest that goes.
-    if command.reason != "more than the target" or incarnation == 1:
-        check_expected(universe, world, command.replica, "ended")
-    return change(world, command.replica, doomed=True)
+    is_newest = command.reason == "more than the target" and incarnation > 1
+    if not is_newest and not _is_past_its_call(universe, world, command, process):
+        check_expected(universe, world, name, "ended")
+    is_old = incarnation < recorded(universe, world).incarnation
+    if process is not None:
+        is_told = is_reached(world, process.node, is_old) and process.alive
+        return change(world, name, doomed=True) if is_told else world
+    unknown = universe.events.put(Exited(replica=name, kind=ExitKind.UNKNOWN))
+    for number, node in enumerate(world.nodes):
+        if is_reached(world, number, is_old) and unknown not in node.outbox:
+            world = with_node(world, number, outbox=(*node.outbox, unknown))
+            break
+    return world._replace(begun=world.begun | {name})
 
 
-def start_replica(universe: Universe, world: World, name: ReplicaId) -> World:
-    check_start(universe, world, name)
-    process = Process(name=name, member=universe.members.put(Member(replica=name)))
-    return world._replace(processes=(*world.processes, process), used=(*world.used, name))
+def _is_past_its_call(
+    universe: Universe, world: World, command: EndReplica, process: Process | None
+) -> bool:
+    """Whether a replica without state has passed the call at which a new history begins."""
+    if process is None or not command.reason.startswith("its script is past the call"):
+        return False
+    mine, restore = universe.members[process.member], recorded(universe, world).restore
+    calls = {found.name: found.calls for found in world.storage}
+    began = 0 if restore is None else calls.get(restore.checkpoint, 0)
+    return not mine.has_state and mine.calls > began
 
 
 def end_job(universe: Universe, world: World, code: int) -> World:
@@ -149,6 +247,9 @@ def _with_leavers(world: World, command: Prepare | Switch | Reform) -> World:
     if isinstance(command, Switch):
         world = world._replace(left_behind=world.left_behind | left)
     return world._replace(expected=world.expected | left)
+
+
+# --- coordinators come and go ------------------------------------------------------------
 
 
 def crash(universe: Universe, world: World, commands: tuple[Command, ...], count: int) -> World:
@@ -170,28 +271,132 @@ def delivered(world: World, name: ReplicaId, number: int) -> World:
 
 
 def take_over(universe: Universe, world: World, *, is_old_alive: bool = False) -> World:
-    """Let another coordinator begin; the agent comes to it, at once or later."""
+    """Let another coordinator begin; a lonely agent comes to it at once, several one by one."""
     job, register = universe.begin(recorded(universe, world), float(world.now))
     old = world.coordinator if is_old_alive else -1
     world = world._replace(coordinator=universe.states.put(job), old=old)
     world = write_register(universe, world, register)
-    return world if is_old_alive else bring_agent(universe, world)
+    for number, node in enumerate(world.nodes):
+        away: dict[str, Any] = {
+            "is_known": False,
+            "follows_old": is_old_alive and node.is_connected,
+        }
+        if not is_old_alive and node.is_connected:
+            away |= {"is_connected": False, "away_since": world.now}
+        world = with_node(world, number, **away)
+    if len(world.nodes) > 1 or is_old_alive or world.nodes[0].is_cut:
+        return world
+    return join(universe, world, 0)
 
 
-def bring_agent(universe: Universe, world: World) -> World:
-    """Bring the agent to the newest coordinator, with what it runs."""
-    running = tuple(process.name for process in world.processes if process.alive)
-    joined = NodeJoined(node=universe.node, devices=universe.devices, replicas=running)
-    return hear(universe, world, joined)
+def join(universe: Universe, world: World, number: int) -> World:
+    """Bring an agent to the newest coordinator, with what it runs."""
+    is_known, running = world.nodes[number].is_known, running_on(world, number)
+    world = with_node(world, number, is_connected=True, follows_old=False, is_known=True)
+    if is_known and not running:
+        return world
+    node, devices = universe.node_name(number), universe.nodes[number]
+    return hear(universe, world, NodeJoined(node=node, devices=devices, replicas=running), number)
+
+
+def leave_old(universe: Universe, world: World, number: int) -> World:
+    """Bring one agent from the older coordinator to the newest; with the last one it ends."""
+    world = with_node(world, number, follows_old=False)
+    if not any(node.follows_old for node in world.nodes):
+        world = world._replace(old=-1)
+    return join(universe, world, number)
+
+
+# --- nodes come and go -------------------------------------------------------------------
+
+
+def drop(world: World, number: int, *, is_cut: bool = False, loses: bool = True) -> World:
+    """Break the connection of an agent; with ``loses`` what was on its way down is lost."""
+    lost = {"is_connected": False, "is_cut": is_cut, "away_since": world.now}
+    world = with_node(world, number, **lost)
+    for process in world.processes if loses else ():
+        if process.node == number and process.alive:
+            world = change(world, process.name, inbox=(), doomed=False)
+    return world
+
+
+def reboot(universe: Universe, world: World, number: int) -> World:
+    """Start an agent anew under its name; its workers died with the one before."""
+    gone = frozenset(running_on(world, number))
+    world = world._replace(given_up=world.given_up | gone)
+    for process in world.processes:
+        if process.node == number and (process.alive or process.unreaped):
+            world = vanish(universe, world, process)
+    if world.nodes[number].is_known:
+        world = hear(universe, world, NodeLost(node=universe.node_name(number)), number)
+        world = with_node(world, number, is_known=False)
+    return join(universe, world, number)
+
+
+def lose_node(universe: Universe, world: World, number: int) -> World:
+    """Let a node count as lost; an agent that finds no coordinator gives up with its workers."""
+    node = world.nodes[number]
+    if node.is_cut:
+        for process in world.processes:
+            if process.node == number and process.alive:
+                world = vanish(universe, world, process)
+    if not node.is_known:
+        return world
+    world = with_node(world, number, is_known=False)
+    state = NodeLost(node=universe.node_name(number))
+    return hear(universe, world, state, number)
+
+
+# --- time --------------------------------------------------------------------------------
 
 
 def tick(universe: Universe, world: World) -> World:
     """Let time pass until silence next means something; the living are heard from."""
+    if world.old >= 0 and not all(node.follows_old for node in world.nodes):
+        world = end_old(universe, world)  # it looks into the register every few seconds
     speaking = world.old if world.old >= 0 else world.coordinator
     deadline = universe.next_deadline(universe.states[speaking], float(world.now))
+    away = [n.away_since + NODE_GRACE_S + 1 for n in world.nodes if _is_missed(n)]
+    deadline = min([deadline, *away])
+    if deadline > world.now + LIST_S and (told := _told_again(universe, world)) is not None:
+        return told
     world = world._replace(now=max(world.now + 1, int(-(-deadline // 1))))
+    silent = {p.name for p in world.processes if not node_of(world, p).is_connected}
+    world = world._replace(given_up=world.given_up | silent)
     for process in world.processes:
         if process.alive and not process.hung and process.phase != "starting":
-            mine = universe.members[process.member]
-            world = hear(universe, world, sign_of_life(universe, process, mine))
+            world = _speak(universe, world, process)
+    for number, node in enumerate(world.nodes):
+        if not node.is_connected and world.now - node.away_since > NODE_GRACE_S:
+            world = lose_node(universe, world, number)
+        elif node.is_connected:
+            world = list_all(universe, world, number)
     return hear(universe, world, Ticked())
+
+
+def _told_again(universe: Universe, world: World) -> World | None:
+    """Let a little time pass in which agents list what they run; None if that changes nothing."""
+    later = world._replace(now=world.now + LIST_S)
+    for number, node in enumerate(later.nodes):
+        if node.is_connected:
+            later = list_all(universe, later, number)
+    is_same = (later.processes, later.nodes) == (world.processes, world.nodes)
+    return None if is_same and later.ended is None else later
+
+
+def _speak(universe: Universe, world: World, process: Process) -> World:
+    if not node_of(world, process).is_connected:
+        return world
+    sign = sign_of_life(universe, process, universe.members[process.member])
+    return hear(universe, world, sign, process.node)
+
+
+def list_all(universe: Universe, world: World, number: int) -> World:
+    """Let an agent say what it runs: what its workers have not answered is said again."""
+    name: NodeId = universe.node_name(number)
+    listed = Running(node=name, replicas=running_on(world, number))
+    return hear(universe, world, listed, number)
+
+
+def _is_missed(node: Node) -> bool:
+    return not node.is_connected and node.is_known

@@ -11,14 +11,12 @@ from functools import partial
 
 from tests.core.explorer.checkpoints import ask_to_publish, damage, load
 from tests.core.explorer.coordinator import (
-    bring_agent,
-    crash,
-    decide_and_write,
     delivered,
     hear,
-    take_over,
-    tick,
+    join,
+    leave_old,
 )
+from tests.core.explorer.faults import Action, go_wrong
 from tests.core.explorer.process import Post, Process
 from tests.core.explorer.universe import Universe
 from tests.core.explorer.workers import (
@@ -46,20 +44,27 @@ from tests.core.explorer.world import (
     find,
     has_posted,
     has_sent,
+    node_of,
     peer_is_gone,
     place_of,
     posted,
     posted_null,
+    with_node,
 )
 
 from pliant.core.commands import EndJob, EndReplica, StartReplica
-from pliant.core.events import DrainRequested, Event, Exited, ExitKind
+from pliant.core.events import (
+    DrainRequested,
+    Event,
+    Exited,
+    ExitKind,
+    Offered,
+    Reclaimed,
+    Scaled,
+)
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
-from pliant.core.values import Order
-
-Action = tuple[tuple[object, ...], Callable[[], World]]
-"""What happens, as words and values for ``told``, and what computes the world after it."""
+from pliant.core.values import Order, ReplicaId
 
 INTERRUPTIBLE = frozenset(
     {"spare", "computing", "voted", "header", "transfer", "loading", "held", "broken", "finished"}
@@ -85,18 +90,13 @@ def actions(universe: Universe, world: World) -> Iterator[Action]:
         if process.phase == "computing" and universe.members[process.member].reform is None:
             yield next_step(universe, world, process, universe.members[process.member])
     yield from checkpointing(universe, world, able)
-    if world.old >= 0:
-        yield (
-            ("the agent comes to the new coordinator",),
-            partial(bring_agent, universe, world._replace(old=-1)),
-        )
+    yield from agents(universe, world)
     if world.unsent:
         yield from arriving(universe, world)
     if world.wishes:
         event = universe.events[world.wishes[0]]
         rest = world._replace(wishes=world.wishes[1:])
-        if isinstance(event, DrainRequested):
-            rest = rest._replace(expected=rest.expected | {event.replica})
+        rest = rest._replace(expected=rest.expected | sent_away(rest, event))
         yield ("someone asks:", event), partial(hear, universe, rest, event)
     if any(world.faults):
         yield from go_wrong(universe, world)
@@ -110,7 +110,9 @@ def eager(universe: Universe, world: World) -> Action | None:
     """
     for process in world.processes:
         is_known_dead = not process.alive and process.exit is None
-        if (universe.is_prompt or is_known_dead) and (process.outbox or process.exit is not None):
+        is_heard = node_of(world, process).is_connected
+        has_news = is_heard and (process.outbox or process.exit is not None)
+        if (universe.is_prompt or is_known_dead) and has_news:
             return next(messages(universe, world, process))
         if process.alive and not process.hung:
             if is_behind(process, universe.members[process.member]):
@@ -128,15 +130,15 @@ def eager(universe: Universe, world: World) -> Action | None:
 
 
 def messages(universe: Universe, world: World, process: Process) -> Iterator[Action]:
-    name = process.name
-    if process.outbox:
+    name, node = process.name, process.node
+    if process.outbox and node_of(world, process).is_connected:
         event = universe.events[process.outbox[0]]
         rest = change(world, name, outbox=process.outbox[1:])
-        yield ("coordinator hears", event), partial(hear, universe, rest, event)
-    if process.exit is not None:
+        yield ("coordinator hears", event), partial(hear, universe, rest, event, node)
+    if process.exit is not None and node_of(world, process).is_connected:
         event = Exited(replica=name, kind=process.exit, detail=detail_of(process))
         rest = change(world, name, exit=None)
-        yield ("coordinator hears", event), partial(hear, universe, rest, event)
+        yield ("coordinator hears", event), partial(hear, universe, rest, event, node)
     if process.doomed and process.alive:
         yield ("the agent ends", name), partial(die, universe, world, process, ExitKind.SIGNAL)
     if process.inbox and process.alive and not process.hung:
@@ -145,6 +147,34 @@ def messages(universe: Universe, world: World, process: Process) -> Iterator[Act
             (name, "gets", command),
             partial(obey, universe, world, process, command, incarnation),
         )
+
+
+def agents(universe: Universe, world: World) -> Iterator[Action]:
+    """What agents do of themselves: say what they were asked, come back, find the newest."""
+    for number, node in enumerate(world.nodes):
+        name = universe.node_name(number)
+        if node.outbox and node.is_connected:
+            event = universe.events[node.outbox[0]]
+            rest = with_node(world, number, outbox=node.outbox[1:])
+            yield ("coordinator hears", event), partial(hear, universe, rest, event, number)
+        if not node.is_connected and not node.is_cut:
+            yield ("the agent of", name, "is back"), partial(join, universe, world, number)
+        if node.follows_old and world.old >= 0:
+            label = ("the agent of", name, "comes to the new coordinator")
+            yield label, partial(leave_old, universe, world, number)
+
+
+def sent_away(world: World, event: Event) -> frozenset[ReplicaId]:
+    """Return whom a request of people or of the outside may end."""
+    match event:
+        case DrainRequested(replica=name):
+            return frozenset({name})
+        case Reclaimed(replicas=names):
+            return frozenset(names)
+        case Offered() | Scaled():
+            return frozenset(world.used)
+        case _:
+            return frozenset()
 
 
 def work(universe: Universe, world: World, process: Process) -> Iterator[Action]:
@@ -310,71 +340,3 @@ def arriving(universe: Universe, world: World) -> Iterator[Action]:
     for name in command.to:
         rest = delivered(rest, name, universe.commands.put((command, incarnation)))
     yield ("late:", command), lambda: rest
-
-
-def go_wrong(universe: Universe, world: World) -> Iterator[Action]:
-    faults = world.faults
-    for process in world.processes:
-        name = process.name
-        if not process.alive or process.hung:
-            continue
-        if faults.kills:
-            spent = world._replace(faults=faults._replace(kills=faults.kills - 1))
-            yield (name, "is killed"), partial(die, universe, spent, process, ExitKind.SIGNAL)
-        if faults.hangs:
-            spent = world._replace(
-                faults=faults._replace(hangs=faults.hangs - 1), expected=world.expected | {name}
-            )
-            yield (name, "hangs"), partial(change, spent, name, hung=True)
-        if faults.breaks and process.phase in ("voted", "header", "transfer"):
-            spent = world._replace(faults=faults._replace(breaks=faults.breaks - 1))
-            yield (
-                (name, "'s collective fails, nobody died"),
-                partial(fail, universe, spent, process),
-            )
-        if faults.repeats:
-            spent = world._replace(faults=faults._replace(repeats=faults.repeats - 1))
-            for box in ("inbox", "outbox"):
-                if sent := getattr(process, box):
-                    twice = {box: (sent[0], *sent)}
-                    yield (name, box, "repeats"), partial(change, spent, name, **twice)
-    yield from lose_coordinator(universe, world)
-    if faults.ticks:
-        spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
-        yield ("a deadline passes",), partial(tick, universe, spent)
-
-
-def lose_coordinator(universe: Universe, world: World) -> Iterator[Action]:
-    faults = world.faults
-    if world.old >= 0:
-        return
-    if faults.restarts:
-        spent = world._replace(faults=faults._replace(restarts=faults.restarts - 1))
-        yield ("the coordinator dies; another takes over",), partial(take_over, universe, spent)
-    if faults.overlaps:
-        spent = world._replace(faults=faults._replace(overlaps=faults.overlaps - 1))
-        label = ("another coordinator takes over; the old one lives",)
-        yield label, partial(take_over, universe, spent, is_old_alive=True)
-    if faults.crashes:
-        spent = world._replace(faults=faults._replace(crashes=faults.crashes - 1))
-        for process in world.processes:
-            if heard := next_heard(universe, spent, process):
-                yield from crashing(universe, *heard)
-
-
-def next_heard(universe: Universe, world: World, process: Process) -> tuple[World, Event] | None:
-    if process.outbox:
-        rest = change(world, process.name, outbox=process.outbox[1:])
-        return rest, universe.events[process.outbox[0]]
-    if process.exit is not None:
-        event = Exited(replica=process.name, kind=process.exit, detail=detail_of(process))
-        return change(world, process.name, exit=None), event
-    return None
-
-
-def crashing(universe: Universe, world: World, event: Event) -> Iterator[Action]:
-    """Die after writing the register and sending the first so many commands."""
-    written, commands = decide_and_write(universe, world, event)
-    for count in range(len(commands)):
-        label = ("coordinator hears", event, "and dies after", count, "commands")
-        yield label, partial(crash, universe, written, commands, count)

@@ -83,8 +83,17 @@ class Process(NamedTuple):
     saving: bool = False
     """Has asked whether a checkpoint may be published, and waits for the answer."""
 
+    saved_calls: int = 0
+    """Finished ``steps()`` calls when that checkpoint was taken."""
+
     fall_through: int = 0
     """Number of ``steps()`` calls it was told to pass through."""
+
+    node: int = 0
+    """Number of the node that runs it."""
+
+    unreaped: bool = False
+    """It is dead, and its agent never hears of that: its device stays taken."""
 
     @property
     def alive(self) -> bool:

@@ -15,12 +15,18 @@ from typing import Any
 from tests.core.explorer.coordinator import tick
 from tests.core.explorer.generator import actions
 from tests.core.explorer.universe import Universe
-from tests.core.explorer.world import NO_FAULTS, Violation, World
+from tests.core.explorer.world import NO_FAULTS, Violation, World, node_of
 
 from pliant.core.commands import Prepare, Reform, Switch
+from pliant.core.job.state import Job, Stage
+
+IN_PLACE = ("computing", "held", "spare")
 
 MAX_TICKS = 80
 """Deadlines that may pass one after the other in a fair run before it counts as stuck."""
+
+LIVENESS_S = 3000
+"""How long a job may take to its end after the last fault, in seconds of the world."""
 
 
 @dataclass
@@ -30,6 +36,9 @@ class Report:
     states: int = 0
     depth: int = 0
     fair_states: int = 0
+    slowest_s: int = 0
+    """Longest time of the world from a state to the end of the job, nothing going wrong."""
+
     seconds: float = 0.0
     complete: bool = True
     """False: the bound on states was reached first."""
@@ -42,7 +51,8 @@ class Report:
         found = f"\n{self.violation}\n{self.trace}" if self.violation else ""
         return (
             f"{self.states} states ({reach}), depth {self.depth}, "
-            f"{self.fair_states} more in fair runs, {self.seconds:.1f} s{found}"
+            f"{self.fair_states} more in fair runs, which end within {self.slowest_s} s of the "
+            f"world, {self.seconds:.1f} s{found}"
         )
 
 
@@ -51,14 +61,15 @@ def explore(universe: Universe, start: World, *, max_states: int = 10**9) -> Rep
     began = time.perf_counter()
     report = Report(states=1)
     parents: dict[World, World | None] = {start: None}
-    live: set[World] = set()
+    live: dict[World, int] = {}
     level = [start]
     try:
         while level and report.complete:
             following: list[World] = []
             for world in level:
                 here = world
-                end_fairly(universe, world, live)
+                took_s = end_fairly(universe, world, live)
+                report.slowest_s = max(report.slowest_s, took_s)
                 for _, act in actions(universe, world):
                     after = universe.tidy(act())
                     if after in parents:
@@ -78,16 +89,18 @@ def explore(universe: Universe, start: World, *, max_states: int = 10**9) -> Rep
     return report
 
 
-def end_fairly(universe: Universe, world: World, live: set[World]) -> None:
+def end_fairly(universe: Universe, world: World, live: dict[World, int]) -> int:
     """Play on without faults until the job ends or a world is met that is known to get there.
 
+    Returns the time that takes.  ``live`` holds when the jobs of known worlds end.
+
     Raises:
-        Violation: it never does, or it breaks an invariant on the way.
+        Violation: it never does, not in time, or it breaks an invariant on the way.
     """
     world = world._replace(faults=NO_FAULTS)
     passed: dict[World, None] = {}
-    ticks = 0
-    while world.ended is None and world not in live:
+    ticks, began = 0, world.now
+    while not is_over(universe, world) and world not in live:
         if world in passed:
             raise Violation("silence does not end: the fair run goes round in a circle")
         passed[world] = None
@@ -95,16 +108,39 @@ def end_fairly(universe: Universe, world: World, live: set[World]) -> None:
         ticks = ticks + 1 if label is None else 0
         if ticks > MAX_TICKS:
             raise Violation(f"silence does not end: {MAX_TICKS} deadlines passed")
-    live.update(passed)
+    ended = live.get(world, world.now)
+    live.update(dict.fromkeys(passed, ended))
+    if ended - began > LIVENESS_S:
+        raise Violation(f"the job needs {ended - began} s to its end")
+    return ended - began
+
+
+def is_over(universe: Universe, world: World) -> bool:
+    """Whether the job has ended, or only a person can help.
+
+    That is so if it has finished and a process cannot be reaped, if the last holder of the state is
+    silent for ever, and if too few devices are left on nodes that can be reached.
+    """
+    if world.ended is not None:
+        return True
+    job: Job = universe.states[world.coordinator]
+    is_left = [process.unreaped for process in world.processes]
+    if job.stage is Stage.FINISHING:
+        return any(is_left) and all(is_left)
+    mute = {process.name for process in world.processes if process.hung or process.unreaped}
+    nodes = [(number, node) for number, node in enumerate(world.nodes) if not node.is_cut]
+    room = sum(universe.nodes[number] for number, _ in nodes) - sum(
+        process.unreaped and not node_of(world, process).is_cut for process in world.processes
+    )
+    return bool(job.membership.unheard & mute) or room < universe.min_replicas
 
 
 def settle(universe: Universe, world: World) -> World:
     """Play on until everyone trains, nobody has voted and nothing is on its way."""
     for _ in range(1000):
         processes = world.processes
-        if processes and all(
-            p.phase in ("computing", "held") and not p.inbox and not p.outbox for p in processes
-        ):
+        at_rest = [p.phase in IN_PLACE and not p.inbox and not p.outbox for p in processes]
+        if all(at_rest) and any(p.phase != "spare" for p in processes):
             return world
         _, world = _fair_step(universe, world)
     raise Violation("the job does not start")
@@ -150,9 +186,14 @@ def _breaking_step(universe: Universe, last: World) -> list[str]:
             act()
         except Violation as violation:
             return [f"  {told(label)}", *_said(universe), f"  {violation}"]
+    return story_of_end(universe, last)
+
+
+def story_of_end(universe: Universe, last: World) -> list[str]:
+    """Tell the fair run from here."""
     lines = ["  from here without faults:"]
     world = last._replace(faults=NO_FAULTS)
-    while world.ended is None and len(lines) < 150:
+    while not is_over(universe, world) and len(lines) < 150:
         universe.said.clear()
         try:
             following = next(actions(universe, world), None)

@@ -18,12 +18,15 @@ from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import Incarnation, NodeId, Order, Register, ReplicaId
 
+Answer = tuple[Any, Register | None, tuple[Command, ...], tuple[Command, ...]]
+"""State, register to write, commands, and what is said again to the node that has spoken."""
+
 
 @dataclass
 class Universe:
     """The fixed part: the core under test, bounds, and tables of values met so far."""
 
-    decide: Callable[[Any, Event, float], tuple[Any, Register | None, tuple[Command, ...]]]
+    decide: Callable[[Any, Event, float], Answer]
     """One step of the coordinator's core: state, event, now_s."""
 
     begin: Callable[[Register | None, float], tuple[Any, Register]]
@@ -35,8 +38,9 @@ class Universe:
     steps: int = 2
     call_ends: tuple[int, ...] = ()
     num_slots: int = 4
-    node: NodeId = NodeId("n1")  # noqa: RUF009 - a string
-    devices: int = 3
+    nodes: tuple[int, ...] = (3,)
+    """Devices of each node."""
+
     min_replicas: int = 1
     max_replicas: int = 3
     is_eager: bool = True
@@ -44,6 +48,9 @@ class Universe:
 
     is_prompt: bool = False
     """Let the coordinator hear everything at once; what it says may still be late."""
+
+    is_durable: bool = False
+    """The script keeps checkpoints."""
 
     may_stop: bool = False
     """Someone may ask the job to stop."""
@@ -63,14 +70,23 @@ class Universe:
     _needs: dict[tuple[Any, ...], frozenset[int]] = field(default_factory=dict)
     _tidy: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
-    def answer(
-        self, state: int, event: Event, now: int
-    ) -> tuple[int, Register | None, tuple[Command, ...]]:
+    @property
+    def devices(self) -> int:
+        """Of all nodes together."""
+        return sum(self.nodes)
+
+    def node_name(self, number: int) -> NodeId:
+        return NodeId(f"n{number + 1}")
+
+    def node_number(self, name: NodeId) -> int:
+        return int(name[1:]) - 1
+
+    def answer(self, state: int, event: Event, now: int) -> Answer:
         key = (state, self.events.put(event), now)
         if key not in self._decided:
-            after, register, commands = self.decide(self.states[state], event, float(now))
-            self._decided[key] = (self.states.put(after), register, commands)
-        found: tuple[int, Register | None, tuple[Command, ...]] = self._decided[key]
+            after, *rest = self.decide(self.states[state], event, float(now))
+            self._decided[key] = (self.states.put(after), *rest)
+        found: Answer = self._decided[key]
         return found
 
     def move(self, process: Process, function: Any, *args: Any) -> tuple[int, Any]:
@@ -100,7 +116,8 @@ class Universe:
                 posts, abandoned = self._tidied(posts, abandoned, needed)
                 if posts is not process.posts or abandoned is not process.abandoned:
                     process = process._replace(posts=posts, abandoned=abandoned)
-            if process.alive or process.outbox or process.exit is not None or posts:
+            is_there = process.alive or process.unreaped
+            if is_there or process.outbox or process.exit is not None or posts:
                 kept.append(process)
         return world._replace(processes=tuple(kept))
 
@@ -157,6 +174,7 @@ def holders_of(universe: Universe, world: World) -> list[ReplicaId]:
         if process.alive
         and not process.hung
         and process.name not in world.left_behind
+        and process.name not in world.given_up
         and universe.members[process.member].has_state
         and universe.members[process.member].lineage == lineage
     ]

@@ -86,11 +86,20 @@ def generation_awaited(universe: Universe, process: Process) -> Generation:
 
 def publish(universe: Universe, world: World, process: Process, name: str) -> World:
     committed, _, lineage = name.partition("/")
-    found = Found(name=name, committed=int(committed), lineage=Lineage(int(lineage)))
-    if found not in world.storage:
+    found = Found(
+        name=name,
+        committed=int(committed),
+        lineage=Lineage(int(lineage)),
+        calls=process.saved_calls,
+    )
+    if name not in [known.name for known in world.storage]:
         world = world._replace(storage=(*world.storage, found))
     event = Saved(
-        replica=process.name, lineage=found.lineage, committed=found.committed, checkpoint=name
+        replica=process.name,
+        lineage=found.lineage,
+        committed=found.committed,
+        checkpoint=name,
+        calls=found.calls,
     )
     return tell(universe, change(world, process.name, saving=False), process.name, event)
 
@@ -112,6 +121,7 @@ def report_spare(universe: Universe, world: World, process: Process) -> World:
         num_slots=universe.num_slots,
         layout="l",
         endpoint=f"{name}:1",
+        is_durable=universe.is_durable,
         checkpoints=world.storage,
     )
     changed = change(world, name, phase="spare", spare=universe.events.put(event))
@@ -360,8 +370,16 @@ def die(universe: Universe, world: World, process: Process, kind: ExitKind) -> W
         posts=process.posts,
         outbox=process.outbox,
         exit=kind,
+        node=process.node,
     )
     return replaced(world, dead)
+
+
+def vanish(universe: Universe, world: World, process: Process, *, is_reaped: bool = True) -> World:
+    """The process is gone, and nobody is there to say so."""
+    world = die(universe, world, process, ExitKind.SIGNAL)
+    unreaped = {"unreaped": not is_reaped}
+    return change(world, process.name, exit=None, outbox=(), **unreaped)
 
 
 def _called(mine: Member) -> Member:

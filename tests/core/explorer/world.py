@@ -47,8 +47,41 @@ class Faults(NamedTuple):
     damages: int = 0
     """Checkpoints that turn out not to be whole."""
 
+    drops: int = 0
+    """Connections of an agent that break; it comes back, and what was on its way down is lost."""
+
+    cuts: int = 0
+    """Connections of an agent that break for ever; its workers still reach the others."""
+
+    reboots: int = 0
+    """Agents that die with their workers, and are started again under their name at once."""
+
+    unreaped: int = 0
+    """Processes that die and of whose end nobody ever hears."""
+
+    beats: int = 0
+    """Signs of life that are on their way for long."""
+
 
 NO_FAULTS = Faults()
+
+
+class Node(NamedTuple):
+    """One machine: its agent's connection to a coordinator."""
+
+    is_connected: bool = True
+    away_since: int = 0
+    is_cut: bool = False
+    """It never connects again."""
+
+    is_known: bool = True
+    """The newest coordinator has heard of it and has not lost it."""
+
+    follows_old: bool = False
+    """Its agent is with a coordinator that does not know yet that another has begun."""
+
+    outbox: tuple[int, ...] = ()
+    """What its agent says of replicas that it has never run."""
 
 
 class History(NamedTuple):
@@ -97,8 +130,16 @@ class World(NamedTuple):
     saves: int = 0
     """Checkpoints that may still be written."""
 
+    nodes: tuple[Node, ...] = (Node(),)
+
     used: tuple[ReplicaId, ...] = ()
     """Names given to replicas so far."""
+
+    begun: frozenset[ReplicaId] = frozenset()
+    """Those of them whose process was started."""
+
+    given_up: frozenset[ReplicaId] = frozenset()
+    """Replicas whose node was without a connection while time passed: they may be lost."""
 
     expected: frozenset[ReplicaId] = frozenset()
     """Replicas that may be ended: drained, left behind, hung, or of a job that is over."""
@@ -123,6 +164,21 @@ def process_of(world: World, name: ReplicaId) -> Process:
     process = find(world, name)
     assert process is not None
     return process
+
+
+def node_of(world: World, process: Process) -> Node:
+    return world.nodes[process.node]
+
+
+def with_node(world: World, number: int, **fields: Any) -> World:
+    nodes = list(world.nodes)
+    nodes[number] = nodes[number]._replace(**fields)
+    return world._replace(nodes=tuple(nodes))
+
+
+def running_on(world: World, number: int) -> tuple[ReplicaId, ...]:
+    """Return the names of what an agent takes for running."""
+    return tuple(p.name for p in world.processes if p.node == number and (p.alive or p.unreaped))
 
 
 def replaced(world: World, changed: Process) -> World:

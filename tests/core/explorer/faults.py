@@ -1,0 +1,127 @@
+"""What can go wrong next, as far as the faults of the world are not used up.
+
+Owns the names of faults and when each can happen.  What it does is the environment's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tests.core.explorer.coordinator import (
+    crash,
+    decide_and_write,
+    drop,
+    reboot,
+    take_over,
+    tick,
+)
+from tests.core.explorer.process import Process
+from tests.core.explorer.universe import Universe, tell
+from tests.core.explorer.workers import die, fail, sign_of_life, vanish
+from tests.core.explorer.world import World, change, detail_of, node_of
+
+from pliant.core.events import Event, Exited, ExitKind
+
+Action = tuple[tuple[object, ...], Callable[[], World]]
+"""What happens, as words and values for ``told``, and what computes the world after it."""
+
+
+def go_wrong(universe: Universe, world: World) -> Iterator[Action]:
+    faults = world.faults
+    for process in world.processes:
+        name = process.name
+        if not process.alive or process.hung:
+            continue
+        if faults.kills:
+            spent = world._replace(faults=faults._replace(kills=faults.kills - 1))
+            yield (name, "is killed"), partial(die, universe, spent, process, ExitKind.SIGNAL)
+        if faults.hangs:
+            spent = world._replace(
+                faults=faults._replace(hangs=faults.hangs - 1), expected=world.expected | {name}
+            )
+            yield (name, "hangs"), partial(change, spent, name, hung=True)
+        if faults.breaks and process.phase in ("voted", "header", "transfer"):
+            spent = world._replace(faults=faults._replace(breaks=faults.breaks - 1))
+            yield (
+                (name, "'s collective fails, nobody died"),
+                partial(fail, universe, spent, process),
+            )
+        if faults.repeats:
+            spent = world._replace(faults=faults._replace(repeats=faults.repeats - 1))
+            for box in ("inbox", "outbox"):
+                if sent := getattr(process, box):
+                    twice = {box: (sent[0], *sent)}
+                    yield (name, box, "repeats"), partial(change, spent, name, **twice)
+        if faults.unreaped:
+            spent = world._replace(faults=faults._replace(unreaped=faults.unreaped - 1))
+            label = (name, "dies, and is never reaped")
+            yield label, partial(vanish, universe, spent, process, is_reaped=False)
+        if faults.beats and process.phase not in ("starting", "dead"):
+            spent = world._replace(faults=faults._replace(beats=faults.beats - 1))
+            sign = sign_of_life(universe, process, universe.members[process.member])
+            yield (name, "says", sign), partial(tell, universe, spent, name, sign)
+    yield from lose_connections(universe, world)
+    yield from lose_coordinator(universe, world)
+    if faults.ticks:
+        spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
+        yield ("a deadline passes",), partial(tick, universe, spent)
+
+
+def lose_connections(universe: Universe, world: World) -> Iterator[Action]:
+    faults = world.faults
+    for number, node in enumerate(world.nodes):
+        if not node.is_connected:
+            continue
+        name = universe.node_name(number)
+        if faults.drops:
+            spent = world._replace(faults=faults._replace(drops=faults.drops - 1))
+            yield ("the connection of", name, "breaks"), partial(drop, spent, number, loses=False)
+            label = ("the connection of", name, "breaks; what was on its way is lost")
+            yield label, partial(drop, spent, number)
+        if faults.cuts:
+            spent = world._replace(faults=faults._replace(cuts=faults.cuts - 1))
+            label = ("the connection of", name, "breaks for ever")
+            yield label, partial(drop, spent, number, is_cut=True)
+        if faults.reboots:
+            spent = world._replace(faults=faults._replace(reboots=faults.reboots - 1))
+            label = ("the agent of", name, "dies and is started anew")
+            yield label, partial(reboot, universe, spent, number)
+
+
+def lose_coordinator(universe: Universe, world: World) -> Iterator[Action]:
+    faults = world.faults
+    if world.old >= 0:
+        return
+    if faults.restarts:
+        spent = world._replace(faults=faults._replace(restarts=faults.restarts - 1))
+        yield ("the coordinator dies; another takes over",), partial(take_over, universe, spent)
+    if faults.overlaps:
+        spent = world._replace(faults=faults._replace(overlaps=faults.overlaps - 1))
+        label = ("another coordinator takes over; the old one lives",)
+        yield label, partial(take_over, universe, spent, is_old_alive=True)
+    if faults.crashes:
+        spent = world._replace(faults=faults._replace(crashes=faults.crashes - 1))
+        for process in world.processes:
+            if heard := next_heard(universe, spent, process):
+                yield from crashing(universe, *heard)
+
+
+def next_heard(universe: Universe, world: World, process: Process) -> tuple[World, Event] | None:
+    if not node_of(world, process).is_connected:
+        return None
+    if process.outbox:
+        rest = change(world, process.name, outbox=process.outbox[1:])
+        return rest, universe.events[process.outbox[0]]
+    if process.exit is not None:
+        event = Exited(replica=process.name, kind=process.exit, detail=detail_of(process))
+        return change(world, process.name, exit=None), event
+    return None
+
+
+def crashing(universe: Universe, world: World, event: Event) -> Iterator[Action]:
+    """Die after writing the register and sending the first so many commands."""
+    written, commands, _ = decide_and_write(universe, world, event)
+    for count in range(len(commands)):
+        label = ("coordinator hears", event, "and dies after", count, "commands")
+        yield label, partial(crash, universe, written, commands, count)
