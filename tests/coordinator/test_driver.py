@@ -578,3 +578,16 @@ def test_a_register_that_cannot_be_looked_at_is_looked_at_again(
         assert await world.driver.ask(Scaled(target=1)) is not None
 
     play(tmp_path, scene)
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(world: World) -> None:
+        for _ in range(1000):
+            world.driver.refuse("stranger", "a WebSocket without the token")
+        assert world.driver.refused == {"stranger": 1000}
+
+    play(tmp_path, scene)
+
+    assert len(caplog.records) == 10

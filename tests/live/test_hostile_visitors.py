@@ -71,3 +71,4 @@ def test_a_coordinator_among_hostile_visitors_resizes_its_job_as_ever(tmp_path: 
     codes = set(re.findall(rb"HTTP/1.1 (\d+)", found.heard))
     assert codes <= {b"400", b"401", b"403"}, codes
     assert b"state" not in found.heard
+    assert outcome.job.said().count("\n") < found.counts["tries"] / 10  # nor do they fill its log

@@ -171,9 +171,10 @@ class JobDriver:
         self.nodes.detach(node, channel, now_s=self._clock.now_s())
 
     def refuse(self, sender: str, reason: str) -> None:
-        """Count a message that could not be read."""
-        self.refused[sender] += 1
-        _log.warning("refused a message of %s: %s", sender, reason)
+        """Count a message that could not be read; tell the 1st, 2nd, 4th, 8th ... of a sender."""
+        count = self.refused[sender] = self.refused[sender] + 1
+        if count.bit_count() == 1:
+            _log.warning("refused %d of the messages of %s: %s", count, sender, reason)
 
     # --- the loop ----------------------------------------------------------------------
 

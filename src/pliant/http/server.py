@@ -75,7 +75,7 @@ class Server:
             http=LimitedProtocol,
             backlog=ACCEPTED_AT_ONCE,
             log_config=None,
-            log_level="warning",  # frames are written down at debug, and hold secrets
+            log_level="error",  # strangers cause warnings; debug has frames, and secrets
             access_log=False,
             lifespan="off",
             ws="websockets-sansio",
