@@ -260,3 +260,27 @@ def test_torchrun_without_an_agent_is_refused(home: Path) -> None:
     assert alone.returncode != 0
     assert "this process is one of 2 that torchrun started" in alone.stderr.splitlines()[-1]
     assert "Start the script with `pliant run`, or with `python`" in alone.stderr.splitlines()[-1]
+
+
+HOSTILE = r"nothing in [/data/a] \x1b[2J\x1b]0;owned\x07 \udc80"
+
+
+def test_what_a_script_prints_and_raises_is_shown_and_not_obeyed(home: Path) -> None:
+    """It once ended the job with a MarkupError, and cleared the terminal."""
+    raises = f"print('{HOSTILE}'.encode(errors='replace').decode())\nraise ValueError('{HOSTILE}')"
+    (home / "train.py").write_text(f"import pliant\n{raises}\n")
+
+    code, said, complained = run(home, "run", "--max", "1", "--out", "out", "train.py")
+    shown = [run(home, command, "--out", "out") for command in ("status", "explain")]
+    log = run(home, "logs", "--out", "out", "r1")
+
+    assert code == 1
+    assert r"nothing in [/data/a] \x1b[2J\x1b]0;owned\x07" in complained
+    assert r"nothing in [/data/a] \x1b[2J\x1b]0;owned\x07" in log[1]
+    assert [answer[0] for answer in (*shown, log)] == [0, 0, 0]
+    everything = "".join(
+        [said, complained, *(part for _, *parts in (*shown, log) for part in parts)]
+    )
+    assert "\x1b" not in everything
+    assert "\x07" not in everything
+    assert "MarkupError" not in everything
