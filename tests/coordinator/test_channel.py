@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from tests.wire.messages import messages
 
+from pliant.cli.terminal import PlainConsole
+from pliant.cli.view import PlainView
 from pliant.coordinator.channel import _MAY_SAY
+from pliant.coordinator.driver import JobDriver
+from pliant.coordinator.metrics import registry_of
 from pliant.coordinator.nodes import JobNodes
+from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, StartReplica
 from pliant.core.events import (
     Event,
@@ -29,6 +40,9 @@ from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
+from pliant.machine.clock import Clock
+from pliant.observe.history import read_history
+from pliant.observe.log import EventLog, Listener, Record
 from pliant.wire.codec import EVENTS, Envelope, decode, encode
 from pliant.wire.messages import Alive
 
@@ -120,3 +134,42 @@ class Deaf:
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         pass
+
+
+@contextmanager
+def raising_listeners() -> Iterator[None]:
+    """Let who cannot take a record say so, where the log would go on."""
+
+    def tell(log: EventLog, listener: Listener, record: Record) -> None:
+        listener(record)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(EventLog, "_tell", tell)
+        yield
+
+
+@settings(max_examples=40)
+@given(said=st.lists(messages(sorted(_MAY_SAY, key=str)), max_size=8))
+def test_whatever_an_agent_says_can_be_logged_and_shown(
+    tmp_path_factory: pytest.TempPathFactory, said: list[Any]
+) -> None:
+    directory = tmp_path_factory.mktemp("run")
+    log = EventLog(directory / "events.jsonl", job="j")
+    driver = JobDriver(
+        settings=SETTINGS,
+        register=RegisterFile(directory / "register.json"),
+        log=log,
+        metrics_path=directory / "metrics.jsonl",
+        clock=Clock(),
+    )
+    view = PlainView(PlainConsole(file=io.StringIO()), show=None)
+    log.subscribe(view.record)
+
+    with raising_listeners():
+        for message in said:
+            driver.receive(message)
+
+    log.close()
+    json.dumps(driver.board.as_json())
+    generate_latest(registry_of(lambda: driver.board, driver.refused))
+    assert read_history(log.path).board == driver.board
