@@ -5,6 +5,7 @@ Each text below once crashed a view, moved its cursor or changed its colours.
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from tests.observe.story import Story
 
+import pliant.cli
 from pliant.cli import pool_commands
 from pliant.cli.main import code_of
 from pliant.cli.screens import decisions_table, job_panel, moves_table, step_line
@@ -200,3 +202,24 @@ def test_a_panel_that_cannot_be_drawn_says_so() -> None:
         view.record({"kind": "note", "text": "still here"})
 
     assert isinstance(view._live, Live)
+
+
+def test_no_command_prints_past_it() -> None:
+    """Only JSON, which is ASCII, and what was made printable is printed without a console."""
+    cli = Path(pliant.cli.__file__).parent
+    found = [
+        f"{path.name}:{call.lineno}"
+        for path in cli.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and _is_past(call)
+    ]
+
+    assert found == []
+
+
+def _is_past(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    if name == "print":
+        text = ast.unparse(call.args[0])
+        return not re.search(r"^json\.dumps\(|in_one_line\(|printable\(|version\(", text)
+    return name in ("Console", "rich.print")

@@ -9,18 +9,16 @@ said at its end.  Knows nothing of how a job runs (``run.local``, ``run.separate
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from pliant.cli.patient_output import patient_output
-from pliant.cli.printing import say
+from pliant.cli.printing import print_record, say
 from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica, tls_of
-from pliant.cli.terminal import PlainConsole, complain
+from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, ConflictError
@@ -33,7 +31,6 @@ from pliant.core.exits import (
     EXIT_USAGE,
 )
 from pliant.core.job.state import JobSettings
-from pliant.core.printable import in_one_line
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
@@ -284,7 +281,7 @@ def detached(start: Start, *, as_json: bool) -> int:
             _remove(start)
         raise
     if as_json:
-        print(json.dumps({"job": name, "pid": job.pid, "url": job.url, "out": str(out)}))
+        print_record({"job": name, "pid": job.pid, "url": job.url, "out": str(out)})
     else:
         say(f"job {name} runs in the background; follow it with pliant status")
     return EXIT_OK
@@ -312,7 +309,7 @@ def _say_how_to_go_on(config: JobConfig, view: JobView, code: int, *, quiet: boo
     else:
         return
     if not quiet:
-        print(in_one_line(how), file=sys.stderr)
+        say_aside(how)
 
 
 def _unsaved(board: Board) -> str:

@@ -35,5 +35,10 @@ class PlainConsole(Console):
 
 def complain(sentence: str, code: int) -> int:
     """Say in one line on stderr what is wrong; return the exit code."""
-    print(f"pliant: {' '.join(in_one_line(sentence).split())}", file=sys.stderr)
+    say_aside(f"pliant: {' '.join(sentence.split())}")
     return code
+
+
+def say_aside(sentence: str) -> None:
+    """Print a sentence on stderr, in one line."""
+    print(in_one_line(sentence), file=sys.stderr)
