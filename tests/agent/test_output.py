@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ def test_a_file_is_rotated_when_it_is_full(path: Path) -> None:
 
     kept = {found.name: found.read_text() for found in path.parent.iterdir()}
     assert kept == {"r1.log": "line 4\n", "r1.log.1": "line 3\n", "r1.log.2": "line 2\n"}
+
+
+def test_what_the_disk_does_not_take_is_lost_and_disturbs_nobody(path: Path) -> None:
+    file = RotatingFile(path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, file._fd)
+    os.close(full)
+    lines: list[str] = []
+
+    Output(ReplicaId("r1"), file, lambda _, line: lines.append(line)).data_received(b"here\n")
+    file.close()
+
+    assert lines == ["here"]
 
 
 def test_a_file_goes_on_where_an_earlier_one_ended(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,18 @@ from hypothesis import strategies as st
 from pliant.core.commands import StartReplica, Switch
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import Generation, NodeId, Order, ReplicaId, Seat
-from pliant.observe.log import EventLog, Record, follow, kind_of, number, only, parse, plain, read
+from pliant.observe.log import (
+    EventLog,
+    Journal,
+    Record,
+    follow,
+    kind_of,
+    number,
+    only,
+    parse,
+    plain,
+    read,
+)
 
 R1 = ReplicaId("r1")
 
@@ -243,3 +255,21 @@ def test_only_records_of_some_kinds_are_looked_for(tmp_path: Path) -> None:
 
     assert list(only(log.path, "job_started", "job_ended")) == [started]
     assert list(only(tmp_path / "none", "note")) == []
+
+
+def test_who_follows_a_journal_hears_what_the_disk_did_not_take(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl", job="gpt")
+    heard: list[str] = []
+    journal.subscribe(lambda record: heard.append(record["kind"]))
+    file, full = os.dup(journal._fd), os.open("/dev/full", os.O_WRONLY)
+
+    os.dup2(full, journal._fd)
+    journal.write("commit", step=1)
+    os.dup2(file, journal._fd)
+    for fd in (file, full):
+        os.close(fd)
+    journal.write("commit", step=2)
+    journal.close()
+
+    assert heard == ["commit", "commit"]
+    assert [r["kind"] for r in read(journal.path).records] == ["records_lost", "commit"]

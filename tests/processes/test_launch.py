@@ -194,6 +194,20 @@ def test_sigterm_is_like_ctrl_c_once(tmp_path: Path) -> None:
         job.assert_nothing_is_left()
 
 
+def test_a_closed_terminal_is_like_ctrl_c_once_and_the_log_says_how_to_go_on(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, FAKE_WORKER, 10_000, 0.01) as job:
+        job.wait_for_steps(3)
+
+        job.process.send_signal(signal.SIGHUP)
+
+        assert job.exit_code() == 3, job.said()
+        said = [record["text"] for record in job.records("note")]
+        assert f"the terminal was closed; to go on: pliant resume {job.out}" in said
+        job.assert_nothing_is_left()
+
+
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
     with running(tmp_path, FAKE_WORKER, 10_000, 5.0) as job:
         job.wait_for(lambda: len(job.records("switched")) >= 1, "training")

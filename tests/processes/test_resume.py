@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.checkpoint import plain_torch
+from tests.checkpoint.test_broken_disk import may_mount
 from tests.live.stage import FORKED_PLIANT, stage
 from tests.processes.test_cli import ROOT, WAIT_S, environment, pliant, wait_for
 
@@ -25,19 +28,25 @@ SLOWLY = {"PACE": "1"}
 """Seconds that a tail of the script takes: a run is to be stopped before its end."""
 
 SCRIPT = """\
-import os, sys, threading, torch, pliant
+import contextlib, glob, os, sys, threading, torch, pliant
+KEPT, EVERY = os.environ.get("KEPT", "kept"), os.environ.get("EVERY", "1h")
 pliant.seed(1)
 model = torch.nn.Linear(4, 1)
 x = torch.randn(512, 4)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
 with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
                     dataset=data, global_batch_size=32, micro_batch_size=4,
-                    checkpoint=pliant.Checkpoint("kept", every="1h")) as session:
+                    checkpoint=pliant.Checkpoint(KEPT, every=EVERY)) as session:
     try:
         for step in session.steps(int(sys.argv[1])):
             for a, b in step:
                 step.backward(torch.nn.functional.mse_loss(model(a), b))
             threading.Event().wait(float(os.environ.get("PACE", 0)))
+            if "FILL" in os.environ and glob.glob(KEPT + "/step-*/pliant.json"):
+                fill = os.open(os.environ.pop("FILL"), os.O_WRONLY | os.O_CREAT)
+                with contextlib.suppress(OSError):
+                    while os.write(fill, bytes(1 << 16)): pass
+                print("filled", flush=True)
     finally:
         print("leaving", session.leaving, flush=True)
     if session.leader:
@@ -146,6 +155,61 @@ def test_ctrl_c_saves_and_says_how_to_go_on(home: Path) -> None:
         time.sleep(0.2)
     assert (status["state"], status["step"]) == ("finished", 40)
     assert status["restored"]["committed"] > 0
+
+
+def test_a_terminal_that_is_closed_saves_the_run(home: Path) -> None:
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.chdir(home)
+        words = ["-m", "pliant", "run", "--max", "1", "train.py", "40"]
+        os.execve(sys.executable, [sys.executable, *words], environment(home) | SLOWLY)
+    events = home / "runs" / "train" / "events.jsonl"
+    deadline_s = time.monotonic() + WAIT_S
+    while not (events.exists() and '"kind":"commit"' in events.read_text()):
+        assert time.monotonic() < deadline_s
+        if select.select([terminal], [], [], 0.2)[0]:
+            os.read(terminal, 1 << 16)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
+    assert status["checkpoint"]["committed"] == status["step"] > 0
+    assert "suspended: train (after step " in pliant(home, "status").stderr
+
+
+def on_a_small_disk(home: Path, *, cwd: str, kept: str) -> subprocess.CompletedProcess[str]:
+    """Run in a namespace where ``disk`` is small, and full once a checkpoint was published."""
+    if not may_mount():
+        pytest.skip("needs the right to mount in a namespace of its own")
+    (home / "disk").mkdir()
+    run = f"exec {sys.executable} -m pliant run --max 1 {home}/train.py 12"
+    words = f"mount -t tmpfs -o size=4m none disk && cd {cwd} && {run}"
+    more = {"FILL": f"{home}/disk/fill", "KEPT": kept, "EVERY": "1steps", "PACE": "0.3"}
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", words],
+        cwd=home,
+        env=environment(home) | more,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def test_where_the_disk_of_its_directory_fills_up_a_run_trains_on(home: Path) -> None:
+    done = on_a_small_disk(home, cwd="disk", kept=f"{home}/kept")
+
+    assert "filled" in done.stdout, done.stderr
+    assert "digest 12 " in done.stdout
+
+
+def test_a_run_whose_last_checkpoint_has_no_room_does_not_end_well(home: Path) -> None:
+    done = on_a_small_disk(home, cwd=".", kept=f"{home}/disk/kept")
+
+    assert done.returncode == 1, done.stderr
+    assert "digest 12 " in done.stdout
+    assert re.search(r"finished 12 steps, but nothing after step \d+ is in a chec", done.stderr)
+    assert "the storage is full (No space left on device)" in done.stderr
 
 
 def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) -> None:

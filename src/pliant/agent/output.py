@@ -9,6 +9,7 @@ lines.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -29,7 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 class RotatingFile:
-    """Appends bytes to a file; a full one becomes ``.1``, that one ``.2``, and so on."""
+    """Appends bytes to a file; a full one becomes ``.1``, that one ``.2``, and so on.
+
+    What the disk does not take is lost: whoever prints is not to be disturbed.
+    """
 
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, kept: int = KEPT_FILES
@@ -44,6 +48,10 @@ class RotatingFile:
 
     def write(self, data: bytes) -> None:
         """Append; rotates first if the file is full."""
+        with contextlib.suppress(OSError):
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
         if self._size + len(data) > self._max_bytes and self._size:
             self._rotate()
         view = memoryview(data)

@@ -28,9 +28,10 @@ from pliant.core.errors import PliantError
 from pliant.engine import probe
 from pliant.engine.state.durable import CheckpointChannel, Snapshot
 
-SHARES_S = 60.0
+SHARES_S = 20.0
 """How long the leader waits for the others' shares beyond four times what its own took: a member
-that is gone without notice is told by the loss, one whose storage fails is not."""
+that is gone without notice is told by the loss, one whose storage fails is not.  That one tries
+again for 15 s; a run that is to end waits for this."""
 
 LOOK_S, LONG_LOOK_S = 0.02, 0.5
 """Between two looks for shares: first and longest, in seconds."""

@@ -33,8 +33,9 @@ that hangs, in seconds."""
 REPLACED_S = 1.0
 """Longest that training waits for the thread to let go of a snapshot that a newer one replaces."""
 
-NEEDED_TRIES = 5
-"""How often a save is tried that the end of a job or a hold needs: over half a minute."""
+NEEDED_TRIES, NEEDED_WAIT_S = 5, 4.0
+"""How often a save is tried that the end of a job or a hold needs, and the longest wait between two
+times, in seconds: 16 s in all, and batch systems give 30 s from SIGTERM on."""
 
 PACE_STEPS = 32
 """How many steps in peace tell how long one takes."""
@@ -249,6 +250,7 @@ class Writer:
     def _failed(self, save: Save, reason: str) -> float:
         with self._changed:
             self._progress, wait_s = durability.failed(self._progress, now_s=time.monotonic())
+            wait_s = min(wait_s, NEEDED_WAIT_S) if save.is_needed else wait_s
             self._said = reason
         self._channel.failed(reason, committed=save.snapshot.committed, retry_s=wait_s)
         return wait_s

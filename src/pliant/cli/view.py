@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any, Self
 
 from rich.console import Console, RenderableType
@@ -188,7 +189,8 @@ class LiveView(JobView):
     def __exit__(self, *error: object) -> None:
         self._live.stop()
         if self._echo is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSANOW, self._echo)
+            with suppress(OSError, ValueError, termios.error):  # the terminal is gone
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, self._echo)
 
     def record(self, record: Record) -> None:
         """Take a record into the next picture."""

@@ -7,6 +7,7 @@ a note means for the job is for the driver to hand on.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from pliant.core.values import NO_GENERATION, Generation
@@ -44,8 +45,9 @@ class NoteLog:
         if type(note) in LOGGED_AS:
             self._log.write(LOGGED_AS[type(note)], **fields_of(note))
         if isinstance(note, messages.Logged):
-            with self._metrics_path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(plain({"step": note.step, **note.values})) + "\n")
+            line = json.dumps(plain({"step": note.step, **note.values})) + "\n"
+            with suppress(OSError), self._metrics_path.open("a", encoding="utf-8") as file:
+                file.write(line)  # on a full disk they are lost, like the log's records
 
     def write_commit(self, note: messages.Committed) -> None:
         """Log that a step is committed."""

@@ -6,6 +6,7 @@ Owns nothing.  Knows nothing of what is waited for.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,12 +25,14 @@ async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
 
 @contextmanager
 def on_signals(handlers: Mapping[int, Callable[[], object]]) -> Iterator[None]:
-    """Call these when this process gets a signal meanwhile."""
+    """Call these when this process gets a signal meanwhile; not on a SIGHUP under nohup."""
     loop = asyncio.get_running_loop()
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heeded = [number for number in handlers if not (is_nohup and number == signal.SIGHUP)]
+    for number in heeded:
+        loop.add_signal_handler(number, handlers[number])
     try:
         yield
     finally:
-        for number in handlers:
+        for number in heeded:
             loop.remove_signal_handler(number)

@@ -127,19 +127,8 @@ class EventLog:
 
     def write(self, kind: str, /, **values: Any) -> Record:
         """Append one record and return it.  ``mono`` may be given; ``at`` then follows from it."""
-        now_mono = self._monotonic()
-        mono = float(values.pop("mono", now_mono))
-        record: Record = {
-            "v": SCHEMA,
-            "at": round(self._wall() - (now_mono - mono), 6),
-            "mono": round(mono, 6),
-            "job": self._job,
-            "kind": kind,
-        }
-        if self._incarnation is not None:
-            record["incarnation"] = self._incarnation
-        record.update({name: plain(value) for name, value in values.items()})
-        self._append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        record = self._record(kind, **values)
+        self._append(self._line(record))
         for listener in self._listeners:
             self._tell(listener, record)
         return record
@@ -152,6 +141,24 @@ class EventLog:
             if listener not in self._failed:
                 self._failed.append(listener)
                 _log.exception("a %s record could not be shown", record["kind"])
+
+    def _record(self, kind: str, /, **values: Any) -> Record:
+        now_mono = self._monotonic()
+        mono = float(values.pop("mono", now_mono))
+        record: Record = {
+            "v": SCHEMA,
+            "at": round(self._wall() - (now_mono - mono), 6),
+            "mono": round(mono, 6),
+            "job": self._job,
+            "kind": kind,
+        }
+        if self._incarnation is not None:
+            record["incarnation"] = self._incarnation
+        record.update({name: plain(value) for name, value in values.items()})
+        return record
+
+    def _line(self, record: Record) -> bytes:
+        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
     def _append(self, line: bytes) -> None:
         """Write a line, on a line of its own even if the disk was full in the midst of the last."""
@@ -187,22 +194,20 @@ class EventLog:
 class Journal(EventLog):
     """One that leaves out what cannot be written, and says so once it can be again.
 
-    A full disk costs records and not the process: for one that keeps elsewhere what it must not
-    forget, as a pool does.  A coordinator lets its agents say again what it could not log.
+    A full disk costs records and not the process, which keeps elsewhere what it must not forget.
+    Who follows the log hears of every record.
     """
 
     _lost = 0
 
-    def write(self, kind: str, /, **values: Any) -> Record:
-        """Append one record and return it; an empty one if the storage does not take it."""
+    def _append(self, line: bytes) -> None:
         try:
             if self._lost:
-                super().write("records_lost", number=self._lost)
+                super()._append(self._line(self._record("records_lost", number=self._lost)))
                 self._lost = 0
-            return super().write(kind, **values)
+            super()._append(line)
         except OSError:
             self._lost += 1
-            return {}
 
 
 def kind_of(value: object) -> str:

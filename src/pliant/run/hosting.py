@@ -4,7 +4,7 @@ Owns what a process that runs a coordinator has besides it: socket, event log, t
 record and signals.  Decides nothing about the job, and knows nothing of how its agents are started.
 
     hosted: register (incarnation + 1) --> serve --> record --> ... --> record gone, socket closed
-            Ctrl-C or SIGTERM: stop at the next step; a second Ctrl-C: end now, 130
+            Ctrl-C, SIGTERM, SIGHUP: stop at the next step; a second Ctrl-C: end now, 130
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from urllib.parse import urlsplit
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.events import StopRequested
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Host:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        end = _or_unsaved(end, self.driver.board)
         self.log.write("job_ended", exit_code=end.exit_code, reason=end.reason)
         return end
 
@@ -123,7 +125,7 @@ async def hosted(
 
     sock = open_socket(config.address, config.port)
     url, files = url_of(sock), RuntimeFiles.of("job", config.name, config.state.jobs)
-    log = EventLog(run_files.event_log(config.out), job=config.name)
+    log = Journal(run_files.event_log(config.out), job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
     driver = JobDriver(
@@ -137,12 +139,24 @@ async def hosted(
         driver, work=config.work(), token=token, events_path=log.path, on_offer=on_offer
     )
     interrupted = asyncio.Event()
-    signals = on_signals(_interrupts(driver, interrupted))
+    signals = on_signals(_interrupts(driver, interrupted, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
         await driver.begin()
         async with serving(app, sock, files, token=token, out=config.out):
             _log_start(log, config, url, follows=follows, devices=devices)
             yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+
+
+def _or_unsaved(end: EndJob, board: Board) -> EndJob:
+    """Return how a job ended: not well, if what it came to should be durable and is not."""
+    kept = int(board.checkpoint["committed"]) if board.checkpoint is not None else 0
+    if end.exit_code != EXIT_OK or board.checkpoint_failure is None or kept >= board.committed:
+        return end
+    why = board.checkpoint_failure["reason"]
+    return EndJob(
+        exit_code=EXIT_FAILED,
+        reason=f"{end.reason}, but nothing after step {kept} is in a checkpoint: {why}",
+    )
 
 
 def agents_url(url: str) -> str:
@@ -161,8 +175,10 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
             raise ConfigError(f"a job named {name} is running already; choose another with --name")
 
 
-def _interrupts(driver: JobDriver, interrupted: asyncio.Event) -> dict[int, Callable[[], None]]:
-    """Turn the first SIGINT or SIGTERM into a request to stop, the second SIGINT into the end."""
+def _interrupts(
+    driver: JobDriver, interrupted: asyncio.Event, out: Path
+) -> dict[int, Callable[[], None]]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop, a second SIGINT into the end."""
     requests = 0
 
     def stop() -> None:
@@ -176,7 +192,11 @@ def _interrupts(driver: JobDriver, interrupted: asyncio.Event) -> dict[int, Call
         else:
             interrupted.set()
 
-    return {signal.SIGINT: interrupt, signal.SIGTERM: stop}
+    def hang_up() -> None:
+        driver.log.write("note", text=f"the terminal was closed; to go on: pliant resume {out}")
+        stop()
+
+    return {signal.SIGINT: interrupt, signal.SIGTERM: stop, signal.SIGHUP: hang_up}
 
 
 def _log_start(

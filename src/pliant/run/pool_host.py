@@ -174,7 +174,7 @@ async def _serve(
         follows=follows,
         url=url_of(sock),
     )
-    with on_signals({signal.SIGINT: driver.stop, signal.SIGTERM: driver.stop}):
+    with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), driver.stop)):
         try:
             await driver.begin()
             async with serving(app, sock, files, token=token, out=log.path.parent):

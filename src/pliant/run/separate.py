@@ -19,6 +19,7 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
+from pliant.machine.event_loop import on_signals
 from pliant.observe.log import only
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
@@ -93,9 +94,12 @@ def _follows(config: JobConfig) -> bool:
 
 async def _serve(agent: Agent, url: str, token: str) -> int:
     interrupted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with on_signals(dict.fromkeys(signals, interrupted.set)):
+        return await _serve_until(agent, url, token, interrupted)
+
+
+async def _serve_until(agent: Agent, url: str, token: str, interrupted: asyncio.Event) -> int:
     serving = asyncio.create_task(agent.serve(url, token))
     stopping = asyncio.create_task(interrupted.wait())
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,6 +22,7 @@ class Ledger:
 
     def __init__(self, path: Path | None) -> None:
         self._fd = -1
+        self._is_torn = False
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -54,5 +56,10 @@ class Ledger:
             self._fd = -1
 
     def _write(self, **line: object) -> None:
-        if self._fd >= 0:
-            os.write(self._fd, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+        """Write a line; one that the disk does not take is missed by the audit, not by the run."""
+        if self._fd < 0:
+            return
+        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        data, self._is_torn = b"\n" * self._is_torn + data, True
+        with suppress(OSError):
+            self._is_torn = os.write(self._fd, data) < len(data)
