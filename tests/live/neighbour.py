@@ -62,7 +62,7 @@ def listening() -> Iterator[Address]:
 
 def knock(generation: int = 2, peer: int = 1, rank: int = 0) -> bytes:
     """Return the begin of a handshake by who does not know the secret."""
-    return struct.pack("<8sQII", b"pliant/1", generation, peer, rank) + os.urandom(64)
+    return os.urandom(8) + struct.pack("<QII", generation, peer, rank) + os.urandom(64)
 
 
 class Neighbour:

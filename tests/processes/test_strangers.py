@@ -17,7 +17,7 @@ from tests.processes.crew import SECRET, Crew, Member, background, crew
 from pliant.engine.groups.ending import Abort
 from pliant.engine.groups.handshake import Hello, connecting
 from pliant.engine.groups.mesh import Mesh
-from pliant.engine.groups.port import Port, parse_endpoint, stop_listening
+from pliant.engine.groups.port import Port, parse_endpoint
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
@@ -35,7 +35,7 @@ def test_no_other_user_gets_a_port_whether_it_listens_or_not(address: str) -> No
         for _ in range(50):
             listener = port.listen()  # raises if somebody else does
             time.sleep(0.005)
-            stop_listening(listener)
+            port.stop_listening(listener)
             time.sleep(0.005)
     port.close()
 

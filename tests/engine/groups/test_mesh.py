@@ -6,9 +6,11 @@ import contextlib
 import hmac
 import os
 import random
+import resource
 import signal
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,9 @@ import pytest
 from tests.engine.groups.circle import BOUND_S, Running, tls_contexts, wait_until
 from tests.engine.groups.proxy import FINE, Fate, Proxy, Trouble
 
+from pliant.engine.groups import knock_filter
 from pliant.engine.groups import mesh as mesh_module
+from pliant.engine.groups.handshake import Hello, connecting, word_of
 from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port, parse_endpoint
 from pliant.engine.groups.tls import TlsContexts
@@ -299,18 +303,12 @@ def test_who_is_of_another_generation_gets_in_nowhere(
 
 def knock(rank: int, to: int, *, secret: bytes = SECRET, generation: int = 1) -> bytes:
     """Return what a member says first."""
-    who = mesh_who(generation, rank, to)
+    who = word_of(secret) + mesh_who(generation, rank, to)
     return who + hmac.new(secret, b"knock\0" + who, "sha256").digest()
 
 
 def mesh_who(generation: int, rank: int, to: int) -> bytes:
-    return (
-        b"pliant/1"
-        + b"".join(
-            (generation.to_bytes(8, "little"), rank.to_bytes(4, "little"), to.to_bytes(4, "little"))
-        )
-        + os.urandom(32)
-    )
+    return struct.pack("<QII", generation, rank, to) + os.urandom(32)
 
 
 def answer_to(port: Port, said: bytes, *, wait_s: float = 0.5) -> bytes:
@@ -404,7 +402,8 @@ def test_recorded_knocks_are_limited_in_number(ports: list[Port]) -> None:
     assert held < 150
 
 
-def test_many_strangers_delay_nobody(ports: list[Port]) -> None:
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n" * 5], ids=["silent", "talking"])
+def test_many_strangers_delay_nobody(ports: list[Port], says: bytes) -> None:
     three = ports[:3]
     is_over = threading.Event()
 
@@ -413,6 +412,7 @@ def test_many_strangers_delay_nobody(ports: list[Port]) -> None:
         while not is_over.is_set():
             with contextlib.suppress(OSError):
                 socks.append(socket.create_connection(parse_endpoint(three[0].endpoint), 0.2))
+                socks[-1].send(says)
             if len(socks) > 200:
                 socks.pop(0).close()
         for sock in socks:
@@ -429,6 +429,55 @@ def test_many_strangers_delay_nobody(ports: list[Port]) -> None:
     flooding.result()
 
     assert took_s < 3.0
+
+
+def test_who_says_what_no_member_says_is_left_to_the_kernel(ports: list[Port]) -> None:
+    three = ports[:3]
+    meeting = Meeting(three, 0).start()
+    wait_until(lambda: listens(three[0]))
+    with contextlib.ExitStack() as stack:
+        address = parse_endpoint(three[0].endpoint)
+        strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
+        for sock in strangers:
+            sock.send(bytes(100))
+            sock.setblocking(False)
+        time.sleep(0.2)
+
+        for sock in strangers:
+            with pytest.raises(BlockingIOError):  # nobody has hung up
+                sock.recv(1)
+        check_met([meeting, *(Meeting(three, rank).start() for rank in (1, 2))])
+
+
+def test_members_meet_where_the_kernel_takes_no_filter(
+    ports: list[Port], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knock_filter, "_SO_ATTACH_FILTER", 32_000)
+
+    check_met([Meeting(ports[:3], rank).start() for rank in range(3)])
+
+
+def test_who_has_no_descriptor_left_waits_for_one_without_turning(ports: list[Port]) -> None:
+    three = ports[:3]
+    meeting = Meeting(three, 0).start()
+    wait_until(lambda: listens(three[0]))
+    first_free = os.dup(0)
+    with socket.socket() as knocking:
+        os.close(first_free)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, before[1]))
+        try:
+            knocking.connect(parse_endpoint(three[0].endpoint))
+            knocking.send(knock(1, 0))
+            time.sleep(0.1)
+            checks = meeting.num_checks
+            time.sleep(0.3)
+            checks = meeting.num_checks - checks
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert 0 < checks < 60
+    check_met([meeting, *(Meeting(three, rank).start() for rank in (1, 2))])
 
 
 # Broken handshakes
@@ -457,6 +506,28 @@ def meet_through(ports: list[Port], fate: Fate, contexts: Any = None) -> None:
             first[0].sock.sendall(b"x")
             assert other[1].sock.recv(1) == b"x", fate
             close(first, other)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("after_bytes", [0, 40])
+def test_a_knock_that_is_lost_is_soon_repeated(
+    ports: list[Port], after_bytes: int, tls: bool
+) -> None:
+    contexts = tls_contexts() if tls else None
+    meet_through(ports, Fate(Trouble.SWALLOW, after_bytes), contexts)
+
+
+def test_a_knock_that_waits_for_long_is_not_given_up_for_later_ones(ports: list[Port]) -> None:
+    """In a queue behind strangers the later ones would come to its end."""
+    two = ports[:2]
+    slow, lost = Fate(delay_s=0.3), Fate(Trouble.SWALLOW)
+    with Proxy(two[0].endpoint, lambda number: lost if number else slow) as proxy:
+        endpoints = [proxy.endpoint, two[1].endpoint]
+        meetings = [Meeting(two, 0).start()]
+        wait_until(lambda: listens(two[0]))
+        check_met([*meetings, Meeting(two, 1, endpoints=endpoints).start()])
+
+        assert len(proxy.recorded) > 2
 
 
 FORWARD_BYTES, BACKWARD_BYTES = 88 + 36 + 13, 64 + 36
@@ -525,13 +596,44 @@ def test_a_connection_that_its_member_gave_up_does_not_count_as_there(
     check_met([meeting, hasty])
 
 
+def test_who_has_hung_up_meanwhile_is_not_there_whatever_it_has_proved(ports: list[Port]) -> None:
+    two = ports[:2]
+    meeting = Meeting(two, 0).start()
+    wait_until(lambda: listens(two[0]))
+    with held_up(meeting), socket.create_connection(parse_endpoint(two[0].endpoint)) as sock:
+        hello = Hello(sock=sock, generation=1, secret=SECRET, size=2, rank=1, peer=0)
+        sock.setblocking(False)
+        steps = connecting(hello, b"greeting of 1")
+        wait_until(lambda: bool(next(steps)) and hello.is_known)
+    time.sleep(0.1)
+
+    assert not meeting.has_ended()
+    check_met([meeting, Meeting(two, 1).start()])
+
+
+def test_of_many_knocks_that_come_late_and_all_at_once_the_last_counts(ports: list[Port]) -> None:
+    """The others have given up all but one when this member wakes."""
+    three = ports[:3]
+    meeting = Meeting(three, 0).start()
+    wait_until(lambda: listens(three[0]))
+    with held_up(meeting, at_accept=True):
+        others = [Meeting(three, rank).start() for rank in (1, 2)]
+        time.sleep(1.0)  # each has tried four times
+    check_met([meeting, *others])
+
+
 @contextlib.contextmanager
-def held_up(meeting: Meeting) -> Iterator[None]:
-    """Keep a member from doing anything, as a stop would, once it has answered a knock."""
+def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[None]:
+    """Keep a member from doing anything, as a stop would, once it has answered a knock.
+
+    ``at_accept``: before it does.
+    """
     gate = threading.Event()
     advance = meeting.mesh._advance
 
     def held(descriptor: int) -> None:
+        if at_accept:
+            gate.wait(BOUND_S)
         advance(descriptor)
         attempt = meeting.mesh._attempts.get(descriptor)
         if attempt is not None and not attempt.is_stranger:

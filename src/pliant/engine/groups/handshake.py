@@ -4,7 +4,8 @@ Owns the bytes of it, as generators that say when they wait: for reading or for 
 know how many connections there are, when one is given up, or what a greeting is for.
 
     connector                                                      acceptor
-        knock: who to whom, a nonce, HMAC(secret, ...)  ------------>   a stranger is sent away here
+        knock: a word of the generation, who to whom,
+               a nonce, HMAC(secret, ...)               ------------>   a stranger is sent away here
         <============= TLS 1.3 from here on, if the job wants it =============>
         <------------  answer: a nonce, HMAC(secret, knock, nonce)
         proof: HMAC(secret, knock, nonce, greeting), greeting  ----->
@@ -27,6 +28,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pliant.engine.groups.knock_filter import WORD_BYTES
 from pliant.engine.groups.tls import TlsContexts
 
 READ, WRITE = 1, 2
@@ -36,7 +38,6 @@ SECRET_BYTES = 32
 MAX_GREETING_BYTES = 16 << 20
 """Largest greeting: that of a reference to a member with another model describes every weight."""
 
-_MAGIC = b"pliant/1"
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _WHO = struct.Struct("<8sQII")
@@ -73,6 +74,9 @@ class Hello:
     peer: int | None = None
     """Of the other one: known from the start where this side connects, else after its knock."""
 
+    is_known: bool = False
+    """The other side has shown that it knows the secret, or plays back who does."""
+
     def admit(self, peer: int, knock: bytes) -> None:
         """Take note of who is at the other end; a knock that has come before is a recorded one."""
         if knock in self.knocked:
@@ -107,6 +111,12 @@ class Hello:
         """Make sure that the other side knows it."""
         if not hmac.compare_digest(found, self.mac(what, *texts)):
             raise HandshakeFailed("the other side does not know the secret of the generation")
+        self.is_known = True
+
+
+def word_of(secret: bytes) -> bytes:
+    """Return the 8 bytes with which every knock of a generation begins; they prove nothing."""
+    return hmac.digest(secret, b"pliant/1", "sha256")[:WORD_BYTES]
 
 
 def connecting(hello: Hello, greeting: bytes) -> Steps[bytes]:
@@ -114,7 +124,7 @@ def connecting(hello: Hello, greeting: bytes) -> Steps[bytes]:
     yield WRITE
     if error := hello.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(error, os.strerror(error))
-    who = _WHO.pack(_MAGIC, hello.generation, hello.rank, hello.peer or 0)
+    who = _WHO.pack(word_of(hello.secret), hello.generation, hello.rank, hello.peer or 0)
     who += os.urandom(_NONCE_BYTES)
     knock = who + hello.mac(b"knock", who)
     yield from _write(hello.sock, knock)
@@ -136,8 +146,8 @@ def accepting(hello: Hello, greet: Callable[[bytes], bytes]) -> Steps[bytes]:
     knock = yield from _read(hello.sock, _KNOCK_BYTES)
     who, proof = knock[:-_MAC_BYTES], knock[-_MAC_BYTES:]
     hello.check(proof, b"knock", who)
-    magic, generation, peer, rank = _WHO.unpack_from(who)
-    if (magic, generation, rank) != (_MAGIC, hello.generation, hello.rank):
+    _, generation, peer, rank = _WHO.unpack_from(who)
+    if (generation, rank) != (hello.generation, hello.rank):
         raise HandshakeFailed("a knock that was meant for somebody else")
     if not hello.rank < peer < hello.size:
         raise HandshakeFailed(f"rank {peer} does not connect to rank {hello.rank}")

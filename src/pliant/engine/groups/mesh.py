@@ -8,7 +8,9 @@ are borne, and when this worker's port is open.  Must not know what the members 
     listen for the higher ranks, until the last of them is there -> all there: done
 
 Whoever is not there yet, or hangs up, is tried again until somebody gives up: a member may have
-heard of the generation a moment later.
+heard of the generation a moment later.  Whoever does not answer is tried again beside that, for the
+first attempt may only be waiting behind strangers.  The one that is answered first goes on, and a
+member counts by what it proves on it: so both sides mean the same connection.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,13 +26,16 @@ from typing import cast
 
 from pliant.engine.groups.handshake import (
     READ,
+    WRITE,
     HandshakeFailed,
     Hello,
     Steps,
     accepting,
     connecting,
+    word_of,
 )
-from pliant.engine.groups.port import Port, parse_endpoint, stop_listening
+from pliant.engine.groups.knock_filter import hear_all
+from pliant.engine.groups.port import Port, parse_endpoint
 from pliant.engine.groups.tls import TlsContexts
 
 MAX_STRANGERS = 64
@@ -41,9 +47,10 @@ STRANGER_S = 3.0
 HANDSHAKE_S = 5.0
 """Longest handshake before another one is tried, in seconds."""
 
-_FIRST_CONNECT_S, _MAX_CONNECT_S = 0.05, 2.0
-"""Longest wait for a connection, doubled each time it was too short: a full queue of the other side
-would have the kernel try again after a second."""
+_FIRST_ANSWER_S, _MAX_ANSWER_S = 0.05, 2.0
+"""Longest wait for an answer before another knock, doubled each time: a full queue of the other
+side would have the kernel try again after a second, and a knock may come to a listener of another
+generation, whose kernel drops it."""
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
 """Between two knocks at a member that does not listen yet, in seconds."""
@@ -70,17 +77,24 @@ class _Attempt:
     """This side does; else it was accepted."""
 
     is_under_way: bool = False
-    """It is more than a connection: the other side has said something, or let us speak."""
+    """The other side has knocked or answered as a member does, so it was given more time."""
 
     @property
     def is_stranger(self) -> bool:
         return self.hello.peer is None
 
-    def goes_on(self) -> None:
-        """Give it more time, once: the other side is a member, or has let us in."""
-        if not self.is_under_way and not self.is_stranger:
-            self.is_under_way = True
-            self.due_at = time.monotonic() + HANDSHAKE_S
+    def events(self, waits: int) -> int:
+        """What epoll is to look for; that it was given up matters where this side accepted it."""
+        event = select.EPOLLIN if waits == READ else select.EPOLLOUT
+        return event if self.connects else event | select.EPOLLRDHUP
+
+    def begins(self) -> bool:
+        """Whether the other side has shown just now that it is a member; gives it more time."""
+        if self.is_under_way or not self.hello.is_known:
+            return False
+        self.is_under_way = True
+        self.due_at = time.monotonic() + HANDSHAKE_S
+        return True
 
 
 @dataclass(slots=True)
@@ -89,15 +103,17 @@ class _Knock:
 
     due_at: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
-    connect_s: float = _FIRST_CONNECT_S
+    answer_s: float = _FIRST_ANSWER_S
 
-    def was_in_vain(self) -> None:
-        """Wait longer for the next connection: nothing came of this one in time."""
-        self.connect_s = min(2 * self.connect_s, _MAX_CONNECT_S)
+    def knocked(self, now: float) -> None:
+        """Wait for an answer before the next one, each time longer."""
+        self.due_at = now + self.answer_s
+        self.answer_s = min(2 * self.answer_s, _MAX_ANSWER_S)
 
     def again(self) -> None:
-        """Pause before the next one, each time longer."""
+        """Pause before the next one, each time longer: this one was refused, or has failed."""
         self.due_at = time.monotonic() + self.pause_s
+        self.answer_s = _FIRST_ANSWER_S
         self.pause_s = min(2 * self.pause_s, _MAX_PAUSE_S)
 
 
@@ -146,9 +162,11 @@ class Mesh:
         self._epoll = select.epoll()
         self._wake_r, self._wake_w = socket.socketpair()
         self._epoll.register(self._wake_r.fileno(), select.EPOLLIN)
+        self._woken = threading.Event()
 
     def wake(self) -> None:
         """Have ``connect`` look whether to give up; from any thread."""
+        self._woken.set()
         with contextlib.suppress(OSError):
             self._wake_w.send(b"!", socket.MSG_DONTWAIT)
 
@@ -191,19 +209,23 @@ class Mesh:
             self._listen()
         else:
             self._close_listener()
-        for descriptor, events in self._epoll.poll(self._pause_s(now)):
-            if self._listener is not None and descriptor == self._listener.fileno():
+        listener = -1 if self._listener is None else self._listener.fileno()
+        happened = self._epoll.poll(self._pause_s(now))
+        # Last, for it may give a descriptor a second life that this list tells something else of.
+        for descriptor, events in sorted(happened, key=lambda each: each[0] == listener):
+            if self._listener is not None and descriptor == listener:
                 self._accept(self._listener)
             elif descriptor == self._wake_r.fileno():
                 self._wake_r.recv(64)
             elif descriptor in self._attempts:
-                self._advance(descriptor)
+                if events & select.EPOLLRDHUP:  # it was accepted, and given up there
+                    self._drop(descriptor)
+                else:
+                    self._advance(descriptor)
             elif events & _GONE:
                 self._forget(descriptor)
         for descriptor, attempt in list(self._attempts.items()):
             if attempt.due_at < time.monotonic():
-                if attempt.connects and not attempt.is_under_way:
-                    self._knocks[cast("int", attempt.hello.peer)].was_in_vain()
                 self._drop(descriptor)
 
     def _pause_s(self, now: float) -> float:
@@ -212,10 +234,10 @@ class Mesh:
         return max(0.0, min([0.1, *(at - now for at in due)]))
 
     def _to_knock(self) -> list[int]:
-        """Return the lower ranks that nothing is under way to; first of all it is rank 0."""
-        tried = {attempt.hello.peer for attempt in self._attempts.values() if attempt.connects}
+        """Return the lower ranks that have not answered; first of all it is rank 0."""
+        answered = {each.hello.peer for each in self._attempts.values() if each.is_under_way}
         lower = range(self._rank if 0 in self._there else min(self._rank, 1))
-        return [peer for peer in lower if peer not in self._there and peer not in tried]
+        return [peer for peer in lower if peer not in self._there and peer not in answered]
 
     # --- connecting -------------------------------------------------------------------------
 
@@ -228,7 +250,8 @@ class Mesh:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
             hello = self._hello(socket.socket(family), peer)
             hello.sock.setblocking(False)
-            self._start(hello, connecting(hello, self._greeting), now + knock.connect_s)
+            self._start(hello, connecting(hello, self._greeting), now + HANDSHAKE_S)
+            knock.knocked(now)
             try:
                 hello.sock.connect(address)
             except BlockingIOError:
@@ -252,13 +275,14 @@ class Mesh:
 
     def _listen(self) -> None:
         if self._listener is None:
-            self._listener = self._port.listen()
+            # With TLS a member goes on talking before anybody can have the kernel hear all.
+            self._listener = self._port.listen(b"" if self._tls else word_of(self._secret))
             self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._unwatch(self._listener.fileno())
-            stop_listening(self._listener)
+            self._port.stop_listening(self._listener)
             self._listener = None
 
     def _accept(self, listener: socket.socket) -> None:
@@ -268,29 +292,33 @@ class Mesh:
                 sock, _ = listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # whoever it was has gone, or strangers have all descriptors
-                self._drop_oldest_stranger()
+            except OSError:  # whoever it was has gone, or there is no descriptor left
+                if not self._drop_oldest_stranger():
+                    self._woken.wait(_MAX_PAUSE_S)  # epoll would tell of them again at once
                 return
             sock.setblocking(False)
+            hear_all(sock)
             hello = self._hello(sock)
             self._start(hello, accepting(hello, self._greet), time.monotonic() + STRANGER_S)
             self._advance(sock.fileno())
             if sum(attempt.is_stranger for attempt in self._attempts.values()) > MAX_STRANGERS:
                 self._drop_oldest_stranger()
 
-    def _drop_oldest_stranger(self) -> None:
+    def _drop_oldest_stranger(self) -> bool:
         for descriptor, attempt in self._attempts.items():
             if attempt.is_stranger:
                 self._drop(descriptor)
-                return
+                return True
+        return False
 
     # --- handshakes -------------------------------------------------------------------------
 
     def _start(self, hello: Hello, steps: Steps[bytes], due_at: float) -> None:
         attempt = _Attempt(hello, steps, due_at, connects=hello.peer is not None)
         self._attempts[hello.sock.fileno()] = attempt
-        waits = select.EPOLLOUT if attempt.connects else select.EPOLLIN
-        self._epoll.register(hello.sock.fileno(), waits)
+        self._epoll.register(
+            hello.sock.fileno(), attempt.events(WRITE if attempt.connects else READ)
+        )
         if attempt.connects:
             next(steps)  # to where it waits for the connection
 
@@ -305,8 +333,15 @@ class Mesh:
         except (OSError, HandshakeFailed):
             self._drop(descriptor)
             return
-        attempt.goes_on()
-        self._epoll.modify(descriptor, select.EPOLLIN if waits == READ else select.EPOLLOUT)
+        if attempt.begins() and attempt.connects:
+            self._drop_beside(attempt)
+        self._epoll.modify(descriptor, attempt.events(waits))
+
+    def _drop_beside(self, answered: _Attempt) -> None:
+        """Give the others to the same member up: nothing is proved on two connections at once."""
+        for descriptor, attempt in list(self._attempts.items()):
+            if attempt is not answered and attempt.hello.peer == answered.hello.peer:
+                self._drop(descriptor)
 
     def _arrive(self, descriptor: int, greeting: bytes) -> None:
         """Count a member as there, unless it is not to be."""
