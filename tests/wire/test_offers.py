@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ def test_a_report_has_this_shape() -> None:
         ({"num_slots": 0}, "num_slots"),
         ({"num_slots": 10_000_001}, "num_slots"),
         ({"notice_s": -0.1}, "notice_s"),
+        ({"notice_s": math.inf}, "notice_s"),  # was written as null, and then not read again
+        ({"notice_s": math.nan}, "notice_s"),
+        ({"ask_replicas": 1 << 70}, "ask_replicas"),
         ({"kind": "rubber"}, "kind"),
         ({"sizes": ["many"]}, "sizes"),
         ({"more": 1}, "more"),

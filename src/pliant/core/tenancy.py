@@ -42,10 +42,10 @@ class Demand:
     priority: str = DEFAULT_CLASS
     """Name of a priority class."""
 
-    min_replicas: int = field(default=1, metadata={"ge": 1})
+    min_replicas: int = field(default=1, metadata={"ge": 1, "le": 1 << 53})
     """Guaranteed, and given all at once; with fewer it is suspended or has not begun."""
 
-    ask_replicas: int = field(default=1, metadata={"ge": 0})
+    ask_replicas: int = field(default=1, metadata={"ge": 0, "le": 1 << 53})
     """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
 
     sizes: tuple[int, ...] | None = None
@@ -57,7 +57,7 @@ class Demand:
     can_suspend: bool = False
     """Whether it has checkpoints, so that even its minimum can be taken."""
 
-    notice_s: float = field(default=30.0, metadata={"ge": 0})
+    notice_s: float = field(default=30.0, metadata={"ge": 0, "le": 1e9})
     """How long it may take to give devices back."""
 
 
