@@ -310,8 +310,10 @@ def test_commands_of_an_older_incarnation_are_refused(play: Play) -> None:
         await world.say(start("r1"), incarnation=2)
         await world.hear(Started)
         await world.say(end("r1"), incarnation=1)
-        await world.say(start("r2"), incarnation=2)
+        await world.say(start("r2"), incarnation=1)
+        await world.say(start("r3"), incarnation=2)
         await world.hear(Started, 2)
+        assert [started.replica for started in world.all(Started)] == ["r1", "r3"]
         assert world.all(Exited) == []
 
     play(scene)

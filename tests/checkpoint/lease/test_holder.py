@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_living_holder_of_another_job_is_never_displaced(
         assert decided is LeaseAction.REFUSE
     else:
         assert decided is (LeaseAction.TAKE if still_for_s >= found.ttl_s else LeaseAction.WATCH)
+
+
+def test_a_holder_is_waited_for_as_long_as_its_own_lease_says() -> None:
+    """One that beats slowly said so; that whoever waits is in more of a hurry does not end it."""
+    slow = LeaseRecord(
+        job="a", holder="x", node="n", machine="m", pid=1, process_started="7", ttl_s=60.0
+    )
+    hasty = replace(slow, job="b", holder="y", ttl_s=5.0)
+
+    seen = [
+        decide(slow, hasty, is_alive=None, still_for_s=s, has_beaten=False).action for s in (10, 60)
+    ]
+
+    assert seen == [LeaseAction.WATCH, LeaseAction.TAKE]
 
 
 def test_a_free_root_is_taken_and_given_back(root: LocalStorage) -> None:

@@ -784,6 +784,50 @@ def test_who_asks_for_less_gives_the_rest_back() -> None:
     )
 
 
+def test_a_pool_that_shrinks_takes_from_the_lowest_class_first() -> None:
+    """Also where the higher one would not take it back."""
+    world = World(4, teams=(Team(name="x", reclaim=Reclaim(from_="never")),))
+    world.ask("a", 1, 2, priority="high", team="x")
+    world.ask("b", 1, 2, priority="low", team="x")
+
+    (taken,) = world.do(DevicesSet(count=3))
+
+    assert isinstance(taken, Shrink)
+    assert (taken.name, taken.to) == ("b", 1)
+
+
+def test_no_more_is_handed_out_than_may_be_in_use() -> None:
+    """The pool was made smaller: two of four may be used, whichever, and a still has two."""
+    world = World(4)
+    world.ask("a", 2, priority="low")
+    world.do(DevicesSet(count=2))
+
+    (taken,) = world.ask("b", 2, priority="high")
+
+    assert isinstance(taken, Suspend)
+    assert world.at("b").devices == ()
+    (given,) = world.do(Released(name="a", devices=(0, 1)))
+    assert isinstance(given, Grant)
+    assert given.name == "b"
+
+
+def test_who_comes_later_does_not_overtake_one_that_waits_for_all_it_is_promised() -> None:
+    """Else small claims could keep a large one waiting with what was given back for it."""
+    world = World(4)
+    world.ask("a", 4, priority="low")
+    world.fixed("b", 3, priority="urgent")
+    world.ask("c", 1, priority="normal")
+    assert [world.at(name).share for name in "abc"] == [0, 3, 1]
+
+    assert world.do(Released(name="a", devices=(0,))) == ()
+
+    given = world.do(Released(name="a", devices=(1, 2, 3)))
+    assert [(one.name, len(one.devices)) for one in given if isinstance(one, Grant)] == [
+        ("b", 3),
+        ("c", 1),
+    ]
+
+
 def test_a_minimum_that_is_raised_before_it_was_handed_over_is_waited_for_as_a_whole() -> None:
     world = World(4)
     world.ask("a", 1, 4)
