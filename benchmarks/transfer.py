@@ -78,6 +78,7 @@ class Move:
             "stamp": Stamp(generation=1, step=5, lineage=1),
             "survivors": list(range(survivors)),
             "joiners": list(range(survivors, group.size)),
+            "replicas": [f"r{rank}" for rank in range(group.size)],
         }
 
     def raw(self) -> None:

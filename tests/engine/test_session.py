@@ -276,10 +276,12 @@ def test_a_fused_optimizer_that_skips_leaves_the_scheduler_alone() -> None:
 def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
     model = nn.Linear(2, 1)
     layout = Layout.of(model.named_parameters(), extras=6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     update = Update(
         parameters=dict(model.named_parameters()),
         layout=layout,
-        optimizers=[torch.optim.SGD(model.parameters(), lr=1.0)],
+        optimizers=[optimizer],
+        optimizer_states=[],
         schedulers=[],
         plateau={},
         scaler=torch.amp.GradScaler("cpu", init_scale=4.0),

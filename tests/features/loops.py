@@ -88,9 +88,9 @@ FEATURES = [
         proof=f"{SESSIONS}::test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced",
     ),
     Feature(
-        name="what one replica alone does to weights or learning rates",
+        name="what one replica alone does to any part of the state",
         result="refused",
-        note="found out when the step, or the part of the weights, is next voted on",
+        note="found out when the step, or the part of the state, is next voted on, and at the end",
         proof=f"{SESSIONS}::test_what_a_script_does_on_one_replica_only_is_found_out",
     ),
     Feature(

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import pliant
 from pliant.core.tls_files import TlsFiles
 from pliant.engine.groups.tls import TlsContexts
-from pliant.engine.protocol.meeting import StepMetadata, check_alike
-from pliant.engine.protocol.membership_port import Condition
+from pliant.engine.protocol.meeting import check_alike
+from pliant.engine.state import naming
 from pliant.engine.worker import bootstrap
 
 Script = Callable[[], object]
@@ -51,6 +51,14 @@ class Refusal:
     """Group and name under which the page of features has it too."""
 
 
+class Hider(torch.optim.SGD):
+    """An optimizer that keeps a tensor in an object."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.memory = SimpleNamespace(last=torch.zeros(3))
+
+
 class Hoarder(torch.optim.SGD):
     """An optimizer that keeps what it was lent."""
 
@@ -61,12 +69,17 @@ class Hoarder(torch.optim.SGD):
         return super().step(closure)
 
 
-def hoarded() -> None:
-    model = network()
-    with session(model=model, optimizer=Hoarder(model.parameters(), lr=0.1)) as opened:
-        for step in opened.steps(3):
-            for points, labels in step:
-                step.backward(nn.functional.cross_entropy(model(points), labels))
+def own_update(kind: Callable[[Any], torch.optim.Optimizer]) -> Script:
+    """Return a script that trains with an optimizer of this kind."""
+
+    def script() -> None:
+        model = network()
+        with session(model=model, optimizer=kind(model.parameters())) as opened:
+            for step in opened.steps(3):
+                for points, labels in step:
+                    step.backward(nn.functional.cross_entropy(model(points), labels))
+
+    return script
 
 
 # --- scripts that are refused -------------------------------------------------------
@@ -391,8 +404,10 @@ def second_session() -> None:
 
 def one_rate_is_another() -> None:
     """Do what every replica does with what the others say beside their votes."""
-    condition = Condition(settings=1, weights=7, names="layer")
-    check_alike([StepMetadata(0, 0, 1, 7, 0), StepMetadata(0, 0, 2, 7, 0)], 5, condition)
+    names = [{"lr of parameter group 0 of optimizer 0": rate} for rate in ("0.01", "0.1", "0.1")]
+    said = [naming.pack(one) for one in names]
+    digests = [[1, 0, 5], [2, 0, 5], [2, 0, 5]]
+    check_alike(digests, ["r1", "r2", "r3"], 5, lambda aspect: names[0], lambda own: said)
 
 
 # --- the table --------------------------------------------------------------------
@@ -770,7 +785,15 @@ LOOP = [
         "overwrite it; keep a copy (grad.clone())",
         when="an optimizer of your own remembers `p.grad`",
         instead="`p.grad.clone()`",
-        script=hoarded,
+        script=own_update(lambda params: Hoarder(params, lr=0.1)),
+    ),
+    Refusal(
+        sentence="Hider keeps a tensor in memory.last, which would not reach a joining replica; "
+        "keep it in optimizer.state, in the parameter groups, or as a plain value or tensor in an "
+        "attribute of the optimizer itself",
+        when="an optimizer of your own keeps state in objects",
+        instead='`self.state["last"]`, or `self.last`',
+        script=own_update(Hider),
     ),
     Refusal(
         sentence="optimizer.step() was called by the script; the session steps the optimizer when "
@@ -1126,10 +1149,10 @@ TOGETHER = [
         feature=("loops", "break from the outer loop on one replica"),
     ),
     Refusal(
-        sentence="at step 5 the optimizers' settings differ between replicas: the script changed "
-        "them on some replicas only; do it on every replica alike, not where session.leader is "
-        "true",
-        when="learning rates or weights differ",
+        sentence="at step 5 lr of parameter group 0 of optimizer 0 differs between replicas (0.01 "
+        "on r1; 0.1 on r2, r3): the script changed it on some replicas only; do it on every "
+        "replica alike, not where session.leader is true",
+        when="anything of the state differs: weights, buffers, modes, optimizers, `extra_state`",
         instead="the same change on every replica",
         script=one_rate_is_another,
     ),

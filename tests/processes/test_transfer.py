@@ -13,9 +13,11 @@ import torch
 from tests.processes.crew import Member, background, crew, on_nudge
 
 from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.group import Group
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.transfer import (
     Stamp,
+    SurvivorsDiffer,
     TransferRefused,
     receive_state,
     send_state,
@@ -57,6 +59,10 @@ def like_sender(_: Any, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
     return [spec.empty() for spec in specs]
 
 
+def names(group: Group) -> dict[str, list[str]]:
+    return {"replicas": [f"r{rank}" for rank in range(group.size)]}
+
+
 def move(
     member: Member, generation: int, ranks: list[int], survivors: list[int], steps: dict[int, int]
 ) -> str:
@@ -64,7 +70,7 @@ def move(
     group = member.build(generation, ranks)
     joiners = [r for r in range(group.size) if r not in survivors]
     stamp = Stamp(generation=generation, step=steps.get(group.rank, 5), lineage=1)
-    parties: Any = {"stamp": stamp, "survivors": survivors, "joiners": joiners}
+    parties: Any = {"stamp": stamp, "survivors": survivors, "joiners": joiners, **names(group)}
     outcome = "sent"
     try:
         if group.rank in survivors:
@@ -114,32 +120,44 @@ def test_states_of_two_steps_are_refused_by_everybody() -> None:
     assert outcomes == [sentence] * 3
 
 
-def send_other_values(member: Member) -> str:
+def send_other_values(member: Member, value: dict[str, Any]) -> str:
     group = member.build(1)
     stamp = Stamp(generation=1, step=5, lineage=1)
-    parties: Any = {"stamp": stamp, "survivors": [0, 1], "joiners": [2]}
+    parties: Any = {"stamp": stamp, "survivors": [0, 1], "joiners": [2], **names(group)}
     try:
-        if group.rank < 2:
-            send_state(group, **parties, value={"lr": 0.1 + group.rank}).wait()
-        else:
+        if group.rank == 2:
             receive_state(group, **parties, allocate=like_sender)
-    except TransferRefused as refused:
+        else:
+            send_state(group, **parties, value=value).wait()
+    except SurvivorsDiffer as refused:
         return str(refused)
     return "moved"
 
 
-def test_survivors_whose_states_differ_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("values", "difference"),
+    [
+        (
+            [{"training": {"body": flag}} for flag in (True, False, True)],
+            "training of module 'body' (train() or eval()) differs between replicas (True on r0; "
+            "False on r1)",
+        ),
+        (
+            [{"parameters": {"w": torch.full((3,), n)}} for n in (1.0, 2.0, 3.0)],
+            "parameter 'w' differs between replicas (torch.float32 (3,) digest",
+        ),
+    ],
+)
+def test_survivors_whose_states_differ_are_told_what_differs(
+    values: list[dict[str, Any]], difference: str
+) -> None:
     with crew(3) as members:
-        outcomes = members.everybody(send_other_values)
+        for rank, value in enumerate(values):
+            members.start(rank, send_other_values, value)
+        outcomes = {members.result(rank) for rank in range(3)}
 
-    assert (
-        outcomes
-        == [
-            "ranks 0 and 1 both hold step 5, "
-            "but their states differ in shapes or in values that are not tensors"
-        ]
-        * 3
-    )
+    (outcome,) = outcomes
+    assert outcome.startswith(f"at step 5 {difference}")
 
 
 def big_transfer(member: Member) -> tuple[str, float]:
@@ -150,7 +168,8 @@ def big_transfer(member: Member) -> tuple[str, float]:
     group = member.build(1)
     joiner = group.size - 1
     stamp = Stamp(generation=1, step=5, lineage=1)
-    parties: Any = {"stamp": stamp, "survivors": list(range(joiner)), "joiners": [joiner]}
+    survivors = list(range(joiner))
+    parties: Any = {"stamp": stamp, "survivors": survivors, "joiners": [joiner], **names(group)}
 
     def allocate(_: Any, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
         member.tell("in the middle")
@@ -215,7 +234,7 @@ def join_twice(member: Member) -> str:
         return storage
 
     first = member.build(1)
-    parties: Any = {"survivors": [0, 1], "joiners": [2]}
+    parties: Any = {"survivors": [0, 1], "joiners": [2], **names(first)}
     try:
         stamp = Stamp(generation=1, step=5, lineage=1)
         if first.rank == 2:

@@ -39,6 +39,7 @@ from pliant.engine.reduce.buckets import Layout
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
+from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.durable import Durability, Facts
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.training_state import State
@@ -113,6 +114,7 @@ class Collaborators:
             parameters=parameters,
             layout=layout,
             optimizers=objects.optimizers,
+            optimizer_states=self.state.optimizer_states,
             schedulers=objects.schedulers,
             plateau=objects.plateau,
             scaler=objects.scaler,
@@ -141,6 +143,7 @@ class Collaborators:
             slots=slots,
             update=self.update,
             state=self.state,
+            comparison=StateComparison(self.state, self.update.settings),
             ledger=self._ledger,
             reporter=self.reporter,
             saver=self._saver,

@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.engine.state.durable import Durability
-from pliant.engine.state.training_state import Stateful, held
+from pliant.engine.state.optimizer_state import held, with_nested
+from pliant.engine.state.training_state import Stateful
 from pliant.engine.update import Scheduler
 
 REDUCTIONS = ("exact", "fast")
@@ -149,7 +150,7 @@ def _check_optimizers(
                 "would not reach a joining replica; keep it in optimizer.state or in the "
                 "parameter groups"
             )
-        if any(id(parameter) not in known for parameter in held(optimizer)):
+        if any(id(p) not in known for one in with_nested([optimizer]) for p in held(one)):
             raise ConfigError(
                 f"{type(optimizer).__name__} holds a parameter that is not in the model; put "
                 "everything that is trained into one module"

@@ -42,6 +42,8 @@ from pliant.engine.protocol.membership_port import (
     WorkerMembership,
 )
 from pliant.engine.script_calls import ScriptCalls
+from pliant.engine.state import naming
+from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
@@ -81,6 +83,7 @@ class Training:
     slots: Slots
     update: Update
     state: State
+    comparison: StateComparison
     ledger: Ledger
     reporter: Reporter
     saver: Saver
@@ -138,6 +141,9 @@ class Training:
         self.state.check_parameters()
         self.update.check_schedulers()
         self.update.forget_gradients()
+        self.comparison.pass_boundary(self.committed)
+        if done is not None:
+            self._compare_whole(done, total)
         ending = Ending.SCRIPT if self._has_left_loop else self.membership.settle(is_over=False)
         if ending or self.committed >= total:
             self._end_call()
@@ -257,12 +263,14 @@ class Training:
     def take_state(self, state: Any) -> None:
         """Take a received state."""
         self.state.apply(state)
+        self.comparison.receive()
         self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
         self.saver.restore(checkpoint, committed)
+        self.comparison.receive()
         self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
@@ -293,6 +301,7 @@ class Training:
                 lent=formed.reduction.lent,
             )
         )
+        self.comparison.begin(step)
         self._attempted = step
 
     def _complete(self, step: int) -> None:
@@ -310,11 +319,7 @@ class Training:
                 "as on_nonfinite='stop' says"
             )
         self._result = Result(step=step, buckets=buckets, extras=extras, nonfinite=nonfinite)
-        condition = Condition(
-            settings=self.update.settings_digest(),
-            weights=self.update.weights_digest(step),
-            names=self.update.weights_names(step),
-        )
+        condition = Condition(digests=self.comparison.digests(), named=self.comparison.named)
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
         requests = VoteRequests(stop=self.wants_stop, save=is_due)
         self.commit_voted(self.membership.decide(step, condition, requests))
@@ -325,6 +330,23 @@ class Training:
         if is_time and not self._has_said_unseen and (said := self.attributes.unseen()):
             self._has_said_unseen = True
             self.reporter.noted(said)
+
+    def _compare_whole(self, done: Done, total: int) -> None:
+        """Compare the state that a checkpoint is made of, or a call of ``steps()`` ends with."""
+        decision, committed = done.decision, self.committed
+        team = self.membership.team(decision.generation)
+        is_needed = decision.is_saved or decision.is_stopped or committed >= total
+        if not is_needed or team.place[1] == 1:
+            return
+        names = self.comparison.whole()
+        said = team.exchange(f"state/{committed}", naming.pack({"": naming.summary(names)}))
+        if said is None or len(set(said)) == 1:
+            return
+        names[""] = self.membership.member.replica
+        said = team.exchange(f"state/{committed}/names", naming.pack(names)) or []
+        found = [naming.unpack(part) for part in said]
+        what = naming.difference(found, [one.pop("") for one in found])
+        raise UsageError(naming.sentence(committed, what or "the state differs between replicas"))
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from pliant.core.errors import UsageError
 from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.state.training_state import held
+from pliant.engine.state.optimizer_state import OptimizerState, held
 
 Scheduler = LRScheduler | ReduceLROnPlateau
 
@@ -37,6 +37,8 @@ class Update:
     parameters: Mapping[str, torch.nn.Parameter]
     layout: Layout
     optimizers: Sequence[torch.optim.Optimizer]
+    optimizer_states: Sequence[OptimizerState]
+    """Of these optimizers and of those that they wrap."""
     schedulers: Sequence[Scheduler]
     plateau: Mapping[str, ReduceLROnPlateau]
     scaler: torch.amp.GradScaler | None
@@ -51,7 +53,8 @@ class Update:
         self._is_stepping = False
         self._scheduled: list[int | None] | None = None
         self._handles = [
-            optimizer.register_step_pre_hook(self._before_step) for optimizer in self.optimizers
+            part.optimizer.register_step_pre_hook(self._before_step)
+            for part in self.optimizer_states
         ]
         self._gradients: list[torch.Tensor] = []
         self._grad_norm: float | None = None
@@ -156,27 +159,19 @@ class Update:
             hasher.update(bucket.view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
-    def settings_digest(self) -> int:
-        """Return 63 bits of all hyper-parameters, which every replica must have alike."""
-        values = [
-            sorted((key, repr(value)) for key, value in group.items() if key != "params")
+    def settings(self) -> dict[str, Any]:
+        """Return all hyper-parameters, and where the schedules are, as a part of a state."""
+        groups = [
+            {
+                "groups": [
+                    {key: value for key, value in sorted(group.items()) if key != "params"}
+                    for group in optimizer.param_groups
+                ]
+            }
             for optimizer in self.optimizers
-            for group in optimizer.param_groups
         ]
-        return _bits(xxhash.xxh3_64(repr((values, self._schedule_counts())).encode()))
-
-    def weights_digest(self, step: int) -> int:
-        """Return 63 bits of the weights in one bucket, in turn."""
-        hasher = xxhash.xxh3_64()
-        for parameter in self._parameters[step % len(self._parameters)]:
-            flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
-            hasher.update(flat.numpy().data)
-        return _bits(hasher)
-
-    def weights_names(self, step: int) -> str:
-        """Name what ``weights_digest`` covers."""
-        names = [entry.name for entry in self._buckets[step % len(self._buckets)].entries]
-        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        schedules = [{"last_epoch": count} for count in self._schedule_counts()]
+        return {"optimizers": groups, "schedulers": schedules}
 
     def _set_gradients(
         self, buckets: Sequence[torch.Tensor], extras: Extras
@@ -216,7 +211,9 @@ class Update:
             self._is_stepping = False
         if self._looks_left:
             self._looks_left -= 1
-            _refuse_kept_gradients(active, present)
+            _refuse_kept_gradients([part.optimizer for part in self.optimizer_states], present)
+            for part in self.optimizer_states:
+                part.refuse_hidden()
         if self.scaler is None or not active:
             return True
         has_overflowed = any(map(self._has_overflowed, active))
@@ -246,11 +243,6 @@ class Update:
                 "optimizer.step() was called by the script; the session steps the optimizer when "
                 "the loop over a step ends"
             )
-
-
-def _bits(hasher: xxhash.xxh3_64) -> int:
-    """Return what fits into a signed integer of 64 bits."""
-    return hasher.intdigest() >> 1
 
 
 def _is_finite(flat: torch.Tensor) -> bool:

@@ -34,11 +34,16 @@ class Held:
         self.kept = state
 
 
-def state_of(model: nn.Module, *local: str, extra: dict[str, Held] | None = None) -> State:
+def state_of(
+    model: nn.Module,
+    *local: str,
+    extra: dict[str, Held] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> State:
     return State(
         model=model,
         local_buffers=frozenset(local),
-        optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)],
+        optimizers=[optimizer or torch.optim.SGD(model.parameters(), lr=0.1)],
         schedulers=[],
         scaler=None,
         extra=extra or {},
@@ -77,8 +82,7 @@ def test_a_buffer_made_after_the_session_is_named_to_the_joiner() -> None:
 def test_other_parameter_groups_are_named_to_the_joiner() -> None:
     old, new = nn.Linear(2, 1), nn.Linear(2, 1)
     groups: Any = [{"params": [new.bias]}, {"params": [new.weight]}]
-    other = state_of(new)
-    other.optimizers = [torch.optim.SGD(groups, lr=0.1)]
+    other = state_of(new, optimizer=torch.optim.SGD(groups, lr=0.1))
 
     with pytest.raises(ConfigError, match="SGD has other parameter groups here than on the"):
         transfer(state_of(old), other)

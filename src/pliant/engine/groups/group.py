@@ -37,6 +37,11 @@ class Ticket(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
 
+    @property
+    def error(self) -> BaseException | None:
+        """What the job raised, or ended it; None while it goes on, and of one that succeeded."""
+        return self._error
+
     def wait(self, deadline_s: float | None = None) -> T:
         """Return the job's result; every later call returns it again.
 

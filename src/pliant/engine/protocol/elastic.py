@@ -150,16 +150,30 @@ class ElasticMembership:
         probe.at("vote", step)
         with self._runtime.waits(generation):
             said = own.exchange(formed.group)
-        check_alike(said, step, condition)
+            check_alike(
+                [one.digests for one in said],
+                formed.order.replicas,
+                step,
+                condition.named,
+                lambda names: formed.group.share(f"differs/{step}", names),
+            )
         self._learn(self._runtime.commit(generation), said)
         # Who crosses now is not the one to share with: the next boundary will do.
         is_saved = any(one.save for one in said) and self._crossing is None
         return StepDecision(
-            generation=generation, is_leader=formed.group.rank == 0, is_saved=is_saved
+            generation=generation,
+            is_leader=formed.group.rank == 0,
+            is_stopped=bool(self._ending),
+            is_saved=is_saved,
         )
 
     def recover(self, reason: str) -> None:
-        """Wait for the Reform that follows a fault, and enter it; until one succeeds."""
+        """Wait for the Reform that follows a fault, and enter it; until one succeeds.
+
+        Raises:
+            UsageError: the fault is that the script's replicas differ.
+        """
+        self._handover.check()
         formed = self._formed
         if formed is not None:
             self._runtime.break_group(formed.order.generation, reason)
@@ -172,6 +186,7 @@ class ElasticMembership:
             try:
                 self._enter(order)
             except GroupBroken as broken:
+                self._handover.check()
                 self._runtime.break_group(order.generation, broken.reason)
             else:
                 return

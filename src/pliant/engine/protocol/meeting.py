@@ -7,7 +7,7 @@ with the refusal to commit what differs.  Must not know what is trained, or what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.membership_port import Condition, Ending, VoteRequests
 from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.state import naming
+from pliant.engine.state.comparison import ASPECTS, UNKNOWN
 
 _HEADER_INTS = 7
 
@@ -107,9 +109,9 @@ class StepMetadata(NamedTuple):
     stop: int
     """Which ``Ending`` it wants after this step."""
 
-    settings: int
-    weights: int
     save: int
+    digests: tuple[int, ...]
+    """Of the aspects of its state; 0: it does not know."""
 
     @classmethod
     def of(
@@ -120,30 +122,44 @@ class StepMetadata(NamedTuple):
         return cls(
             ready=protocol.ready_number(member),
             stop=Ending.SCRIPT if requests.stop else outside,
-            settings=0 if condition is None else condition.settings,
-            weights=0 if condition is None else condition.weights,
             save=int(requests.save),
+            digests=(UNKNOWN,) * len(ASPECTS) if condition is None else condition.digests,
         )
 
     def exchange(self, group: Group) -> list[StepMetadata]:
         """Return what each member says, in rank order.  All members must call."""
-        rows = group.all_gather(torch.tensor(self, dtype=torch.int64)).tolist()
-        return [StepMetadata(*row) for row in rows]
+        row = torch.tensor([self.ready, self.stop, self.save, *self.digests], dtype=torch.int64)
+        rows = group.all_gather(row).tolist()
+        return [StepMetadata(row[0], row[1], row[2], tuple(row[3:])) for row in rows]
 
 
-def check_alike(said: Sequence[StepMetadata], step: int, condition: Condition) -> None:
-    """Refuse to commit what would differ from a run of one replica.
+Share = Callable[[bytes], Sequence[bytes]]
+"""Gives something to all members, and returns what each gave, in rank order."""
+
+
+def check_alike(
+    digests: Sequence[Sequence[int]],
+    replicas: Sequence[str],
+    step: int,
+    named: Callable[[int], Mapping[str, str]],
+    share: Share,
+) -> None:
+    """Refuse to go on with what would differ from a run of one replica.
+
+    All members must call, and come to the same conclusion.
+
+    Args:
+        digests: of each aspect of its state, by member.
+        replicas: names of the members, in the same order.
+        step: for the sentence.
+        named: says what an aspect of this member's state consists of.
+        share: of the members.
 
     Raises:
-        UsageError: the members' weights or hyper-parameters are not the same.
+        UsageError: the members' states are not the same; names what differs, and on whom.
     """
-    if len({one.settings for one in said}) > 1:
-        what = "the optimizers' settings"
-    elif len({one.weights for one in said}) > 1:
-        what = f"the weights in {condition.names}"
-    else:
-        return
-    raise UsageError(
-        f"at step {step} {what} differ between replicas: the script changed them on some "
-        "replicas only; do it on every replica alike, not where session.leader is true"
-    )
+    for aspect, column in enumerate(zip(*digests, strict=True)):
+        if len(set(column) - {UNKNOWN}) > 1:
+            found = [naming.unpack(part) for part in share(naming.pack(named(aspect)))]
+            what = naming.difference(found, replicas) or f"the {ASPECTS[aspect]} differ"
+            raise UsageError(naming.sentence(step, what))

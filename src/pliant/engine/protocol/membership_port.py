@@ -9,7 +9,7 @@ never changes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -41,6 +41,9 @@ class StepDecision:
     is_leader: bool
     """Whether this replica is the one that speaks for all in the tail."""
 
+    is_stopped: bool = False
+    """All have agreed to stop after this step."""
+
     is_saved: bool = False
     """The state after this step's tail is to be kept: each member hands over its share."""
 
@@ -68,12 +71,13 @@ class VoteRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What all members must have alike before a step is committed, as digests of 63 bits."""
+    """What all members must have alike before a step is committed; see ``state.comparison``."""
 
-    settings: int
-    weights: int
-    names: str
-    """Of the weights."""
+    digests: tuple[int, ...]
+    """63 bits of each aspect; 0: this member does not know."""
+
+    named: Callable[[int], Mapping[str, str]]
+    """What one of the aspects consists of, for the sentence once it differs."""
 
 
 class TrainingCallbacks(Protocol):

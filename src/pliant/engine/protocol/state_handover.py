@@ -12,19 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import Refused, Unrestorable
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId, Restore
 from pliant.engine import probe
 from pliant.engine.groups.ending import GroupBroken
-from pliant.engine.groups.group import Group
+from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.protocol.meeting import Meeting
 from pliant.engine.protocol.membership_port import TrainingCallbacks
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.state.durable import CheckpointDamaged
 from pliant.engine.state.tagged_codec import CodecError
-from pliant.engine.state.transfer import Stamp, TransferRefused, receive_state, send_state
+from pliant.engine.state.transfer import (
+    Stamp,
+    SurvivorsDiffer,
+    TransferRefused,
+    receive_state,
+    send_state,
+)
 
 _DATASET = "dataset"
 """Name under which members say what their datasets are like."""
@@ -40,6 +46,17 @@ class StateHandover:
         self._runtime = runtime
         self._callbacks = callbacks
         self._due: Callable[[], None] | None = None
+        self._sent: Ticket[None] | None = None
+
+    def check(self) -> None:
+        """Make sure that what broke a group was not that the survivors' states differ.
+
+        Raises:
+            UsageError: it was: whoever trains again would only differ again.
+        """
+        error = None if self._sent is None else self._sent.error
+        if isinstance(error, SurvivorsDiffer):
+            raise UsageError(str(error))
 
     def start(self, order: Order, group: Group, meeting: Meeting, *, owes_tail: bool) -> None:
         """Give or take state; what is given waits for ``complete`` if this replica owes a tail.
@@ -95,11 +112,12 @@ class StateHandover:
     def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
         try:
-            send_state(
+            self._sent = send_state(
                 group,
                 stamp=stamp,
                 survivors=resolution.survivors,
                 joiners=resolution.joiners,
+                replicas=order.replicas,
                 value=self._callbacks.state_to_send(),
             )
         except CodecError as error:  # the script put something into its state since it began
@@ -117,9 +135,12 @@ class StateHandover:
                 stamp=stamp,
                 survivors=resolution.survivors,
                 joiners=resolution.joiners,
+                replicas=order.replicas,
                 allocate=self._callbacks.allocate,
             )
             self._callbacks.take_state(state)
+        except SurvivorsDiffer as error:  # who train end the job
+            raise GroupBroken(order.generation, str(error)) from error
         except (TransferRefused, ConfigError) as error:
             self._refuse(order, self._runtime.member.replica, str(error))
             raise GroupBroken(order.generation, str(error)) from error

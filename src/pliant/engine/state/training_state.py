@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,8 +19,12 @@ import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.state.optimizer_state import OptimizerState, held, with_nested
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
+
+TensorPath = tuple[Any, ...]
+"""Where a tensor is in a captured state, by the keys that lead to it."""
 
 
 class Stateful(Protocol):
@@ -58,6 +62,9 @@ class State:
 
     def __post_init__(self) -> None:
         self._names = {id(tensor): name for name, tensor in self.model.named_parameters()}
+        self.optimizer_states = [
+            OptimizerState(one, self._names) for one in with_nested(self.optimizers)
+        ]
         self._spelled: Spelled | None = None
         self._views: dict[str, torch.Tensor] = {}
 
@@ -67,10 +74,34 @@ class State:
         return {
             "parameters": {n: self._view(n, p) for n, p in parameters.items()},
             "buffers": {n: self._view(n, b) for n, b in self.model.named_buffers()},
-            "requires_grad": {n: p.requires_grad for n, p in parameters.items()},
+            **self.flags(),
+            **self.objects(),
+            "optimizers": [part.capture() for part in self.optimizer_states],
+        }
+
+    def flags(self) -> dict[str, dict[str, bool]]:
+        """Return what steers a forward besides tensors; never what it was before."""
+        return {
+            "requires_grad": {n: p.requires_grad for n, p in self.model.named_parameters()},
             "training": {name: module.training for name, module in self.model.named_modules()},
+        }
+
+    def tensors(self) -> Iterator[tuple[TensorPath, torch.Tensor]]:
+        """Iterate over the tensors that all replicas have alike, without those of ``objects``."""
+        for name, parameter in self.model.named_parameters():
+            yield ("parameters", name), parameter
+        for name, buffer in self.model.named_buffers():
+            if name not in self.local_buffers:
+                yield ("buffers", name), buffer
+        for number, part in enumerate(self.optimizer_states):
+            for name, key, tensor in part.tensors():
+                yield ("optimizers", number, "state", name, key), tensor
+
+    def objects(self) -> dict[str, Any]:
+        """Return the rest of the state: what modules, optimizers and the script's objects say."""
+        return {
             "modules": {name: module.get_extra_state() for name, module in self._with_extra()},
-            "optimizers": [self._optimizer_state(optimizer) for optimizer in self.optimizers],
+            "optimizers": [part.objects() for part in self.optimizer_states],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "extra": {name: part.state_dict() for name, part in self.extra.items()},
@@ -186,8 +217,8 @@ class State:
         plain = (bool, int, float, str, type(None))
         groups = [
             {"params": group["params"], **group["values"]}
-            for optimizer in self.optimizers
-            for group in self._optimizer_state(optimizer)["groups"]
+            for part in self.optimizer_states[: len(self.optimizers)]
+            for group in part.capture()["groups"]
         ]
         return {
             f"optim.param_groups.{number}.{key}": value
@@ -237,8 +268,9 @@ class State:
             module.training = state["training"][name]
         for name, module in self._with_extra():
             module.set_extra_state(state["modules"][name])
-        for optimizer, received in zip(self.optimizers, state["optimizers"], strict=True):
-            self._apply_optimizer(optimizer, received)
+        parameters = dict(self.model.named_parameters())
+        for own, received in zip(self.optimizer_states, state["optimizers"], strict=True):
+            own.apply(received, parameters)
         for scheduler, received in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(received)
         if self.scaler is not None:
@@ -306,47 +338,6 @@ class State:
             if type(module).get_extra_state is not base.get_extra_state
             and type(module).set_extra_state is not base.set_extra_state
         ]
-
-    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        groups = [
-            {
-                "params": [self._names[id(parameter)] for parameter in group["params"]],
-                "values": {key: value for key, value in group.items() if key != "params"},
-            }
-            for group in optimizer.param_groups
-        ]
-        states = {
-            self._names[id(parameter)]: dict(optimizer.state[parameter])
-            for parameter in held(optimizer)
-            if parameter in optimizer.state
-        }
-        shared = {key: value for key, value in optimizer.state.items() if not torch.is_tensor(key)}
-        return {"groups": groups, "state": states, "shared": shared}
-
-    def _apply_optimizer(
-        self, optimizer: torch.optim.Optimizer, received: Mapping[str, Any]
-    ) -> None:
-        parameters = dict(self.model.named_parameters())
-        here = [group["params"] for group in self._optimizer_state(optimizer)["groups"]]
-        there = [group["params"] for group in received["groups"]]
-        if here != there[: len(here)]:
-            raise ConfigError(
-                f"{type(optimizer).__name__} has other parameter groups here than on the replicas "
-                "that already train"
-            )
-        for names in there[len(here) :]:  # added in a tail that a joiner has not run
-            optimizer.add_param_group({"params": [parameters[name] for name in names]})
-        for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
-            group.update(values["values"])
-        optimizer.state.clear()
-        for name, entries in received["state"].items():
-            optimizer.state[parameters[name]] = dict(entries)
-        optimizer.state.update(received["shared"])
-
-
-def held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the parameters of all its groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _optimizer_tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:

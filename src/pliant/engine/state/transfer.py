@@ -32,12 +32,16 @@ import xxhash
 from pliant.core.errors import PliantError
 from pliant.engine.groups.communicator import Communicator, Transfer
 from pliant.engine.groups.group import Group, Ticket
-from pliant.engine.state import tagged_codec
+from pliant.engine.state import naming, tagged_codec
 from pliant.engine.state.stream import StreamChunk, TensorSpec, cut_stream
 
 
 class TransferRefused(PliantError):  # noqa: N818  an event of a run, not a mistake
     """The survivors' states do not belong together, or a chunk has another digest."""
+
+
+class SurvivorsDiffer(PliantError):  # noqa: N818  becomes UsageError on the survivors
+    """The survivors' states of one step are not the same; the text names what differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ def send_state(
     stamp: Stamp,
     survivors: Sequence[int],
     joiners: Sequence[int],
+    replicas: Sequence[str],
     value: Any,
 ) -> Ticket[None]:
     """Offer this survivor's state; every survivor calls it, every joiner ``receive_state``.
@@ -69,16 +74,17 @@ def send_state(
         stamp: of the state, the same on all members.
         survivors: ranks that hold it, in order; each sends a part.
         joiners: all other ranks.
-        value: anything the codec takes; its tensors go to the stream.  What is not a tensor must
-            be equal on all survivors, and so must be the tensors.
+        replicas: names of all, in rank order.
+        value: anything the codec takes; its tensors go to the stream.  All of it must be equal on
+            all survivors: the ticket fails with ``SurvivorsDiffer`` if it is not.
 
     Raises:
         CodecError: ``value`` holds something that cannot travel.
     """
     document, tensors = tagged_codec.encode(value)
     manifest = _Manifest(document, tuple(map(TensorSpec.of, tensors)))
-    parties = _Parties(stamp, tuple(survivors), tuple(joiners))
-    return group.submit(lambda comm: _send(comm, parties, manifest, tensors))
+    parties = _Parties(stamp, tuple(survivors), tuple(joiners), tuple(replicas))
+    return group.submit(lambda comm: _send(comm, parties, manifest, tensors, value))
 
 
 def receive_state(
@@ -87,6 +93,7 @@ def receive_state(
     stamp: Stamp,
     survivors: Sequence[int],
     joiners: Sequence[int],
+    replicas: Sequence[str],
     allocate: Callable[[Any, Sequence[TensorSpec]], Sequence[torch.Tensor]],
 ) -> Any:
     """Receive the state that ``send_state`` offers; its tensors are what ``allocate`` gave.
@@ -100,9 +107,10 @@ def receive_state(
 
     Raises:
         GroupBroken: a peer failed or the group was abandoned.
-        TransferRefused: stamps, documents or digests disagree.
+        TransferRefused: stamps or digests disagree.
+        SurvivorsDiffer: it is not this member that is to blame.
     """
-    parties = _Parties(stamp, tuple(survivors), tuple(joiners))
+    parties = _Parties(stamp, tuple(survivors), tuple(joiners), tuple(replicas))
     return group.submit(lambda comm: _receive(comm, parties, allocate)).wait()
 
 
@@ -131,15 +139,22 @@ class _Parties:
     stamp: Stamp
     survivors: tuple[int, ...]
     joiners: tuple[int, ...]
+    replicas: tuple[str, ...]
 
-    def agree(self, comm: Communicator, raw: bytes) -> tuple[int, int]:
+    def agree(
+        self, comm: Communicator, raw: bytes, tensors: Sequence[torch.Tensor] = (), value: Any = ()
+    ) -> tuple[int, int]:
         """Make sure that all members mean the same state; return its manifest's length and digest.
 
         Every member comes to the same conclusion, so nobody is left waiting.
         """
         digest = xxhash.xxh3_64_intdigest(raw) >> 1
         stamp = (self.stamp.generation, self.stamp.step, self.stamp.lineage)
-        rows = comm.rows(torch.tensor([*stamp, len(raw), digest])).tolist()
+        # Each sends a part of the state only: one that differs would make a mixture.
+        mixed = tensors if len(self.survivors) > 1 else ()
+        digests = repr([naming.digest_of(tensor) for tensor in mixed]).encode()
+        content = xxhash.xxh3_64_intdigest(digests) >> 1
+        rows = comm.rows(torch.tensor([*stamp, len(raw), digest, content])).tolist()
         first = rows[self.survivors[0]]
         for rank in (*self.survivors, *self.joiners):
             if rows[rank][:3] != first[:3]:
@@ -147,12 +162,11 @@ class _Parties:
                     f"rank {rank} means the state of generation, step, lineage {rows[rank][:3]}, "
                     f"rank {self.survivors[0]} that of {first[:3]}"
                 )
-        for rank in self.survivors:
-            if rows[rank][3:] != first[3:]:
-                raise TransferRefused(
-                    f"ranks {self.survivors[0]} and {rank} both hold step {self.stamp.step}, "
-                    "but their states differ in shapes or in values that are not tensors"
-                )
+        if any(rows[rank] != first for rank in self.survivors):
+            names = naming.named(value) if comm.rank in self.survivors else {}
+            found = [naming.unpack(part) for part in comm.share("differs", naming.pack(names))]
+            what = naming.difference(found, self.replicas) or "the state differs between replicas"
+            raise SurvivorsDiffer(naming.sentence(self.stamp.step, what))
         return int(first[3]), int(first[4])
 
 
@@ -173,10 +187,14 @@ def _seed(stamp: Stamp, manifest: int, chunk: int) -> int:
 
 
 def _send(
-    comm: Communicator, parties: _Parties, manifest: _Manifest, tensors: Sequence[torch.Tensor]
+    comm: Communicator,
+    parties: _Parties,
+    manifest: _Manifest,
+    tensors: Sequence[torch.Tensor],
+    value: Any,
 ) -> None:
     raw = manifest.to_bytes()
-    _, digest = parties.agree(comm, raw)
+    _, digest = parties.agree(comm, raw, tensors, value)
     if not parties.joiners:
         return
     writable = torch.frombuffer(bytearray(raw), dtype=torch.uint8)

@@ -1,0 +1,140 @@
+"""Comparison: what a replica says of its state, so that the others can see whether theirs is equal.
+
+Owns what is told when: a digest per aspect with every vote, and names for the sentence once one of
+them differs.  Must not know how replicas meet, who they are, or what follows.
+
+    aspect      taken                      how much
+    settings    at the vote                hyper-parameters, counts of schedulers: all, every step
+    modes       at the boundary            ``training``, ``requires_grad``: all, every step
+    flags       at the vote                the same
+    tensors     before the step's forward  small buffers every step; of the rest ``PART_BYTES``
+    objects     at the boundary            everything else: every ``OBJECTS_EVERY`` steps
+
+The boundary is where joiners and checkpoints get the state: after the tail, before code that only
+prepares the next step.  Where it matters most (a checkpoint, the end of a call of ``steps()``, a
+transfer) the whole state is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import xxhash
+
+from pliant.core.errors import UsageError
+from pliant.engine.state import naming
+from pliant.engine.state.buffers import LARGE_NUMEL
+from pliant.engine.state.naming import Named
+from pliant.engine.state.training_state import State, TensorPath
+
+PART_BYTES = 8 * 1024 * 1024
+"""Of the state's tensors, compared in one step: less than a millisecond's work."""
+
+OBJECTS_EVERY = 16
+"""Steps between two looks at what only the script's own code can give: that may take long."""
+
+ASPECTS = ("settings", "modes", "flags", "tensors", "objects")
+"""In the order in which a difference is looked for: a cause before what follows from it."""
+
+UNKNOWN = 0
+"""Digest of an aspect that this replica has nothing to say of."""
+
+
+class StateComparison:
+    """Of one session; see the module's text."""
+
+    def __init__(self, state: State, settings: Callable[[], dict[str, Any]]) -> None:
+        """``settings``: of the optimizers and schedulers, as a part of a state."""
+        self._state = state
+        self._settings = settings
+        self._step = -1
+        self._is_received = False
+        self._modes: dict[str, Any] | None = None
+        self._objects: Named = {}
+        self._part: dict[TensorPath, tuple[int, int, int]] = {}
+        """First and last byte of what is compared of a tensor in this step, and the digest."""
+
+    def pass_boundary(self, committed: int) -> None:
+        """Look at what only the boundary shows; before anything is sent or received there."""
+        is_known = not self._is_received  # else it may be of the middle of the others' step
+        self._is_received = False
+        self._modes = self._state.flags() if is_known else None
+        is_turn = is_known and committed % OBJECTS_EVERY == 0
+        self._objects = naming.named(self._state.objects()) if is_turn else {}
+
+    def receive(self) -> None:
+        """Take note that the state is from elsewhere."""
+        self._is_received = True
+        self._modes, self._objects = None, {}
+        self._step = -1
+
+    def begin(self, step: int) -> None:
+        """Look at what the step starts from; a second attempt starts from the same."""
+        if self._step == step:
+            return
+        self._step = step
+        self._part = {}
+        turned = []
+        for path, tensor in self._state.tensors():
+            if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
+                self._part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
+            else:
+                turned.append((path, tensor, tensor.nbytes))
+        turns = -(-sum(size for *_, size in turned) // PART_BYTES) or 1
+        start = step % turns * PART_BYTES
+        for path, tensor, size in turned:
+            first, last = max(0, start), min(size, start + PART_BYTES)
+            if first < last:
+                self._part[path] = (first, last, naming.digest_of(tensor, first, last))
+            start -= size
+
+    def digests(self) -> tuple[int, ...]:
+        """Return the digest of each aspect, to be said with a vote.
+
+        Raises:
+            UsageError: the script has changed a parameter since the step began.
+        """
+        self._check_parameters()
+        return (
+            _digest(self._settings()),
+            UNKNOWN if self._modes is None else _digest(self._modes),
+            _digest(self._state.flags()),
+            _digest(self._part),
+            _digest(self._objects) if self._objects else UNKNOWN,
+        )
+
+    def named(self, aspect: int) -> Named:
+        """Name what an aspect consists of."""
+        match ASPECTS[aspect]:
+            case "settings":
+                return naming.named(self._settings())
+            case "modes":
+                return naming.named(self._modes or {})
+            case "flags":
+                return naming.named(self._state.flags())
+            case "tensors":
+                return dict(naming.told(path, digest) for path, (*_, digest) in self._part.items())
+            case _:
+                return self._objects
+
+    def whole(self) -> Named:
+        """Name everything, between two steps."""
+        state = self._state
+        tensors = dict(naming.told(path, naming.digest_of(t)) for path, t in state.tensors())
+        settings, flags = naming.named(self._settings()), naming.named(state.flags())
+        return settings | flags | tensors | naming.named(state.objects())
+
+    def _check_parameters(self) -> None:
+        """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""
+        for path, tensor in self._state.tensors():
+            first, last, digest = self._part.get(path, (0, 0, 0))
+            if path[0] == "parameters" and last and digest != naming.digest_of(tensor, first, last):
+                raise UsageError(
+                    f"the values of {path[1]!r} changed inside the loop over a step; change them "
+                    "before that loop, or after it"
+                )
+
+
+def _digest(value: Mapping[Any, Any]) -> int:
+    return (xxhash.xxh3_64_intdigest(repr(value).encode()) >> 1) or 1

@@ -1,0 +1,242 @@
+"""Optimizer state: what an optimizer remembers from step to step, wherever it keeps it.
+
+Owns which of it travels, how it is taken, and the refusal of what cannot.  Must not know steps,
+gradients or who else has a copy.
+
+    param_groups, state            travel
+    optimizers in attributes       travel as further optimizers (Lookahead and other wrappers)
+    values and tensors in others   travel once they are not as the constructor left them
+    tensors in objects             are refused, with the attribute's name
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.state import naming
+from pliant.engine.state.tagged_codec import CodecError, encode
+
+Optimizer = torch.optim.Optimizer
+
+_OPAQUE = (Optimizer, FunctionType, MethodType, ModuleType, type, partial)
+"""What is not looked into: code, and optimizers, which are looked at by themselves."""
+
+_OF_SCHEDULERS = frozenset({"step", "_opt_called", "_step_count"})
+"""What a scheduler of torch puts into its optimizer."""
+
+
+def held(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of all its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def with_nested(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+    """Return these, and then those that they wrap, each once."""
+    found: dict[int, Optimizer] = {}
+    waiting = list(optimizers)
+    for one in waiting:  # grows meanwhile
+        if id(one) not in found:
+            found[id(one)] = one
+            parts = (part for value in _attributes(one).values() for part in _flat(value))
+            waiting += [part for part in parts if isinstance(part, Optimizer)]
+    return list(found.values())
+
+
+class OptimizerState:
+    """Of one optimizer over the parameters of one model."""
+
+    def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        """``names``: of the model's parameters, by ``id``."""
+        self.optimizer = optimizer
+        self._names = names
+        self._first = {name: _print(value) for name, value in self._own().items()}
+        self._inside: dict[str, str] | None = None
+
+    def capture(self) -> dict[str, Any]:
+        """Return it; its tensors are the optimizer's own."""
+        optimizer, names = self.optimizer, self._names
+        groups = [
+            {
+                "params": [names[id(parameter)] for parameter in group["params"]],
+                "values": {key: value for key, value in group.items() if key != "params"},
+            }
+            for group in optimizer.param_groups
+        ]
+        states = {
+            names[id(parameter)]: dict(optimizer.state[parameter])
+            for parameter in held(optimizer)
+            if parameter in optimizer.state
+        }
+        shared = {key: value for key, value in optimizer.state.items() if not torch.is_tensor(key)}
+        captured = {"groups": groups, "state": states, "shared": shared}
+        attributes = self.attributes()
+        return {**captured, "attributes": attributes} if attributes else captured
+
+    def attributes(self) -> dict[str, Any]:
+        """Return those attributes that are state: no longer what the constructor made them."""
+        changed = {}
+        for name, value in self._own().items():
+            now = _print(value)
+            if now is not None and now != self._first.get(name):
+                changed[name] = value
+        return changed
+
+    def tensors(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Iterate over the tensors of its state: parameter, key, tensor."""
+        state = self.optimizer.state
+        for parameter in held(self.optimizer):
+            if parameter in state:
+                name = self._names[id(parameter)]
+                for key, value in sorted(state[parameter].items(), key=lambda pair: str(pair[0])):
+                    if torch.is_tensor(value):
+                        yield name, key, value
+
+    def objects(self) -> dict[str, Any]:
+        """Return what else it remembers."""
+        state = self.capture()
+        plain = {
+            name: {key: value for key, value in entries.items() if not torch.is_tensor(value)}
+            for name, entries in state["state"].items()
+        }
+        return {**state, "groups": [], "state": plain}
+
+    def apply(self, received: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> None:
+        """Take what ``capture`` gave elsewhere.
+
+        Raises:
+            ConfigError: the optimizer here has other parameter groups.
+        """
+        optimizer = self.optimizer
+        here = [[self._names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+        there = [group["params"] for group in received["groups"]]
+        if here != there[: len(here)]:
+            raise ConfigError(
+                f"{type(optimizer).__name__} has other parameter groups here than on the replicas "
+                "that already train"
+            )
+        for names in there[len(here) :]:  # added in a tail that a joiner has not run
+            optimizer.add_param_group({"params": [parameters[name] for name in names]})
+        for group, values in zip(optimizer.param_groups, received["groups"], strict=True):
+            group.update(values["values"])
+        optimizer.state.clear()
+        for name, entries in received["state"].items():
+            optimizer.state[parameters[name]] = dict(entries)
+        optimizer.state.update(received["shared"])
+        for name, value in received.get("attributes", {}).items():
+            setattr(optimizer, name, value)
+
+    def refuse_hidden(self) -> None:
+        """Refuse what can neither travel nor be made anew; called after each of a few updates.
+
+        Raises:
+            UsageError: names the attribute.
+        """
+        own = self._own()
+        in_state = {_memory(tensor) for *_, tensor in self.tensors()}
+        inside: dict[str, str] = {}
+        for name, value in _attributes(self.optimizer).items():
+            if self._is_alias(value):
+                continue
+            for path, part in _walk(value, name):
+                if torch.is_tensor(part):
+                    is_lost = _memory(part) in in_state if name in own else not self._is_model(part)
+                    if part.numel() and is_lost:
+                        self._refuse(f"a tensor in {path}")
+                elif name not in own:
+                    inside[path] = repr(part)
+        before, self._inside = self._inside or inside, inside
+        for path, text in inside.items():
+            if before.get(path) != text:
+                self._refuse(f"a value that changes from step to step in {path}")
+
+    def _refuse(self, what: str) -> None:
+        raise UsageError(
+            f"{type(self.optimizer).__name__} keeps {what}, which would not reach a joining "
+            "replica; keep it in optimizer.state, in the parameter groups, or as a plain value or "
+            "tensor in an attribute of the optimizer itself"
+        )
+
+    def _own(self) -> dict[str, Any]:
+        """Return the attributes that can travel: values, tensors and containers of them."""
+        return {
+            name: value
+            for name, value in _attributes(self.optimizer).items()
+            if not self._is_alias(value)
+            and not any(torch.is_tensor(part) and self._is_model(part) for part in _flat(value))
+            and _print(value) is not None
+        }
+
+    def _is_model(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a parameter, or memory of one: the script makes it anew on a joiner."""
+        return id(tensor) in self._names or _memory(tensor) in {
+            _memory(parameter) for parameter in held(self.optimizer)
+        }
+
+    def _is_alias(self, value: Any) -> bool:
+        """Whether it is a part of what travels anyway, under another name."""
+        return any(
+            value is part
+            for one in with_nested([self.optimizer])
+            for part in (one, one.state, one.param_groups, one.defaults)
+        )
+
+
+def _attributes(optimizer: Optimizer) -> dict[str, Any]:
+    """Return what it has beyond what every optimizer of torch has."""
+    usual = _usual()
+    return {name: value for name, value in vars(optimizer).items() if name not in usual}
+
+
+@cache
+def _usual() -> frozenset[str]:
+    return frozenset(vars(torch.optim.SGD([torch.zeros(1)], lr=0.1))) | _OF_SCHEDULERS
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """Iterate over a value's parts, through containers only."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flat(key)
+            yield from _flat(part)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        for part in value:
+            yield from _flat(part)
+    else:
+        yield value
+
+
+def _walk(value: Any, path: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Iterate over the tensors and plain values in a value, through objects as well."""
+    seen = set() if seen is None else seen
+    if torch.is_tensor(value) or isinstance(value, bool | int | float | str | None):
+        yield path, value
+    elif id(value) not in seen and not isinstance(value, _OPAQUE):
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            parts = [(f"{path}[{number}]", part) for number, part in enumerate(value)]
+        else:
+            parts = [(f"{path}.{name}", p) for name, p in getattr(value, "__dict__", {}).items()]
+        for name, part in parts:
+            yield from _walk(part, name, seen)
+
+
+def _print(value: Any) -> tuple[Any, ...] | None:
+    """Return what two equal values have in common; None of one that cannot travel."""
+    try:
+        document, tensors = encode(value)
+    except CodecError:
+        return None
+    return document, *((tensor.dtype, tensor.shape, naming.digest_of(tensor)) for tensor in tensors)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0

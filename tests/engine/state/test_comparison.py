@@ -1,0 +1,115 @@
+"""Whatever of the state differs, some digest does, in the same step or within a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.engine.state.test_training_state import Held, state_of
+from torch import nn
+
+from pliant.core.errors import UsageError
+from pliant.engine.state import comparison
+from pliant.engine.state.comparison import ASPECTS, StateComparison
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+class Replica:
+    def __init__(self) -> None:
+        self.model: Any = network()
+        self.kept = Held({"count": 1})
+        self.state = state_of(self.model, extra={"": self.kept})
+        for parameter in self.model.parameters():
+            self.optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+        self.comparison = StateComparison(self.state, dict)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.state.optimizers[0]
+
+    def digests(self, step: int = 0) -> tuple[int, ...]:
+        self.comparison.pass_boundary(step)
+        self.comparison.begin(step)
+        return self.comparison.digests()
+
+
+def write(parameter: torch.Tensor) -> None:
+    parameter.data.add_(1.0)
+
+
+CHANGES: dict[str, tuple[Callable[[Replica], object], str, str]] = {
+    "mode": (lambda r: r.model[1].eval(), "modes", "training of module '1' (train() or eval())"),
+    "frozen": (lambda r: r.model[0].bias.requires_grad_(False), "modes", "requires_grad of '0.b"),
+    "buffer": (lambda r: r.model[1].running_var.add_(1), "tensors", "buffer '1.running_var'"),
+    "weight": (lambda r: write(r.model[2].weight), "tensors", "parameter '2.weight'"),
+    "state": (
+        lambda r: r.optimizer.state[r.model[2].bias]["momentum_buffer"].zero_(),
+        "tensors",
+        "momentum_buffer of '2.bias' in the state of optimizer 0",
+    ),
+    "object": (lambda r: r.kept.kept.update(count=2), "objects", "extra_state['count']"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_difference_is_in_one_digest_and_among_its_names(change: str) -> None:
+    make, aspect, name = CHANGES[change]
+    mine, theirs = Replica(), Replica()
+    assert mine.digests() == theirs.digests()
+
+    make(theirs)
+    pairs = list(zip(mine.digests(16), theirs.digests(16), strict=True))
+
+    first = next(number for number, (a, b) in enumerate(pairs) if a != b)
+    assert ASPECTS[first] == aspect
+    a, b = mine.comparison.named(first), theirs.comparison.named(first)
+    (found,) = [key for key in a if a[key] != b[key]]
+    assert found.startswith(name)
+    assert mine.comparison.whole() != theirs.comparison.whole()
+
+
+def test_every_byte_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "PART_BYTES", 100)
+    seen = set()
+    for step in range(8):
+        mine, theirs = Replica(), Replica()
+        write(theirs.model[2].weight[2])
+        if mine.digests(step) != theirs.digests(step):
+            seen.add(step)
+
+    assert 0 < len(seen) < 8
+
+
+def test_a_step_that_is_done_again_starts_from_the_same() -> None:
+    mine = Replica()
+    first = mine.digests(3)
+    mine.model[1].running_mean.add_(1.0)  # a forward; what it did is undone before the next attempt
+    mine.comparison.begin(3)
+
+    assert mine.comparison.digests() == first
+
+
+def test_who_received_the_state_in_the_middle_of_a_step_says_nothing_of_its_boundary() -> None:
+    mine = Replica()
+    mine.comparison.receive()
+    modes, objects = ASPECTS.index("modes"), ASPECTS.index("objects")
+
+    first, second = mine.digests(16), mine.digests(32)
+
+    assert first[modes] == first[objects] == comparison.UNKNOWN
+    assert comparison.UNKNOWN not in second
+
+
+def test_weights_that_change_behind_autograd_within_a_step_are_named() -> None:
+    mine = Replica()
+    mine.digests()
+    write(mine.model[2].weight)
+
+    with pytest.raises(UsageError, match=r"the values of '2.weight' changed inside the loop"):
+        mine.comparison.digests()
