@@ -734,3 +734,85 @@ def test_torchrun_without_an_agent_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(ConfigError, match="one of 2 that torchrun started"):
         pliant.Session(**small())
+
+
+class Momentum(nn.Module):
+    """A network with a slow copy of itself, moved in each forward as momentum encoders do it."""
+
+    def __init__(self, move: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self.fast = nn.Linear(4, 3)
+        self.slow = nn.Linear(4, 3).requires_grad_(requires_grad=False)
+        self.move = move
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.move(self.fast.weight, self.slow.weight)
+        y: torch.Tensor = self.fast(x) + self.slow(x)
+        return y
+
+
+def rebind(fast: nn.Parameter, slow: nn.Parameter) -> None:
+    slow.data = slow.data * 0.9 + fast.data * 0.1
+
+
+def rebind_there_and_back(fast: nn.Parameter, slow: nn.Parameter) -> None:
+    for _ in range(4):  # the allocator may give the first address again
+        slow.data = slow.data * 0.9 + fast.data * 0.1
+
+
+def write_behind_autograd(fast: nn.Parameter, slow: nn.Parameter) -> None:
+    slow.data.mul_(0.9).add_(fast.data, alpha=0.1)
+
+
+@pytest.mark.parametrize("move", [rebind, rebind_there_and_back, write_behind_autograd])
+def test_weights_that_a_forward_moves_are_refused_however_it_does_it(move: Any) -> None:
+    with pytest.raises(UsageError, match=r"the values of 'slow\.weight' changed inside the loop"):
+        run(model=Momentum(move))
+
+
+def test_weights_may_be_rebound_in_a_tail() -> None:
+    digests = []
+    moves: list[Callable[[nn.Parameter, nn.Parameter], object]] = [
+        rebind,
+        lambda fast, slow: slow.mul_(0.9).add_(fast * 0.1),
+    ]
+    for move in moves:
+        pliant.seed(5)
+        arguments = small(model=Momentum(lambda fast, slow: None))
+        model: Any = arguments["model"]
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(4):
+                for batch in step:
+                    step.backward(loss_of(model, batch))
+                with torch.no_grad():
+                    move(model.fast.weight, model.slow.weight)
+            digests.append(session.state_digest())
+
+    assert digests[0] == digests[1]
+
+
+class Replacing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        self.layer.weight = nn.Parameter(self.layer.weight.detach().clone())
+        return y
+
+
+def test_a_parameter_that_a_forward_replaces_is_refused_before_the_step_is_committed() -> None:
+    seen = []
+
+    def train() -> None:
+        arguments = small(model=Replacing())
+        with pliant.Session(**arguments) as session:
+            for step in session.steps(2):
+                for batch in step:
+                    step.backward(loss_of(arguments["model"], batch))
+                seen.append(step.index)
+
+    with pytest.raises(UsageError, match=r"parameter 'layer\.weight' was made after the session"):
+        train()
+    assert seen == []

@@ -319,6 +319,7 @@ class Training:
                 "as on_nonfinite='stop' says"
             )
         self._result = Result(step=step, buckets=buckets, extras=extras, nonfinite=nonfinite)
+        self.state.check_parameters()
         condition = Condition(digests=self.comparison.digests(), named=self.comparison.named)
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
         requests = VoteRequests(stop=self.wants_stop, save=is_due)

@@ -88,6 +88,15 @@ def test_other_parameter_groups_are_named_to_the_joiner() -> None:
         transfer(state_of(old), other)
 
 
+def test_a_learning_rate_set_by_hand_reaches_a_joiner() -> None:
+    old, new = state_of(nn.Linear(2, 1)), state_of(nn.Linear(2, 1))
+    old.optimizers[0].param_groups[0]["lr"] = 0.0123
+
+    transfer(old, new)
+
+    assert new.optimizers[0].param_groups[0]["lr"] == 0.0123
+
+
 class Scaled(nn.Linear):
     scale = 1.0
 

@@ -55,6 +55,8 @@ class _Column:
     pending: torch.Tensor | None = None
     version: int = 0
     """Of its values at the step's start: it counts changes in place."""
+    start: torch.Tensor | None = None
+    """Those values, so that no other tensor can have their address while the step is computed."""
 
 
 class GradientSums:
@@ -114,6 +116,7 @@ class GradientSums:
             column.parameter.grad = None
             column.is_tracked = column.parameter.requires_grad
             column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
+            column.start = column.parameter.detach()
             if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)
@@ -173,7 +176,10 @@ class GradientSums:
                     f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
                     "change it before that loop, or after it"
                 )
-            if column.parameter._version != column.version:  # noqa: SLF001
+            is_rebound = (
+                column.start is not None and column.parameter.data_ptr() != column.start.data_ptr()
+            )
+            if is_rebound or column.parameter._version != column.version:  # noqa: SLF001
                 raise UsageError(
                     f"the values of {column.entry.name!r} changed inside the loop over a step; "
                     "change them before that loop, or after it"
@@ -188,6 +194,7 @@ class GradientSums:
         for column in self._columns:
             column.stack.clear()
             column.pending = None
+            column.start = None
             column.parameter.grad = None
 
     def forget_buffers(self) -> None:
