@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.observe.story import Story, eventful
 
-from pliant.cli.screens import job_panel
+from pliant.cli.screens import job_panel, stalled_line
 from pliant.cli.view import LiveView, PlainView, view_for
 
 
@@ -82,6 +82,40 @@ def test_a_traceback_is_told_once_and_not_beside_the_output_that_has_it() -> Non
     view, text = plain(show="all")
     view.record({"kind": "traceback", "replica": "r1", "text": "ValueError: boom\n"})
     assert text.getvalue() == ""
+
+
+def test_a_traceback_that_another_replica_has_printed_is_not_printed_again() -> None:
+    view, text = plain(show="all")
+    trace = ["Traceback (most recent call last):", "ValueError: boom"]
+    view.record({"kind": "traceback", "replica": "r1", "text": "\n".join(trace)})
+    for replica in ("r1", "r2", "r3"):
+        for line in (*trace, f"{replica} has more to say"):
+            view.output(replica, line)
+    view.output("r2", trace[0])
+    view.output("r2", "KeyError: another")
+
+    assert text.getvalue().splitlines() == [
+        *(f"r1 | {line}" for line in trace),
+        *(f"{replica} | {replica} has more to say" for replica in ("r1", "r2", "r3")),
+        f"r2 | {trace[0]}",
+        "r2 | KeyError: another",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "step_s", "said"),
+    [
+        (62.0, 0.2, "no step for 1:02 min (usually 0.2 s)"),
+        (12.0, None, "no step for 12 s"),
+        (9.0, 0.2, None),
+        (62.0, 30.0, None),
+        (None, 0.2, None),
+    ],
+)
+def test_a_job_that_stands_still_says_so(
+    idle_s: float | None, step_s: float | None, said: str | None
+) -> None:
+    assert stalled_line({"idle_s": idle_s, "median_step_s": step_s}) == said
 
 
 def test_a_failure_is_left_to_the_last_sentence_on_stderr() -> None:

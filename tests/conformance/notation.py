@@ -103,7 +103,7 @@ def _request(verb: str, rest: list[str], names: list[ReplicaId], options: dict[s
         case "kill":
             return KillRequested(replica=names[0])
         case "stop":
-            return StopRequested()
+            return StopRequested(at_once=options.get("now") == "yes")
         case "suspend":
             return SuspendRequested(reason=options.get("reason", ""))
         case "set":

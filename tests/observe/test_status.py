@@ -34,6 +34,7 @@ DOCUMENTED = {
     "samples_per_s",
     "median_step_s",
     "eta_s",
+    "idle_s",
     "steps_lost",
     "stale",
     "events",

@@ -91,6 +91,18 @@ def test_a_script_may_keep_the_interpreter_lock_for_longer_than_a_heartbeat(
         assert len(set(found)) == 1
 
 
+def test_a_loop_that_hangs_is_ended_at_once_if_one_does_not_want_to_wait(tmp_path: Path) -> None:
+    with running(tmp_path, FAKE_WORKER, 2, 600, replicas=2) as job:
+        job.wait_for(lambda: len(job.records("switched")) == 2, "they train")
+        with job.client() as client:
+            assert client.post("/v1/stop").status_code == 202
+            answer = client.post("/v1/stop", json={"now": True})
+
+        assert answer.json()["reason"] == "stopped on request, at once, after 0 steps"
+        assert job.exit_code() == 3
+        job.assert_nothing_is_left()
+
+
 def test_the_last_holder_of_the_state_is_waited_for_while_it_is_stopped(tmp_path: Path) -> None:
     with running(tmp_path, FAKE_WORKER, 30, 0.02, replicas=1, settings={"heartbeat_s": 0.8}) as job:
         job.wait_for_steps(2)

@@ -84,9 +84,15 @@ def kill(
     return _answer(_ask(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
 
 
-def stop(job: Job = None, as_json: Json = False) -> int:
+def stop(
+    now: Annotated[
+        bool, typer.Option("--now", help="End it at once, whatever it does; nothing is saved.")
+    ] = False,
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
     """Stop a job at its next step boundary."""
-    return _ending(_ask(job, "POST", "stop", {}), as_json=as_json)
+    return _ending(_ask(job, "POST", "stop", {"now": now}), as_json=as_json)
 
 
 def suspend(job: Job = None, as_json: Json = False) -> int:

@@ -47,6 +47,10 @@ KIND_SIGN = {"join": "+", "drain": "-", "loss": "x", "restore": "^"}
 
 SHOWN_EVENTS = 5
 
+STALLED_S = 10.0
+STALLED_STEPS = 10
+"""Without a step for so many seconds, and for as many usual steps, a job is said to stand still."""
+
 
 def job_panel(
     status: dict[str, Any], metrics: dict[str, Any] | None = None, news: Sequence[str] = ()
@@ -57,6 +61,8 @@ def job_panel(
     """
     status, metrics = printable_values(status), printable_values(metrics or {})
     rows = [_progress(status), _figures(status, metrics), _replicas(status)]
+    if (stalled := stalled_line(status)) is not None:
+        rows.append(Text(stalled, style="bold yellow"))
     rows += [*_pool(status), *_durable(status)]
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
@@ -129,6 +135,15 @@ def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> 
     present = sum(replica["state"] == "training" for replica in status["replicas"])
     parts.append(counted(present, "replica"))
     return "  ".join(parts)
+
+
+def stalled_line(status: dict[str, Any]) -> str | None:
+    """Say for how long no step was committed, if that is unusual."""
+    idle_s, usual_s = status.get("idle_s"), status["median_step_s"]
+    if idle_s is None or idle_s < max(STALLED_S, STALLED_STEPS * (usual_s or 0.0)):
+        return None
+    usually = "" if usual_s is None else f" (usually {usual_s:.2g} s)"
+    return f"no step for {duration(idle_s)}{usually}"
 
 
 def clock(at: float) -> str:

@@ -21,6 +21,7 @@ from rich.text import Text
 from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
 from pliant.core.printable import line_left, printable_values
+from pliant.machine.clock import Clock
 from pliant.observe.log import Record
 from pliant.observe.prose import line, resize_line
 from pliant.observe.status import ENDINGS, Board
@@ -171,6 +172,8 @@ class LiveView(JobView):
     def __init__(self, console: Console, *, show: str | None) -> None:
         super().__init__(console, show=show)
         self._lock = threading.Lock()
+        self._clock = Clock()
+        self._committed_s: float | None = None
         self._echo: list[Any] | None = None
         self._news: deque[str] = deque(maxlen=NEWS)
         self._live = Live(
@@ -197,6 +200,8 @@ class LiveView(JobView):
         record = printable_values(record)
         with self._lock:
             resizes = self.take_record(record)
+            if record.get("kind") == "commit":
+                self._committed_s = self._clock.now_s()
             sentence, trace = self.sentence(record), self.traceback(record)
             stays = record.get("kind") in STAYING
             if sentence is not None and not stays:
@@ -217,7 +222,9 @@ class LiveView(JobView):
     def _draw(self) -> RenderableType:
         with self._lock:
             try:
-                return job_panel(self.board.as_json(), self.values, list(self._news))
+                now_s, since_s = self._clock.now_s(), self._committed_s
+                status = self.board.as_json(idle_s=None if since_s is None else now_s - since_s)
+                return job_panel(status, self.values, list(self._news))
             except Exception as error:  # a picture less, not a job
                 return Text(f"the panel cannot be drawn: {error!r}", style="red")
 

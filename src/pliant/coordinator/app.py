@@ -60,6 +60,13 @@ class Accepted(BaseModel):
     """Why the job now has the size it has."""
 
 
+class StopBody(BaseModel):
+    """Whether to wait for a step boundary."""
+
+    now: bool = False
+    """End every process at once; nothing is saved."""
+
+
 class Explanation(BaseModel):
     """One decision with its reason."""
 
@@ -123,7 +130,7 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
-        return driver.board.as_json()
+        return driver.board.as_json(idle_s=driver.idle_s)
 
     @people.get("/explain")
     async def explain() -> list[Explanation]:
@@ -153,9 +160,9 @@ def _add_requests(people: APIRouter, driver: JobDriver) -> None:
         return await _request(driver, events.PolicySet(policy=policy, said=told(changes)))
 
     @people.post("/stop", status_code=202)
-    async def stop() -> Accepted:
-        """Stop the job at the next step boundary."""
-        return await _request(driver, events.StopRequested())
+    async def stop(body: StopBody | None = None) -> Accepted:
+        """Stop the job at the next step boundary, or now."""
+        return await _request(driver, events.StopRequested(at_once=(body or StopBody()).now))
 
     @people.post("/suspend", status_code=202)
     async def suspend() -> Accepted:

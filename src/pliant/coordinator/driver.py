@@ -93,6 +93,7 @@ class JobDriver:
         self._clock = clock
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
         self._look_at_s = 0.0
+        self._committed_s: float | None = None
         self._failure: str | None = None
         self._end: EndJob | None = None
         self._is_over = False
@@ -118,6 +119,11 @@ class JobDriver:
     def demand(self) -> Demand:
         """What the outside must know of the job now; known once it has begun."""
         return controller.demand(self._state, settings=self._settings)
+
+    @property
+    def idle_s(self) -> float | None:
+        """Seconds since a step was committed, but for those in which this process was stopped."""
+        return None if self._committed_s is None else self._clock.now_s() - self._committed_s
 
     # --- from agents and people --------------------------------------------------
 
@@ -338,6 +344,7 @@ class JobDriver:
     def _on_committed(self, note: Committed) -> None:
         if not self._notes.commits_once(note.step, note.generation):
             return
+        self._committed_s = self._clock.now_s()
         self.put(  # a dead worker's last heartbeat may be older than its last commit
             Progressed(
                 replica=note.replica, generation=note.generation, committed=note.step + 1, calls=0

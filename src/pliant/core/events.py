@@ -328,6 +328,9 @@ class KillRequested:
 class StopRequested:
     """Someone wants the job to stop at the next step boundary."""
 
+    at_once: bool = False
+    """Without waiting for one, and without saving."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendRequested:

@@ -140,7 +140,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "policy_set": lambda r, who: f"asked for another policy: {r.get('said') or 'no word of it'}",
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
-    "stop_requested": lambda r, who: STOPPING,
+    "stop_requested": lambda r, who: "ending at once" if r.get("at_once") else STOPPING,
     "suspend_requested": lambda r, who: f"{STOPPING}, with a checkpoint",
     "pool": lambda r, who: pool_line(r),
     "resumed": lambda r, who: f"the run {r.get('sentence')}",

@@ -19,6 +19,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     nonfinite           {step, what, steps, skipped}: the newest step whose loss or gradient was nan
                         or inf, and how many there were, or null
+    idle_s              seconds since the newest step was committed, or null
     steps_lost          committed steps that had to be done again, in all
     stale               messages dropped because they belonged to another generation
     events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
@@ -206,8 +207,8 @@ class Board:
         self._recent = deque(self._recent, RECENT_COMMITS)
         self.timeline.bound()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the documented shape (see the module)."""
+    def as_json(self, *, idle_s: float | None = None) -> dict[str, Any]:
+        """Return the documented shape (see the module); ``idle_s`` only its reader can know."""
         return {
             "job": self.job,
             "state": self.state,
@@ -220,6 +221,7 @@ class Board:
             "samples_per_s": self.samples_per_s(),
             "median_step_s": self.median_step_s(),
             "eta_s": self.eta_s(),
+            "idle_s": idle_s if self.committed and self.exit_code is None else None,
             "steps_lost": self.timeline.steps_lost,
             "stale": self.stale,
             "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],

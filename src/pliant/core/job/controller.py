@@ -161,6 +161,8 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
             handlers.on_drain(tx, event)
         case events.KillRequested(replica=name):
             handlers.on_kill(tx, name)
+        case events.StopRequested(at_once=True):
+            lifecycle.stop_at_once(tx)
         case events.StopRequested():
             lifecycle.stop(tx, StopKind.STOP)
         case events.SuspendRequested(reason=reason):

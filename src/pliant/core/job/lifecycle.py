@@ -52,6 +52,14 @@ def stop(tx: Transaction, kind: StopKind) -> None:
     tx.notes.append(f"{kind} after the next step{why}")
 
 
+def stop_at_once(tx: Transaction) -> None:
+    """End every process now, whatever they are doing."""
+    tx.job = replace(tx.job, stop=StopKind.STOP, stop_for="")
+    count = tx.job.membership.committed
+    reason = f"{_stopped(tx.job)}, at once, after {count} steps"
+    end_job(tx, EXIT_STOPPED, reason, StageCause.STOP_ASKED)
+
+
 def suspend(tx: Transaction, reason: str) -> None:
     """Stop so that the job can go on another day, if its script allows for that."""
     if tx.job.reference is not None and not is_durable(tx.job):

@@ -35,7 +35,7 @@ from pliant.core.events import (
     Ticked,
 )
 from pliant.core.job import node_loss
-from pliant.core.job.lifecycle import begin_stop
+from pliant.core.job.lifecycle import begin_stop, stop_at_once
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age
 from pliant.core.job.transaction import Transaction, charge
@@ -128,6 +128,9 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             _register(tx, event)
         case Scaled() | PolicySet() | DrainRequested() | KillRequested():
             tx.decline("the coordinator has just started again; ask once more in a few seconds")
+        case StopRequested(at_once=True):
+            stop_at_once(tx)
+            return ()
         case StopRequested() | SuspendRequested() | Offered() | Reclaimed():
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case Ticked() | Progressed():

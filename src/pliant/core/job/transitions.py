@@ -63,6 +63,7 @@ STAGES: Machine[Stage] = Machine(
     initial=Stage.RECOVERING,
     rows={
         Stage.RECOVERING: {
+            StageCause.STOP_ASKED: _ENDED,
             StageCause.NONE_RECORDED: _STARTING,
             StageCause.NONE_LEFT: _STARTING,
             StageCause.REGISTERED: _RUNNING,
@@ -88,7 +89,11 @@ STAGES: Machine[Stage] = Machine(
             StageCause.STATE_LOST: _ENDED,
             StageCause.INPUT_REFUSED: _ENDED,
         },
-        Stage.FINISHING: {StageCause.ALL_GONE: _ENDED, StageCause.INPUT_REFUSED: _ENDED},
+        Stage.FINISHING: {
+            StageCause.ALL_GONE: _ENDED,
+            StageCause.STOP_ASKED: _ENDED,
+            StageCause.INPUT_REFUSED: _ENDED,
+        },
         Stage.ENDED: {},
     },
 )
