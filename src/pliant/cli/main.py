@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pliant.cli import checkpoint_commands, job_commands, pool_commands, run_commands
+from pliant.cli import checkpoint_commands, config_table, job_commands, pool_commands, run_commands
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.terminal import complain
 from pliant.core.errors import PliantError
@@ -57,6 +57,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     pool_commands.top: {},
     job_commands.logs: {},
     job_commands.audit: {},
+    config_table.config: {},
     run_commands.demo: {},
 }
 """In the order of the help."""

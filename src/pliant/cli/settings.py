@@ -23,6 +23,7 @@ from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
+from pliant.spec.limits import Limits
 from pliant.spec.load import load, parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import ElasticPolicy, core_policy, merged
@@ -116,6 +117,13 @@ SETTINGS = (
         kind=dict,
         file_field="spec.elasticPolicy",
         help="A field of elasticPolicy, as pliant policy set takes it; may be repeated.",
+    ),
+    Setting(
+        name="limit",
+        metavar="KEY=SECONDS",
+        kind=dict,
+        file_field="spec.limits",
+        help="How long to wait for what, e.g. hangInSeconds=600; may be repeated.",
     ),
     Setting(
         name="port",
@@ -277,7 +285,7 @@ def _in_file(item: Setting, job: ElasticJob) -> Any:
     value: Any = job
     for part in item.file_field.split("."):
         value = getattr(value, to_snake(part), None)
-    if isinstance(value, ElasticPolicy):
+    if isinstance(value, ElasticPolicy | Limits):
         document = value.model_dump(by_alias=True, exclude_unset=True)
         return {name: inner for name, inner in document.items() if name not in BOUNDS}
     return value

@@ -49,6 +49,8 @@ from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
 from pliant.run.run_directory import RUNS
 from pliant.run.separate import run_coordinator
+from pliant.spec.limits import core_limits
+from pliant.spec.load import parse_limits
 
 NOT_STARTED = "stopped before the job had started"
 
@@ -90,14 +92,12 @@ def planned(
     command: list[str], settings: Settings, environ: Mapping[str, str], *, is_apart: bool = False
 ) -> Start:
     """Check everything that can be checked before anything is written, and make the directory."""
-    policy, name = policy_of(settings), job_name(settings, command[0])
+    of_job, name = _told_to_core(settings), job_name(settings, command[0])
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
-    if settings["max_restarts"].value < 0:
-        raise ConfigError(f"--max-restarts {settings['max_restarts'].value} must be at least 0")
     state, tls = StateDirectory.of(environ), tls_of(settings)
     if not is_apart:  # else none of its replicas runs here
         _check_tls(tls)
@@ -109,7 +109,7 @@ def planned(
         config=JobConfig(
             name=name,
             argv=tuple(command),
-            settings=JobSettings(policy=policy, restart_budget=settings["max_restarts"].value),
+            settings=of_job,
             out=out,
             port=settings["port"].value,
             pool=place,
@@ -122,6 +122,14 @@ def planned(
         is_apart=is_apart,
         made=() if was_there else (out,) if asked is not None else (out, out.parent),
     )
+
+
+def _told_to_core(settings: Settings) -> JobSettings:
+    restarts, limit = settings["max_restarts"].value, settings["limit"]
+    if restarts < 0:
+        raise ConfigError(f"--max-restarts {restarts} must be at least 0")
+    limits = core_limits(parse_limits(limit.value, source=limit.source))
+    return JobSettings(policy=policy_of(settings), restart_budget=restarts, **limits)
 
 
 def planned_coordinator(

@@ -18,7 +18,8 @@ from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.machine.discovery import StateDirectory
 from pliant.run.run_directory import holder_of
-from pliant.spec.load import parse_policy
+from pliant.spec.limits import core_limits, document_of_limits
+from pliant.spec.load import parse_limits, parse_policy
 from pliant.spec.policy import core_policy, fields_beside_bounds
 from pliant.wire.messages import Work
 
@@ -81,6 +82,7 @@ class JobConfig:
             "pool": None if self.pool is None else asdict(self.pool),
             "max_restarts": self.settings.restart_budget,
             "from_checkpoint": str(self.from_checkpoint),
+            "limits": document_of_limits(self.settings),
             "tls": None if self.tls is None else asdict(self.tls),
         }
 
@@ -96,10 +98,11 @@ class JobConfig:
         policy = core_policy(parse_policy(fields), sizes.get("start"))
         budget = document.get("max_restarts")
         given = {} if budget is None else {"restart_budget": budget}
+        limits = core_limits(parse_limits(dict(document.get("limits") or {})))
         return cls(
             name=name,
             argv=tuple(document["command"]),
-            settings=JobSettings(policy=policy, **given),
+            settings=JobSettings(policy=policy, **limits, **given),
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,

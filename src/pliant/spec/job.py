@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.spec.limits import Limits
 from pliant.spec.model import Model, check_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
@@ -76,6 +77,9 @@ class JobSpec(Model):
 
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """Replicas that may be replaced after a fault before the job gives up."""
+
+    limits: Limits = Field(default_factory=Limits)
+    """How long the job waits for what; ``pliant config`` lists them."""
 
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""

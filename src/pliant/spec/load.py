@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.spec.job import ElasticJob
+from pliant.spec.limits import Limits
 from pliant.spec.policy import ElasticPolicy
 
 Path = tuple[str | int, ...]
@@ -75,6 +76,11 @@ def parse_policy(values: dict[str, Any], *, source: str = "the policy") -> Elast
     return _checked(ElasticPolicy, values, {}, source)
 
 
+def parse_limits(values: dict[str, Any], *, source: str = "the limits") -> Limits:
+    """Check limits, as for ``parse``."""
+    return _checked(Limits, values, {}, source)
+
+
 def _checked(model: type[M], values: Any, lines: dict[Path, int], source: str) -> M:
     """Say the first error of the most telling kind: an unknown field explains a missing one."""
     try:
@@ -106,6 +112,8 @@ def _what(model: type[BaseModel], error: Any, path: Path) -> str:
             bound, limit = next(iter(error["ctx"].items()))
             least_or_most = "at least" if bound == "ge" else "at most"
             return f"{name} must be {least_or_most} {limit:g}, not {given!r}"
+        case "greater_than":
+            return f"{name} must be more than {error['ctx']['gt']:g}, not {given!r}"
         case "literal_error":
             return f"{name} must be {error['ctx']['expected'].replace(chr(39), '')}, not {given!r}"
         case "too_short":

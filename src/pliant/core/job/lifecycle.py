@@ -73,7 +73,7 @@ def suspend(tx: Transaction, reason: str) -> None:
 def begin_stop(tx: Transaction, cause: StageCause) -> None:
     """Let the job stop, and wait for its step boundary for as long as a step may take."""
     tx.enter(Stage.STOPPING, cause)
-    tx.job = replace(tx.job, stop_by_s=tx.now_s + tx.settings.timeouts.step_s)
+    tx.job = replace(tx.job, stop_by_s=tx.now_s + tx.moment.timeouts.step_s)
 
 
 def end_if_stop_is_overdue(tx: Transaction) -> None:

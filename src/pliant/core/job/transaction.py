@@ -41,7 +41,7 @@ class Transaction:
         """What the membership needs to know of now and the settings."""
         return Moment(
             now_s=self.now_s,
-            timeouts=self.settings.timeouts,
+            timeouts=self.settings.timeouts.at_steps_of(self.job.costs.usual_step_s),
             min_replicas=self.settings.policy.min_replicas,
         )
 

@@ -75,6 +75,14 @@ class Timeouts:
     retry_s: float = 0.5
     """Pause after an attempt that failed with nobody to drop; grows with each in a row."""
 
+    def at_steps_of(self, step_s: float) -> Timeouts:
+        """Return these, with patience for steps that usually take so long, tail included."""
+        bounds = {"step_s": 4, "reform_s": 4, "hang_s": 20}
+        longer = {
+            name: n * step_s for name, n in bounds.items() if n * step_s > getattr(self, name)
+        }
+        return replace(self, **longer) if longer else self
+
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)

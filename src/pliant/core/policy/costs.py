@@ -36,6 +36,9 @@ class Costs:
     start_s: tuple[float, ...] = ()
     """From starting a replica until it could join."""
 
+    usual_step_s: float = 0.0
+    """Time of a step at the slowest of the sizes that are known well enough."""
+
     size: int = 0
     """Replicas that committed the newest step; 0: it says nothing about the next."""
 
@@ -71,7 +74,9 @@ def committed(costs: Costs, *, size: int, num_steps: int, now_s: float) -> Costs
             return replace(after, pause_s=_with(costs.pause_s, max(0.0, spent_s - normal_s)))
     elif size == costs.size and not costs.is_crossing and num_steps > 0:
         known = _with(costs.step_s.get(size, ()), spent_s / num_steps)
-        return replace(after, step_s=costs.step_s.put(size, known))
+        after = replace(after, step_s=costs.step_s.put(size, known))
+        usual_s = max(after.step_time_s(one) or 0.0 for one in after.step_s)
+        return replace(after, usual_step_s=usual_s)
     return after
 
 

@@ -1,0 +1,45 @@
+"""Limits in a job file are those of the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from pliant.core.errors import ConfigError
+from pliant.core.job.state import JobSettings
+from pliant.spec.limits import core_limits, document_of_limits
+from pliant.spec.load import load, parse_limits
+
+JOB = """\
+apiVersion: pliant.dev/v1alpha1
+kind: ElasticJob
+metadata: {name: gpt}
+spec:
+  command: [train.py]
+  limits: {hangInSeconds: 90, exitInSeconds: 5}
+"""
+
+
+def test_a_job_file_sets_some_and_the_others_keep_the_default_of_the_core() -> None:
+    settings = JobSettings(**core_limits(load(JOB).spec.limits))
+
+    assert (settings.timeouts.hang_s, settings.exit_s) == (90.0, 5.0)
+    assert document_of_limits(settings) == {"hangInSeconds": 90.0, "exitInSeconds": 5.0}
+    assert JobSettings(**core_limits(parse_limits(document_of_limits(settings)))) == settings
+    assert JobSettings(**core_limits(parse_limits({}))) == JobSettings()
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"hangSeconds": 3}, "--limit: unknown field hangSeconds; did you mean hangInSeconds?"),
+        ({"hangInSeconds": 0}, "--limit: hangInSeconds must be more than 0, not 0"),
+        ({"hangInSeconds": "1h"}, "--limit: hangInSeconds must be a number, not '1h'"),
+    ],
+)
+def test_an_impossible_limit_is_refused_in_a_sentence(
+    fields: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_limits(fields, source="--limit")
+
+    assert str(caught.value) == sentence
