@@ -26,7 +26,15 @@ from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import start_server
 from pliant.core.commands import EndJob, EndReplica, Release, StartReplica
 from pliant.core.errors import PermanentError
-from pliant.core.events import Busy, Exited, ExitKind, NodeJoined, Progressed, Running
+from pliant.core.events import (
+    OUT_OF_MEMORY,
+    Busy,
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Progressed,
+    Running,
+)
 from pliant.core.values import Incarnation, NodeId, ReplicaId
 from pliant.machine import device_locks as locks
 from pliant.wire.codec import Envelope, Message, decode, encode
@@ -348,6 +356,21 @@ link._sock.send(b"\\xff" * 100)  # and then garbage, after which nothing is read
         await world.until(lambda: any(alive.refused == 2 for alive in world.all(Alive)))
 
     play(scene, script)
+
+
+@pytest.mark.parametrize(("kills", "detail"), [(1, OUT_OF_MEMORY), (0, "SIGKILL")])
+def test_a_worker_that_the_kernel_killed_for_memory_is_reported_so(
+    play: Play, monkeypatch: pytest.MonkeyPatch, kills: int, detail: str
+) -> None:
+    counts = iter((7, 7 + kills))
+    monkeypatch.setattr("pliant.agent.worker.oom_kills", lambda: next(counts))
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        (exited,) = await world.hear(Exited)
+        assert (exited.kind, exited.detail) == (ExitKind.SIGNAL, detail)
+
+    play(scene, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
 
 
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_forgotten(play: Play) -> None:

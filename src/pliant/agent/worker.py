@@ -17,8 +17,9 @@ from pathlib import Path
 
 from pliant.agent.output import Output, RotatingFile
 from pliant.core.commands import Command
-from pliant.core.events import Exited, ExitKind, Finished, Progressed, Refused
+from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progressed, Refused
 from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
+from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import LifeWatch
 from pliant.wire.codec import (
     WORKER_EVENTS,
@@ -75,6 +76,7 @@ class Worker(asyncio.Protocol):
         self._watch: LifeWatch | None = None
         self._progress = Progressed(replica=replica, generation=NO_GENERATION, committed=0, calls=0)
         self._has_spoken = False
+        self._oom_kills = oom_kills()
 
     async def open(self, log: Path, listener: OutputListener) -> tuple[int, int, int]:
         """Open socket and pipes; return the child's ends: control, stdout, stderr."""
@@ -169,6 +171,8 @@ class Worker(asyncio.Protocol):
         """Say how the process ended: its own word counts if it came to say it."""
         if self._ended is not None:
             return self._ended.kind, self._ended.detail
+        if returncode == -signal.SIGKILL and self._ran_out_of_memory():
+            return ExitKind.SIGNAL, OUT_OF_MEMORY
         if returncode < 0:
             return ExitKind.SIGNAL, _signal_name(-returncode)
         if returncode == 0 and self._finished:
@@ -176,6 +180,11 @@ class Worker(asyncio.Protocol):
         if returncode == 0:
             return ExitKind.EARLY, "the process ended with code 0 before its last step"
         return ExitKind.SCRIPT, f"the process ended with code {returncode}"
+
+    def _ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed for want of memory since it began, and nobody else did."""
+        before, now = self._oom_kills, oom_kills()
+        return not self.is_end_requested and None not in (before, now) and before != now
 
     # --- asyncio.Protocol of the control socket ----------------------------------
 

@@ -216,6 +216,10 @@ class Finished:
 # --- events: what agents tell the core -------------------------------------------
 
 
+OUT_OF_MEMORY = "SIGKILL, as the kernel was out of memory"
+"""Detail of an exit by a signal that nobody here has sent, while the kernel killed processes."""
+
+
 class ExitKind(StrEnum):
     """How a worker's process ended."""
 

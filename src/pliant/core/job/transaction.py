@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pliant.core.commands import Command
-from pliant.core.events import Exited, ExitKind
+from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind
 from pliant.core.job.state import Declined, Job, JobSettings, Loss, Replica, ReplicaState, Stage
 from pliant.core.job.transitions import ReplicaCause, StageCause, entered, moved
 from pliant.core.membership.state import Moment
 from pliant.core.values import ReplicaId
 
-CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS")
-"""Signals that a process brings upon itself."""
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", OUT_OF_MEMORY)
+"""Ends by a signal that a process brings upon itself."""
 
 WAY_IN = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
 """The states of a replica on its way to the first step, in order."""
