@@ -92,7 +92,7 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop a job at its next step boundary."""
-    return _ending(_ask(job, "POST", "stop", {"now": now}), as_json=as_json)
+    return _ending(_ask(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
 
 
 def suspend(job: Job = None, as_json: Json = False) -> int:

@@ -330,10 +330,9 @@ class KillRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """Someone wants the job to stop at the next step boundary."""
+    """Someone wants the job to stop: at the next step boundary, or at once and without saving."""
 
     at_once: bool = False
-    """Without waiting for one, and without saving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

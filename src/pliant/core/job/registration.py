@@ -133,6 +133,12 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             return ()
         case StopRequested() | SuspendRequested() | Offered() | Reclaimed():
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
+        case Progressed(replica=name) if name in rejoin.awaited(
+            tx.job.membership, tx.job.registered
+        ):  # it lives, and cannot say more yet: its script keeps the interpreter lock
+            patience_s = tx.now_s + tx.settings.timeouts.heartbeat_s
+            by_s = max(tx.job.register_by_s, min(patience_s, tx.job.start_by_s))
+            tx.job = replace(tx.job, register_by_s=by_s)
         case Ticked() | Progressed():
             pass
         case _ if isinstance(event, Saved) or event.replica in tx.job.registered:
@@ -178,6 +184,11 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
     silent = rejoin.awaited(tx.job.membership, tx.job.registered)
     if silent and tx.now_s < tx.job.register_by_s:
         return ()
+    running = sorted(silent & tx.job.replicas.keys())
+    if running and _is_nobody_registered(tx.job) and tx.job.register_by_s < tx.job.start_by_s:
+        tx.notes.append(f"no member says where it stands; {', '.join(running)} are waited for")
+        tx.job = replace(tx.job, register_by_s=tx.job.start_by_s)
+        return ()
     for name in sorted(silent):
         _give_up(tx, name)
     membership = tx.job.membership
@@ -220,6 +231,11 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         and name not in group.members(job.membership)
     )
     return (*waiting, *job.kept)
+
+
+def _is_nobody_registered(job: Job) -> bool:
+    """Whether no member has registered, so that the state may be with the silent alone."""
+    return not any(name in job.registered for name in group.members(job.membership))
 
 
 def _give_up(tx: Transaction, name: ReplicaId) -> None:
