@@ -7,7 +7,7 @@ and written whoever sent it.  Knows nothing of what a message means.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -45,30 +45,30 @@ def name_from(text: str) -> str:
 
 def excess(fields: Mapping[str, Any]) -> str | None:
     """Name the first field that is out of bounds, and how; None if all is well."""
-    return _first(_excess(key, value) for key, value in fields.items())
+    for key, value in fields.items():
+        if (found := _excess(key, value)) is not None:
+            return found
+    return None
 
 
 def _excess(key: str, value: Any) -> str | None:
-    match value:
-        case None | bool():
-            return None
-        case Mapping() if key in MEASURED:
-            return None
-        case Mapping():
-            found = excess(value)
-            return found and f"{key}.{found}"
-        case list() | tuple():
-            return _first(_excess(key, item) for item in value)
-        case str():
-            return None if _is_name(key, value) else f"{key}: {value!a:.40} is no name"
-        case float():
-            is_wrong = key not in MEASURED and not (0 <= value <= MOST_S)
-            return f"{key}: {value!r} is no number of seconds" if is_wrong else None
-        case int():
-            most = MOST_DEVICES if key == "devices" else MOST
-            return None if 0 <= value <= most else f"{key}: {value} is not between 0 and {most}"
-        case _:
-            return None
+    """Judge one value; by its exact type, as it is of every message and every member."""
+    kind = type(value)
+    if kind is str:
+        return None if _is_name(key, value) else f"{key}: {value!a:.40} is no name"
+    if kind is int:
+        most = MOST_DEVICES if key == "devices" else MOST
+        return None if 0 <= value <= most else f"{key}: {value} is not between 0 and {most}"
+    if key in MEASURED:
+        return None
+    if kind is float:
+        return None if 0 <= value <= MOST_S else f"{key}: {value!r} is no number of seconds"
+    if kind is dict:
+        found = excess(value)
+        return found and f"{key}.{found}"
+    if kind is tuple or kind is list:
+        return next(filter(None, (_excess(key, item) for item in value)), None)
+    return None  # true, false, none, one of a few words
 
 
 def _is_name(key: str, text: str) -> bool:
@@ -78,7 +78,3 @@ def _is_name(key: str, text: str) -> bool:
     if key in NODES or (key in CHECKPOINTS and text):
         return NAME.fullmatch(text) is not None
     return True
-
-
-def _first(found: Iterable[str | None]) -> str | None:
-    return next(filter(None, found), None)
