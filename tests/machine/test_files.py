@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pliant.machine.files import PRIVATE, fresh_beside, is_leftover, replace_file
+from pliant.machine.files import (
+    PRIVATE,
+    fresh_beside,
+    is_leftover,
+    make_private_directory,
+    open_private,
+    replace_file,
+)
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
@@ -51,3 +58,38 @@ def test_what_a_killed_writer_left_is_replaced_by_the_next_one(tmp_path: Path) -
 
     assert [one.name for one in tmp_path.iterdir()] == ["register.json"]
     assert path.read_bytes() == b"whole"
+
+
+def test_a_private_file_is_nobody_elses_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_private_directory(tmp_path / "run")
+        os.close(open_private(tmp_path / "run" / "events.jsonl", os.O_WRONLY))
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "run" / "events.jsonl").stat().st_mode & 0o777 == PRIVATE
+
+
+def test_what_somebody_has_put_in_place_of_a_private_file_is_not_written_to(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious", tmp_path / "events.jsonl"
+    precious.write_text("mine")
+    link.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic link"):
+        open_private(link, os.O_WRONLY | os.O_TRUNC)
+    assert precious.read_text() == "mine"
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PermissionError, match="it is no file of this user's"):
+        open_private(tmp_path / "pipe", os.O_RDWR)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file another user's")
+def test_a_file_of_another_user_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "register.lock"
+    path.touch(mode=0o666)
+    os.chown(path, 65534, 65534)
+
+    with pytest.raises(PermissionError, match="it is no file of this user's"):
+        open_private(path, os.O_WRONLY)

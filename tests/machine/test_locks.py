@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
-from pliant.machine.locks import locked
+import pytest
+
+from pliant.machine.locks import held, locked
 
 
 def test_a_lock_is_refused_at_once_or_after_its_time(tmp_path: Path) -> None:
@@ -28,3 +31,12 @@ def test_who_shares_a_lock_tolerates_others_who_do(tmp_path: Path) -> None:
             assert not alone
     with locked(path, within_s=0) as afterwards:
         assert afterwards
+
+
+def test_a_lock_that_is_not_given_back_is_waited_for_so_long_and_its_holder_named(
+    tmp_path: Path,
+) -> None:
+    for path in (tmp_path, tmp_path / "register.lock"):
+        sentence = f"process {os.getpid()} has held its lock for 0.05 s"
+        with locked(path), pytest.raises(TimeoutError, match=sentence), held(path, within_s=0.05):
+            raise AssertionError("two hold one lock")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from pliant.coordinator.register import RegisterFile
 from pliant.core.errors import ConfigError
+from pliant.core.values import Generation, Incarnation, Lineage, Register
 from pliant.run.run_directory import holder_of, new_directory
 
 
@@ -43,3 +46,19 @@ def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
 
     assert holder.startswith("train-")
     assert holder_of(tmp_path, "train") == holder
+
+
+def test_the_directory_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        out = new_directory(tmp_path / "run", "gpt")
+        holder_of(out, "gpt")
+        RegisterFile(out / "register.json").write(
+            Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1)),
+            expected=None,
+        )
+    finally:
+        os.umask(before)
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (out, *out.iterdir())}
+    assert modes == {"run": 0o700, "holder": 0o600, "register.json": 0o600, "register.lock": 0o600}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, Report, Request
 
 SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
@@ -110,8 +111,8 @@ class Launcher:
         """Start the process; returns at once.  Its own output goes to the file ``log``."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with theirs, log.open("ab") as output:
+        make_private_directory(log.parent)
+        with theirs, os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             self._process = self._start_server(
                 theirs.fileno(), cwd=cwd, environment=environment, output=output
             )

@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 from pliant.core.values import ReplicaId
+from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.ports import OutputListener
 
 MAX_FILE_BYTES = 16 << 20
@@ -43,7 +44,7 @@ class RotatingFile:
         self._kept = kept
         self._fd = -1
         self._size = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         self._open()
 
     def write(self, data: bytes) -> None:
@@ -66,8 +67,7 @@ class RotatingFile:
             self._fd = -1
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(self._path, flags, 0o644)
+        self._fd = open_private(self._path, os.O_WRONLY | os.O_APPEND)
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:

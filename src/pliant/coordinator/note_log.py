@@ -7,10 +7,12 @@ a note means for the job is for the driver to hand on.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from pliant.core.values import NO_GENERATION, Generation
+from pliant.machine.files import open_private
 from pliant.observe.log import EventLog, fields_of, plain
 from pliant.wire import messages
 from pliant.wire.codec import Message
@@ -46,8 +48,10 @@ class NoteLog:
             self._log.write(LOGGED_AS[type(note)], **fields_of(note))
         if isinstance(note, messages.Logged):
             line = json.dumps(plain({"step": note.step, **note.values})) + "\n"
-            with suppress(OSError), self._metrics_path.open("a", encoding="utf-8") as file:
-                file.write(line)  # on a full disk they are lost, like the log's records
+            with suppress(OSError):
+                fd = open_private(self._metrics_path, os.O_WRONLY | os.O_APPEND)
+                with os.fdopen(fd, "a", encoding="utf-8") as file:
+                    file.write(line)  # on a full disk they are lost, like the log's records
 
     def write_commit(self, note: messages.Committed) -> None:
         """Log that a step is committed."""

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
-from pliant.machine.files import replace_file
-from pliant.machine.locks import locked
+from pliant.machine.files import PRIVATE, make_private_directory, replace_file
+from pliant.machine.locks import held
 
 WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 """Pauses after a write of the register that failed; together less than a heartbeat's patience, in
@@ -37,7 +37,7 @@ class RegisterFile:
         self._path = path
         self._lock = path.with_suffix(".lock")
         self._spare = SpareDescriptors(SPARE)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
 
     def read(self) -> Register | None:
         """Return what is recorded; ``None`` if nothing ever was.
@@ -58,13 +58,13 @@ class RegisterFile:
         Raises:
             ConflictError: something else is recorded.
         """
-        with self._spare.lent(), locked(self._lock):
+        with self._spare.lent(), held(self._lock):
             self._require(expected)
-            replace_file(self._path, _ADAPTER.dump_json(register), mode=0o644, is_durable=True)
+            replace_file(self._path, _ADAPTER.dump_json(register), mode=PRIVATE, is_durable=True)
 
     def confirm(self, expected: Register) -> None:
         """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
-        with self._spare.lent(), locked(self._lock):
+        with self._spare.lent(), held(self._lock):
             self._require(expected)
 
     def _require(self, expected: Register | None) -> None:

@@ -5,7 +5,9 @@ Owns how one is replaced.  Knows nothing of what is in it.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,8 @@ from pliant.core.errors import ConfigError
 
 PRIVATE = 0o600
 """Mode of a file that only this user may read."""
+
+PRIVATE_DIRECTORY = 0o700
 
 LEFTOVER = ".new"
 """Ends the names of files that were not whole when their writer died."""
@@ -63,6 +67,28 @@ def fresh_beside(path: Path, *, is_contended: bool = True) -> Iterator[Path]:
 def is_leftover(name: str) -> bool:
     """Whether a file is what ``fresh_beside`` could not remove: its writer was killed."""
     return name.startswith(".") and name.endswith(LEFTOVER)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file of this user's that nobody else may read; make it if it is not there.
+
+    Raises:
+        OSError: it is a link, no file, or another user's: somebody may have put it there.
+    """
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would block
+    fd = os.open(path, flags, PRIVATE)
+    found = os.fstat(fd)
+    # Root's and those of whose directory it is, too: a shared file system may map all users to one.
+    trusted = (os.geteuid(), 0, path.parent.stat().st_uid)
+    if stat.S_ISREG(found.st_mode) and found.st_uid in trusted:
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "it is no file of this user's", str(path))
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory that only this user may enter, if it is not there, and those above it."""
+    path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = False) -> None:

@@ -5,6 +5,7 @@ Owns how long is waited for one.  Knows nothing of what it keeps others from.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -13,8 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pliant.machine.files import open_private
+
 AGAIN_S = 0.01
 """Between two tries, in seconds."""
+
+WAIT_S = 30.0
+"""Longest wait for a lock that is held for moments, in seconds; a slow disk may take a few."""
 
 
 def lock(fd: int, *, shared: bool = False, within_s: float | None = None) -> bool:
@@ -42,10 +48,43 @@ def lock(fd: int, *, shared: bool = False, within_s: float | None = None) -> boo
 
 
 @contextmanager
+def held(path: Path, *, within_s: float = WAIT_S) -> Iterator[None]:
+    """Hold a lock that others hold for moments only.
+
+    Raises:
+        TimeoutError: somebody holds it for longer; says who.
+    """
+    with locked(path, within_s=within_s) as is_ours:
+        if not is_ours:
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"{who_holds(path)} has held its lock for {within_s:g} s",
+                str(path),
+            )
+        yield
+
+
+def who_holds(path: Path) -> str:
+    """Name who holds the lock of a file or directory, as far as this machine knows."""
+    inode = path.stat().st_ino
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:  # 1: FLOCK  ADVISORY  WRITE 4711 00:2a:123456 0 EOF
+        words = line.split()
+        if "FLOCK" in words and "->" not in words and words[-3].endswith(f":{inode}"):
+            return f"process {words[-4]}"
+    return "another process"
+
+
+@contextmanager
 def locked(path: Path, *, shared: bool = False, within_s: float | None = None) -> Iterator[bool]:
     """Hold the lock of a directory, or of a file that is made for it and stays; see ``lock``."""
-    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    fd = os.open(path, how | os.O_CLOEXEC, 0o666)
+    if path.is_dir():
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        fd = open_private(path, os.O_RDWR)
     try:
         yield lock(fd, shared=shared, within_s=within_s)
     finally:

@@ -55,6 +55,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from pliant.machine.files import make_private_directory, open_private
+
 SCHEMA = 1
 ENVELOPE = frozenset({"v", "at", "mono", "job", "kind", "incarnation"})
 
@@ -102,7 +104,7 @@ class EventLog:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         self.path = path
         self.written = 0
         """Bytes that this writer has appended."""
@@ -113,7 +115,7 @@ class EventLog:
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
         self._failed: list[Listener] = []
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = open_private(path, os.O_RDWR | os.O_APPEND)
         size = os.fstat(self._fd).st_size
         self._is_torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine import locks, run_files
-from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.files import PRIVATE, make_private_directory, replace_file
 from pliant.machine.run_files import holds_run
 
 RUNS = Path("runs")
@@ -71,7 +71,7 @@ def resumed_directory(asked: Path | None, name: str) -> Path:
 def writable(out: Path) -> Path:
     """Make a directory if it is not there; return its whole path."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_private_directory(out)
         probe = out / ".writable"
         probe.touch()
         probe.unlink()
@@ -137,7 +137,7 @@ def holder_of(out: Path, job: str) -> str:
         if found := path.read_text().strip():
             return found
     holder = f"{job}-{secrets.token_hex(4)}"
-    replace_file(path, f"{holder}\n".encode())
+    replace_file(path, f"{holder}\n".encode(), mode=PRIVATE)
     return holder
 
 

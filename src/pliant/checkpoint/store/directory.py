@@ -16,7 +16,7 @@ from typing import IO
 from pliant.checkpoint.failures import storage_error
 from pliant.checkpoint.store.base import Data, Sink, StorageEntry
 from pliant.machine.files import fresh_beside, replace_file, sync_directory, write_new
-from pliant.machine.locks import locked
+from pliant.machine.locks import held
 
 _BUFFER_BYTES = 1 << 20
 """A tensor's archive is some forty small writes and a large one."""
@@ -75,7 +75,7 @@ class LocalStorage:
         """Compare and replace under a lock that ends with the process."""
         with self._at(path, "written") as target:
             _make_directory(target.parent)
-            with locked(target.parent):
+            with held(target.parent):
                 try:
                     if target.read_bytes() != expected:
                         return False

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pliant.machine.files import make_private_directory, open_private
+
 
 class Ledger:
     """The ledger of one replica; without a path every line is dropped."""
@@ -24,8 +26,8 @@ class Ledger:
         self._fd = -1
         self._is_torn = False
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            make_private_directory(path.parent)
+            self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
 
     def slot(
         self,
