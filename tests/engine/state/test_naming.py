@@ -67,6 +67,7 @@ def test_texts_are_short_and_equal_only_for_equal_values() -> None:
         naming.named({"x": value})["state['x']"]
         for value in (-0.0, 0.0, torch.tensor(-0.0), torch.tensor(0.0), "a" * 99, "a" * 98, object)
     ]
+    texts += [naming.named({"x": [torch.full((2,), n)]})["state['x']"] for n in range(20)]
 
-    assert len(set(texts)) == 7
+    assert len(set(texts)) == 27
     assert max(map(len, texts)) < 100

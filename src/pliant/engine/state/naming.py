@@ -133,4 +133,5 @@ def _text(value: Any) -> str:
     text = "" if tensors else repr(value)
     if 0 < len(text) <= MAX_CHARACTERS:
         return text
-    return _text(torch.tensor([xxhash.xxh3_64_intdigest(document) >> 1, *map(digest_of, tensors)]))
+    digests = [xxhash.xxh3_64_intdigest(document), *map(digest_of, tensors)]
+    return f"digest {xxhash.xxh3_64_intdigest(repr(digests).encode()):016x}"
