@@ -12,7 +12,10 @@ import pytest
 from tests.engine import models
 
 import pliant
-from pliant.core.errors import ConfigError
+from pliant.checkpoint import writer
+from pliant.checkpoint.dcp import shares
+from pliant.checkpoint.failures import StorageError, Trouble
+from pliant.core.errors import ConfigError, PermanentError
 
 STEPS = 9
 
@@ -331,3 +334,16 @@ def test_impossible_arguments_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         pliant.Checkpoint(tmp_path, **options)
+
+
+def test_a_script_whose_last_checkpoint_has_no_room_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError(str(tmp_path), Trouble.FULL, doing="written")
+
+    monkeypatch.setattr(shares, "write_share", full)
+    monkeypatch.setattr(writer, "NEEDED_WAIT_S", 0.01)
+
+    with pytest.raises(PermanentError, match=r"step 9 is not in a checkpoint: .* storage is full"):
+        train("gpt", tmp_path, checkpoint={"every": "1h"})

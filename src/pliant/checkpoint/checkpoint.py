@@ -163,6 +163,11 @@ class Checkpoint:
         return self._writer is None or self._writer.is_settled
 
     @property
+    def unsaved(self) -> str:
+        """Why the last save that was tried failed; empty if it did not."""
+        return "" if self._writer is None else self._writer.unsaved
+
+    @property
     def stall_s(self) -> float:
         """How long the last snapshot kept the training waiting, in seconds."""
         return self._open().stall_s

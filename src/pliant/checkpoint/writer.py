@@ -144,6 +144,11 @@ class Writer:
         """Whether nothing is on its way."""
         return self._save is None
 
+    @property
+    def unsaved(self) -> str:
+        """Why the last save that was tried failed; empty if it did not."""
+        return self._said if self._progress.failures else ""
+
     def lose(self) -> None:
         """Drop what is on its way: a member that had a share of it is gone."""
         with self._changed:

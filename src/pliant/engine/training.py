@@ -282,6 +282,10 @@ class Training:
         """Whether this replica has done its part of all that was to be kept."""
         return self.saver.is_settled
 
+    def unsaved(self) -> str:
+        """Why what was to be kept is not durable; empty if it is."""
+        return self.saver.unsaved
+
     def lose(self) -> None:
         """A member of the generation is gone, or may be."""
         self.saver.lose()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pliant.core.durability import nothing_to_do
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
 from pliant.core.values import (
@@ -145,7 +145,13 @@ class Alone:
             look.wait(KEPT_LOOK_S)
 
     def finish(self, *, has_left_loop: bool) -> None:
-        """Nobody needs this replica, once its state is kept."""
+        """Nobody needs this replica, once its state is kept.
+
+        Raises:
+            PermanentError: it could not be kept.
+        """
         self.await_kept()
+        if why := self._callbacks.unsaved():
+            raise PermanentError(f"step {self.member.committed} is not in a checkpoint: {why}")
         if self._restored == self.member.committed and not has_left_loop:
             self._noted(nothing_to_do(self.member.committed))

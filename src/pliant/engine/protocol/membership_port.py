@@ -117,6 +117,9 @@ class TrainingCallbacks(Protocol):
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
 
+    def unsaved(self) -> str:
+        """Why what was to be kept is not durable; empty if it is."""
+
     def lose(self) -> None:
         """A member of the generation is gone, or may be."""
 

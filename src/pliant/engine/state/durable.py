@@ -157,6 +157,10 @@ class Durability(Protocol):
     def is_settled(self) -> bool:
         """Whether this replica's part of all that was begun is done; the leader publishes, too."""
 
+    @property
+    def unsaved(self) -> str:
+        """Why the last save that was tried failed; empty if it did not."""
+
     def lose(self) -> None:
         """A member is gone: forget what is being written, for it may have had a share of it."""
 

@@ -98,6 +98,11 @@ class Saver:
         """Whether this replica has done its part of all that was handed over."""
         return self._durability is None or self._durability.is_settled
 
+    @property
+    def unsaved(self) -> str:
+        """Why the state of the last boundary is not durable; empty if it is, or need not be."""
+        return "" if self._durability is None else self._durability.unsaved
+
     def lose(self) -> None:
         """A member is gone: forget what is being written, for it may have had a share of it."""
         if self._durability is not None:
