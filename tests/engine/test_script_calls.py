@@ -150,3 +150,15 @@ def test_after_the_session_everything_is_as_it_was() -> None:
     assert lr_scheduler.LRScheduler.step is step
     assert lr_scheduler.ReduceLROnPlateau.step is plateau
     assert nn.utils.clip_grad._clip_grads_with_norm_ is clip
+
+
+def test_a_scheduler_among_the_scripts_own_state_is_the_scripts_to_step() -> None:
+    made: list[Any] = []
+
+    def make(optimizer: torch.optim.Optimizer) -> Any:
+        made.append(lr_scheduler.StepLR(optimizer, 2))
+        return {"schedule": made[0]}
+
+    train(tail=lambda model, optimizer: made[0].step(), extra_state=make)
+
+    assert made[0].last_epoch == 4

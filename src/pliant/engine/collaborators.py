@@ -106,6 +106,7 @@ class Collaborators:
             parameters.values(),
             objects.optimizers,
             [*objects.schedulers, *objects.plateau.values()],
+            objects.extra.values(),
         )
         self._ledger = Ledger(_ledger_path(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)

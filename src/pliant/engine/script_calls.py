@@ -30,10 +30,13 @@ class ScriptCalls:
         parameters: Iterable[torch.Tensor],
         optimizers: Collection[torch.optim.Optimizer],
         schedulers: Collection[object],
+        extra: Collection[object] = (),
     ) -> None:
+        """``extra``: what else travels; a scheduler among it is the script's own to step."""
         self._parameters = {id(parameter) for parameter in parameters}
         self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._schedulers = {id(scheduler) for scheduler in schedulers}
+        self._extra = {id(part) for part in extra}
         self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
         self.is_watching = False
         """The script is in a loop over steps, and the session is not at work."""
@@ -88,6 +91,7 @@ class ScriptCalls:
                 "each optimizer step"
             )
         is_own = id(getattr(scheduler, "optimizer", None)) in self._optimizers
+        is_own = is_own and id(scheduler) not in self._extra
         if is_own and not getattr(scheduler, "_is_initial", False):  # it is not just being made
             raise UsageError(
                 f"{type(scheduler).__name__}.step() was called in a loop over steps on a scheduler "
