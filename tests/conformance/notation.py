@@ -13,6 +13,7 @@ from pliant.core.commands import (
     EndJob,
     EndReplica,
     FallThrough,
+    Look,
     Prepare,
     Publish,
     Reform,
@@ -278,6 +279,8 @@ def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> s
             return f"{type(command).__name__.lower()} {_order(order, to, joiners)}"
         case FallThrough(to=to, calls=calls):
             return f"fall-through {','.join(to)} calls={calls}"
+        case Look(to=to):
+            return f"look {','.join(to)}"
         case Dismiss(to=to, reason=reason):
             return f"dismiss {','.join(to)}: {reason}"
         case Release(to=to):

@@ -7,11 +7,12 @@ works.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ class Checkpoint:
         self._writer: Writer | None = None
         self._channel: CheckpointChannel | None = None
         self._origin: Origin | None = None
+        self._look: Callable[[], tuple[Found, ...]] | None = None
+        self._found: tuple[Found, ...] = ()
 
     @property
     def path(self) -> str:
@@ -122,7 +125,8 @@ class Checkpoint:
         self._lease.ensure()
         self._channel = channel
         self._origin = Origin.of(facts, run=holder, place=self._path)
-        found = self._usable(facts, channel, run=holder)
+        self._look = partial(self._usable, facts, channel, run=holder)
+        self._found = found = self._look()
         publisher = CheckpointPublisher(
             storage=self._storage,
             options=self._options,
@@ -138,6 +142,13 @@ class Checkpoint:
         )
         self._writer = Writer(publisher)
         return found
+
+    def look(self) -> tuple[Found, ...]:
+        """Return what is there by now; what was seen last, if the place cannot be read."""
+        if self._look is not None:
+            with contextlib.suppress(OSError):
+                self._found = self._look()
+        return self._found
 
     def reader(self, name: str) -> StoredReader:
         """Open one that was found, and say where the run goes on."""
@@ -276,7 +287,7 @@ class StoredReader:
             load(open_checkpoint(self.storage, self.name), list(into), into=into)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _told_as_damage() -> Iterator[None]:
     """Turn what is wrong with a checkpoint into what the engine knows of it."""
     try:

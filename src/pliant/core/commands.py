@@ -77,6 +77,13 @@ class FallThrough:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Look which checkpoints there are now, and say Spare anew."""
+
+    to: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
     """You are left out: leave, exit 0."""
 
@@ -122,6 +129,7 @@ Command = (
     | Switch
     | Reform
     | FallThrough
+    | Look
     | Dismiss
     | Release
     | Stop

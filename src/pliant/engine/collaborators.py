@@ -209,6 +209,7 @@ class Collaborators:
             self.training,
             said,
             found=self._saver.found,
+            look=self._saver.look,
             is_durable=self._is_durable,
         )
 

@@ -38,6 +38,7 @@ from pliant.core.commands import (
     EndJob,
     EndReplica,
     FallThrough,
+    Look,
     Prepare,
     Publish,
     Reform,
@@ -173,7 +174,7 @@ def check_command(universe: Universe, world: World, command: WorkerCommand) -> N
                 check_holder(universe, world, name)
         case Publish():
             check_publish(universe, world, command)
-        case FallThrough() | Stop() | RollCall():
+        case FallThrough() | Look() | Stop() | RollCall():
             pass
         case _:
             assert_never(command)

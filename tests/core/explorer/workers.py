@@ -32,6 +32,7 @@ from pliant.core.commands import (
     Command,
     Dismiss,
     FallThrough,
+    Look,
     Prepare,
     Publish,
     Reform,
@@ -321,6 +322,8 @@ def obey(
         case FallThrough(calls=calls):
             told = max(process.fall_through, calls)
             return change(world, name, fall_through=told)
+        case Look():
+            return report_spare(universe, world, process) if process.phase == "spare" else world
         case Stop():
             moved, tasks = universe.move(process, _stopping)
         case _:

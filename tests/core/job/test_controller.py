@@ -356,6 +356,12 @@ class AnyOrder(RuleBasedStateMachine):
             if replica.state is ReplicaState.STARTING:
                 self.feed(spare(name, calls=self.job.membership.calls))
 
+    @precondition(lambda self: self.job.looking)
+    @rule()
+    def everyone_asked_to_look_does(self) -> None:
+        for name in sorted(self.job.looking):
+            self.feed(spare(name, calls=self.job.membership.calls, sees=FOUND[:1]))
+
     @precondition(lambda self: self.job.membership.phase is Phase.PREPARING)
     @rule()
     def everyone_prepares(self) -> None:

@@ -157,6 +157,7 @@ def rare_stages() -> None:
     """Bring a job to where neither the scenarios nor the rest of these get it."""
     stopping = fed(running(), StopRequested())
     assert stopping.stage is Stage.STOPPING
+    fed(stopping, *(Exited(replica=r, kind=ExitKind.SIGNAL) for r in (R1, R2)))
     saved = (Found(name="9/1", committed=9, lineage=Lineage(1)),)
     fed(replace(held(stopping), saved=saved, has_checkpoints=True), SuspendRequested())
     fed(replace(running(), stage=Stage.STARTING), StopRequested())

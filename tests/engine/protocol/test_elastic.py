@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 from torch import nn
 
+from pliant.core.commands import FallThrough, Look
+from pliant.core.events import Spare
 from pliant.core.membership.resolve import Resolution
-from pliant.core.values import FIRST_LINEAGE, Generation, Order, ReplicaId, Seat
+from pliant.core.values import (
+    FIRST_LINEAGE,
+    Found,
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    ReplicaId,
+    Seat,
+)
 from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import Shape
 from pliant.engine.protocol.meeting import Meeting
@@ -59,6 +70,7 @@ def elastic(callbacks: Callbacks) -> Any:
         callbacks,  # type: ignore[arg-type]
         (),
         found=(),
+        look=lambda: (),
         is_durable=False,
     )
 
@@ -106,3 +118,20 @@ def test_state_waits_for_that_tail_even_if_another_generation_comes_first(
 def test_state_is_sent_at_once_where_no_tail_is_due(elastic: Any, callbacks: Callbacks) -> None:
     meet(elastic, 2, commits=())
     assert callbacks.did == ["send"]
+
+
+def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
+    elastic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(elastic._runtime, "tell", said.append)
+    found = Found(name="step-8", committed=8, lineage=Lineage(1))
+    elastic._look = lambda: (found,)
+    me = (ReplicaId("r1"),)
+    elastic._runtime._on_command(Look(to=me), Incarnation(1))
+    elastic._runtime._on_command(FallThrough(to=me, calls=1), Incarnation(1))
+
+    assert not elastic.arrive()
+
+    lists = [one.checkpoints for one in said if isinstance(one, Spare)]
+    assert lists == [(), (found,)]

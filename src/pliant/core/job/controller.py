@@ -123,16 +123,23 @@ def demand(job: Job, *, settings: JobSettings) -> Demand:
 
 def _apply(tx: Transaction, event: events.Event) -> None:
     if tx.job.stage is Stage.RECOVERING:
-        for kept in registration.collect(tx, event):
-            if tx.job.exit_code is None:
-                _apply(tx, kept)
-        tx.must_advance = tx.job.stage is not Stage.RECOVERING
+        _register(tx, event)
     elif isinstance(event, events.WorkerEvent):
         handlers.on_worker_event(tx, event)
     elif isinstance(event, events.PeopleEvent):
         _apply_request(tx, event)
     else:
         _apply_observation(tx, event)
+
+
+def _register(tx: Transaction, event: events.Event) -> None:
+    """Keep an event until everybody has said where it stands, then go on with what was kept."""
+    for kept in registration.collect(tx, event):
+        if tx.job.exit_code is None:
+            _apply(tx, kept)
+    tx.must_advance = tx.job.stage is not Stage.RECOVERING
+    if tx.job.stage is Stage.STARTING:  # what they registered of checkpoints may be old
+        lifecycle.look_anew(tx)
 
 
 def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked) -> None:

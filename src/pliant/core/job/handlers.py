@@ -92,6 +92,7 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         if replica.started_at is not None and tx.job.stage is Stage.RUNNING:
             known = costs.started(tx.job.costs, tx.now_s - replica.started_at)
             tx.job = replace(tx.job, costs=known)
+    tx.job = replace(tx.job, looking=tx.job.looking - {event.replica})
     if event.checkpoints:
         tx.job = replace(tx.job, has_checkpoints=True)
     if tx.job.stage is Stage.STARTING:
@@ -114,6 +115,8 @@ def _on_registered(tx: Transaction, event: events.Registered) -> None:
         replicas.drop_from_membership(tx, event.replica)
     elif event.spare is not None:
         on_worker_event(tx, replace(event.spare, replica=event.replica))
+        if tx.job.stage is Stage.STARTING:  # what it saw when it said so may be old
+            lifecycle.look_anew(tx)
 
 
 def _on_publish_asked(tx: Transaction, event: events.PublishAsked) -> None:

@@ -172,7 +172,7 @@ def go_back(tx: Transaction, why: str) -> None:
 
 def _start_over(tx: Transaction, why: str) -> None:
     """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
-    tx.notes.append(f"{why}; a checkpoint will be restored")
+    tx.notes.append(f"{why}; going back to the newest checkpoint that is found")
     tx.enter(Stage.STARTING, StageCause.STATE_LOST)
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job = replace(
@@ -188,6 +188,13 @@ def _start_over(tx: Transaction, why: str) -> None:
         is_fresh = replica.state in fresh and name not in members
         if not is_fresh and replica.state is not ReplicaState.ENDING:
             replicas.send_away(tx, name, tx.settings.exit_s, "the job goes back to a checkpoint")
+    look_anew(tx)
+
+
+def look_anew(tx: Transaction) -> None:
+    """Have those who wait look which checkpoints there are now."""
+    tx.job, commands = restoring.look_anew(tx.job)
+    tx.commands.extend(commands)
 
 
 # --- the end -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pliant.core.commands import Command, EndReplica, RollCall, StartReplica, Stop
+from pliant.core.commands import Command, EndReplica, Look, RollCall, StartReplica, Stop
 from pliant.core.events import (
     DrainRequested,
     Event,
@@ -37,7 +37,7 @@ from pliant.core.events import (
 from pliant.core.job import node_loss
 from pliant.core.job.lifecycle import begin_stop, stop_at_once
 from pliant.core.job.replicas import accept_membership, end
-from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age
+from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age, spares
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import rejoin, repeating
@@ -76,6 +76,8 @@ def on_running(tx: Transaction, event: Running) -> None:
     for name in sorted(here, key=age):
         tx.again.extend(_told(job, name, is_there=name in event.replicas))
     tx.again.extend(repeating.unanswered(job.membership, here))
+    if looking := here.intersection(job.looking, spares(job)):
+        tx.again.append(Look(to=tuple(sorted(looking, key=age))))
     members = here.intersection(group.members(job.membership))
     if job.stage is Stage.STOPPING and job.stop is not None and members:
         tx.again.append(Stop(to=tuple(sorted(members, key=age))))

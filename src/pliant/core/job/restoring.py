@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pliant.core.commands import Command, Look
 from pliant.core.events import Saved
-from pliant.core.job.state import Job
+from pliant.core.job.state import Job, spares
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import Membership, Moment, Outcome
@@ -48,6 +49,14 @@ def saved(job: Job, event: Saved) -> Job:
     )
     kept = sorted({*job.saved, found}, key=_age)[-MAX_SAVED:]
     return replace(job, saved=tuple(kept), has_checkpoints=True)
+
+
+def look_anew(job: Job) -> tuple[Job, tuple[Command, ...]]:
+    """Ask the spares for what there is now, as what they have said of it may be old."""
+    names = tuple(spares(job))
+    if not names:
+        return job, ()
+    return replace(job, looking=frozenset(names)), (Look(to=names),)
 
 
 def restored(state: Membership, found: Found) -> Membership:
@@ -97,10 +106,9 @@ def has_trained(job: Job) -> bool:
 
 def nothing_left(job: Job) -> str:
     """Say that no checkpoint can be restored, and what can be done about it."""
-    what = "its state is gone and no checkpoint was found"
     if job.damaged:
-        what = f"no checkpoint can be restored; damaged: {', '.join(sorted(job.damaged))}"
-    return f"{what}; to start from step 0, remove what is left of them"
+        return f"no checkpoint can be restored; damaged: {', '.join(sorted(job.damaged))}"
+    return "its state is gone and no replica finds a checkpoint of it"
 
 
 def _candidates(job: Job) -> set[Found]:

@@ -235,6 +235,8 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
     is_pending = restoring.is_pending(tx.job)
     if tx.job.membership.attempt is not None and not is_pending:
         return spares(tx.job)
+    if is_pending and not _has_looked(tx):
+        return []
     if not _may_start(tx, spares(tx.job)):
         return []
     if is_pending:
@@ -248,6 +250,17 @@ def _starters(tx: Transaction) -> list[ReplicaId]:
             replicas.send_away(tx, name, tx.settings.exit_s, why)
     ready = changes.joinable(tx.job.membership, spares(tx.job), is_hurried=False)
     return ready if _may_start(tx, ready) else []
+
+
+def _has_looked(tx: Transaction) -> bool:
+    """Whether all who wait have looked which checkpoints there are; who does not in time goes."""
+    late = [name for name in spares(tx.job) if name in tx.job.looking]
+    if late and tx.now_s < tx.job.start_by_s:
+        return False
+    for name in late:
+        why = "it did not look in time which checkpoints there are"
+        replicas.send_away(tx, name, tx.settings.exit_s, why)
+    return True
 
 
 def _restore(tx: Transaction) -> None:

@@ -206,6 +206,10 @@ class Job:
     saved: tuple[Found, ...] = ()
     """The newest checkpoints that became durable in this process's time, oldest first."""
 
+    looking: frozenset[ReplicaId] = frozenset()
+    """Spares that are to look anew which checkpoints there are: their lists are older than the loss
+    of the state."""
+
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be loaded."""
 

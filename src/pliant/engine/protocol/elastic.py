@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -66,10 +66,14 @@ class ElasticMembership:
         identity: tuple[tuple[str, str], ...],
         *,
         found: Sequence[Found],
+        look: Callable[[], Sequence[Found]],
         is_durable: bool,
     ) -> None:
-        """``found``: checkpoints to go on from; ``is_durable``: the script keeps some."""
+        """``found``: checkpoints to go on from; ``look`` finds what there is by then;
+        ``is_durable``: the script keeps some.
+        """
         self._found = tuple(found)
+        self._look = look
         self._is_durable = is_durable
         self._context = context
         self._runtime = runtime
@@ -109,6 +113,9 @@ class ElasticMembership:
         while not self.member.has_state:
             self._runtime.tell(self._spare())
             order = self._runtime.await_order()
+            if order is None and self._runtime.is_to_look():
+                self._found = tuple(self._look())
+                continue
             if order is None:
                 self._runtime.finish_call()
                 return False

@@ -65,6 +65,7 @@ class ProtocolRuntime:
         self.released: tuple[ReplicaId, ...] = ()
         """Who was released together with this replica; empty before."""
         self._fall_through = 0
+        self._is_to_look = False
         self._spare: Spare | None = None
         self._publishable: set[str] = set()
         self._dismissed: str | None = None
@@ -219,16 +220,25 @@ class ProtocolRuntime:
             self._changed.wait(limit_s)
 
     def await_order(self) -> Order | None:
-        """Wait, as a spare, for an order to enter; None if this call is to fall through."""
+        """Wait, as a spare, for an order to enter.
+
+        None if this call is to fall through, or if the checkpoints are to be looked at anew.
+        """
         with self._changed:
             while True:
                 self._check_dismissed()
-                if self._fall_through > self._member.calls:
+                if self._is_to_look or self._fall_through > self._member.calls:
                     return None
                 order = self._member.reform or self._member.ordered
                 if order is not None and self._member.built:
                     return order
                 self._changed.wait(LOOK_S)
+
+    def is_to_look(self) -> bool:
+        """Whether the coordinator wants to know anew which checkpoints there are; once each."""
+        with self._changed:
+            was, self._is_to_look = self._is_to_look, False
+            return was
 
     def await_reform(self) -> Order | None:
         """Wait for a Reform to enter; None if this replica had finished and was released."""
@@ -311,6 +321,8 @@ class ProtocolRuntime:
                 return protocol.told_to_stop(member), ()
             case commands.FallThrough(calls=calls):
                 self._fall_through = max(self._fall_through, calls)
+            case commands.Look():
+                self._is_to_look = True
             case commands.Dismiss(reason=reason):
                 self._dismissed = reason
                 self._groups.abandon_all(f"dismissed: {reason}")

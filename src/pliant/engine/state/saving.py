@@ -48,6 +48,12 @@ class Saver:
         if self._durability is not None:
             self.found = self._durability.open(facts, channel)
 
+    def look(self) -> Sequence[Found]:
+        """Return what the run can go on from by now; what was there before, if nobody can tell."""
+        if self._durability is not None:
+            self.found = self._durability.look()
+        return self.found
+
     def is_due(self, member: Member) -> bool:
         """Whether the leader is to propose the boundary after the step being voted for."""
         return self._durability is not None and self._durability.is_due(member.committed + 1)
