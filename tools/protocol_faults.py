@@ -60,7 +60,7 @@ PROTOCOL_FAULTS = [
     Fault(
         rule="R6",
         what="joiners with whom no group can be built are never dropped",
-        path=_CHANGES,
+        path=_WORKERS,
         old="    if failures < 2 or not state.joiners:",
         new="    if True:",
     ),
@@ -69,7 +69,7 @@ PROTOCOL_FAULTS = [
         what="an old member that is said to have failed is dropped like a joiner",
         path=_WORKERS,
         old="        if state.attempt is not None and event.replica not in state.joiners:\n"
-        "            return changes.attempt_failed(state, moment)\n",
+        "            return _attempt_failed(state, moment)\n",
         new="",
     ),
     Fault(
@@ -280,7 +280,7 @@ PROTOCOL_FAULTS = [
         rule="5.6",
         what="a roll call is over for what the coordinator slept",
         path="job/controller.py",
-        old="            register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 4),\n",
+        old="            register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 5),\n",
         new="",
     ),
     Fault(

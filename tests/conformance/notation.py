@@ -131,6 +131,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
     number = int(words[0])
     generation, names = Generation(number), words[1:]
     reason = options.get("reason", "reset")
+    unreached = tuple(ReplicaId(n) for n in options.get("unreached", "").split(",") if n)
     match verb:
         case "prepared":
             return [Prepared(replica=name, generation=generation) for name in names]
@@ -138,7 +139,10 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
             count = int(options.get("step", "0"))
             return [Switched(replica=name, generation=generation, step=count) for name in names]
         case "broken":
-            return [Broken(replica=name, generation=generation, reason=reason) for name in names]
+            return [
+                Broken(replica=name, generation=generation, reason=reason, unreached=unreached)
+                for name in names
+            ]
         case "refused":
             return [
                 Refused(
@@ -147,6 +151,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
                     reason=reason,
                     joiner=options.get("joiner") == "yes",
                     calls=int(options.get("calls", "0")),
+                    unreached=unreached,
                 )
                 for name in names
             ]

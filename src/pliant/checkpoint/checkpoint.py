@@ -143,7 +143,7 @@ class Checkpoint:
         self._writer = Writer(publisher)
         return found
 
-    def look(self) -> tuple[Found, ...]:
+    def find_anew(self) -> tuple[Found, ...]:
         """Return what is there by now; what was seen last, if the place cannot be read."""
         if self._look is not None:
             with contextlib.suppress(OSError):

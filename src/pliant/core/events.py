@@ -159,6 +159,8 @@ class Refused:
     calls: int = 0
     """More than 0 if joiner and members only are in different ``steps()`` calls: how many the one
     ahead has finished.  Then the joiner is not dropped, and comes again."""
+    unreached: tuple[ReplicaId, ...] = ()
+    """Members to which no connection could be made from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,8 @@ class Broken:
     replica: ReplicaId
     generation: Generation
     reason: str
+    unreached: tuple[ReplicaId, ...] = ()
+    """Members to which no connection could be made from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +246,7 @@ class ExitKind(StrEnum):
     """Exit 0 without having finished, for instance a script without a Session."""
 
     UNKNOWN = "unknown"
-    """Its agent runs no such worker and has seen none end (R21): it was never started here, or an
-    agent before ran it."""
+    """Its agent has never run it (R21): it was not started, or an agent before ran it."""
 
     TAKEN = "taken"
     """Its device is in use by another process, so that the script was not run; the detail says
@@ -261,17 +264,12 @@ class NodeJoined:
     """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
 
     life: int = 0
-    """Number of this life of the agent: one that is started later under its name has a higher one,
-    and runs none of its workers."""
+    """Number of this life of the agent; one that is started later has a higher one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """All workers that an agent runs or is about to start; said every few seconds.
-
-    Comes after what was said before it on the same connection, and is never said again later.  What
-    was lost on the way to this agent is found by it, and said once more.
-    """
+    """All workers that an agent runs or is about to start; said every few seconds, never late."""
 
     node: NodeId
     replicas: tuple[ReplicaId, ...] = ()

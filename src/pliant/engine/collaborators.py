@@ -209,7 +209,7 @@ class Collaborators:
             self.training,
             said,
             found=self._saver.found,
-            look=self._saver.look,
+            look=self._saver.find_anew,
             is_durable=self._is_durable,
         )
 

@@ -25,7 +25,7 @@ MOST = 1 << 53
 MOST_S = 1e9
 """Any time or duration, in seconds: 31 years, so that the moment can be shown as a date."""
 
-REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin"})
+REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached"})
 """Fields that name a replica, or several."""
 
 NODES = frozenset({"node"})

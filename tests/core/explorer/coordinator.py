@@ -60,7 +60,7 @@ LIST_S = 3
 """Between two lists of what an agent runs, as in ``agent.agent``."""
 
 WorkerCommand = (
-    Prepare | Switch | Reform | Dismiss | Release | Publish | FallThrough | Stop | RollCall
+    Prepare | Switch | Reform | Dismiss | Release | Publish | FallThrough | Look | Stop | RollCall
 )
 
 
@@ -209,7 +209,9 @@ def order_end(
     process = find(world, name)
     # A drain is forgotten with its coordinator: then it is the newest that goes.
     is_newest = command.reason == "more than the target" and incarnation > 1
-    if not is_newest and not _is_past_its_call(universe, world, command, process):
+    # Whoever comes in its place looks which checkpoints there are by then.
+    is_back = command.reason == "the job goes back to a checkpoint"
+    if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):
         check_expected(universe, world, name, "ended")
     is_old = incarnation < recorded(universe, world).incarnation
     if process is not None:

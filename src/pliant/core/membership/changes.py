@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pliant.core.commands import Command, Dismiss, EndReplica, FallThrough, Prepare, Reform, Switch
+from pliant.core.commands import Command, EndReplica, FallThrough, Prepare, Reform, Switch
+from pliant.core.membership import links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
@@ -169,20 +170,6 @@ def switch(state: Membership, moment: Moment) -> Outcome:
     return state, (Switch(to=_ranked(order, state.leavers), order=order),)
 
 
-def attempt_failed(state: Membership, moment: Moment) -> Outcome:
-    """An attempt could not be built: try again, then without the joiners, ever less often."""
-    failures = state.failures + 1
-    if failures < 2 or not state.joiners:
-        wait_s = moment.timeouts.retry_s * failures
-        state = at_rest(state, "not built")
-        return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
-    dropped = state.joiners
-    state = replace(group.forget(at_rest(state, "not built"), dropped), failures=0)
-    names = ", ".join(sorted(dropped))
-    reason = f"the groups of two attempts could not be built with {names}"
-    return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
-
-
 # --- losses --------------------------------------------------------------------------
 
 
@@ -326,6 +313,11 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     """
     new = group.outsiders(state)
     state = replace(state, failures=state.failures + 1)
+    present = group.members(state)
+    cut = links.left_out(present, state.links, frozenset(present) - new)
+    if cut and state.failures > 1:
+        reason = links.told(cut, state.links)
+        return _end(replace(state, links=frozenset()), cut, reason, moment)
     is_hopeless = state.failures >= MAX_FAILURES
     if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(group.members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)

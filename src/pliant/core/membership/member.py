@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pliant.core.events import Broken, Prepared, Refused, Registered, Spare
 from pliant.core.membership.member_value import Member, became, refusal, registration
 from pliant.core.membership.resolve import NO_STEP, Header, Resolution
-from pliant.core.values import NO_GENERATION, Generation, Incarnation, Lineage, Order
+from pliant.core.values import NO_GENERATION, Generation, Incarnation, Lineage, Order, ReplicaId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,9 @@ def on_built(member: Member, generation: Generation) -> Outcome:
     return member, () if member.reform is not None else _prepared(member, generation)
 
 
-def on_build_failed(member: Member, generation: Generation, reason: str) -> Outcome:
+def on_build_failed(
+    member: Member, generation: Generation, reason: str, unreached: Sequence[ReplicaId] = ()
+) -> Outcome:
     """Say that ``generation`` cannot be built here; it takes a new number to try again.
 
     Nobody is blamed, not even by a joiner: mostly another member has died.
@@ -161,8 +163,10 @@ def on_build_failed(member: Member, generation: Generation, reason: str) -> Outc
     if order is None or order.generation != generation or member.built:
         return member, ()
     if member.reform is not None:
-        return member, (Broken(replica=member.replica, generation=generation, reason=reason),)
+        broken = Broken(replica=member.replica, generation=generation, reason=reason)
+        return member, (replace(broken, unreached=tuple(unreached)),)
     refused = Refused(replica=member.replica, generation=generation, reason=reason, joiner=False)
+    refused = replace(refused, unreached=tuple(unreached))
     member = became(member, "not built", replace(member, prepared=None), generation)
     return member, (Abandon(generation=generation), refused)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError, TransitionError
 from pliant.core.events import Spare
+from pliant.core.membership.links import Link
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.table import Table
 from pliant.core.transitions import Story, told
@@ -180,6 +181,9 @@ class Membership:
 
     passed_over: frozenset[ReplicaId] = NOBODY
     """Joiners that were too slow for a leaver in a hurry; asked again after the next change."""
+
+    links: frozenset[Link] = frozenset()
+    """Between which replicas no connection could be made since a generation was formed."""
 
     failures: int = 0
     """Attempts that failed in a row without a loss."""

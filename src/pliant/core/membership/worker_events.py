@@ -10,12 +10,15 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.membership import changes
+from pliant.core.membership import changes, links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.transitions import told
-from pliant.core.values import NO_GENERATION, Generation, ReplicaId
+from pliant.core.values import NO_GENERATION, ReplicaId
+
+MORE_LINKS = 20
+"""Graces that are waited for what other members say of their links."""
 
 
 def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) -> Outcome:
@@ -54,6 +57,8 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
     """Remember that this was said, and that who said it is alive."""
     if not isinstance(event, events.Refused):  # which a survivor may send about a joiner
         state = _alive(state, event.replica, moment)
+    if isinstance(event, events.Broken | events.Refused) and event.generation >= state.issued - 1:
+        state = replace(state, links=links.added(state.links, event.replica, event.unreached))
     if isinstance(event, events.Progressed):  # two thousand a second, of a thousand agents
         return state
     return replace(state, story=told(state.story, event))
@@ -100,7 +105,7 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
         return _stale(state)
     if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
         if state.attempt is not None and event.replica not in state.joiners:
-            return changes.attempt_failed(state, moment)
+            return _attempt_failed(state, moment)
         if event.calls:
             return _on_late_for_call(state, event, moment)
         state, commands = changes.lose(state, frozenset({event.replica}), moment)
@@ -108,8 +113,29 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
     if event.joiner:
         return _stale(state)
     if state.attempt is not None:
-        return changes.attempt_failed(state, moment)
-    return _reform_soon(state, event.generation, moment)
+        return _attempt_failed(state, moment)
+    return _reform_soon(state, event, moment)
+
+
+def _attempt_failed(state: Membership, moment: Moment) -> Outcome:
+    """An attempt could not be built: try again, then without the joiners, ever less often."""
+    failures = state.failures + 1
+    if failures < 2 or not state.joiners:
+        wait_s = moment.timeouts.retry_s * failures
+        state = changes.at_rest(state, "not built")
+        return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
+    old = group.members(state)
+    there = group.under_way(state).replicas
+    cut = links.left_out(there, state.links, old or there) & state.joiners
+    dropped = cut or state.joiners
+    reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
+    state = replace(group.forget(changes.at_rest(state, "not built"), dropped), failures=0)
+    state = replace(state, links=frozenset())
+    return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
+
+
+def _not_built_with(names: frozenset[ReplicaId]) -> str:
+    return f"the groups of two attempts could not be built with {', '.join(sorted(names))}"
 
 
 def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
@@ -157,6 +183,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
         arrived=NOBODY,
         late=NOBODY,
         passed_over=NOBODY,
+        links=frozenset(),
         failures=0,
         deadline_s=NEVER,
         hung_at_s=NEVER if order.hold else moment.now_s + moment.timeouts.hang_s,
@@ -166,7 +193,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
 
 def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
     if state.attempt is not None and event.generation == state.attempt.generation:
-        return changes.attempt_failed(state, moment)
+        return _attempt_failed(state, moment)
     known = state.recorded is not None and (
         event.replica in group.members(state) or event.replica in state.leavers
     )
@@ -174,16 +201,22 @@ def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outco
         return _stale(state)
     if state.phase is Phase.REFORMING and event.generation < group.under_way(state).generation:
         return _stale(state)  # the Reform under way is the answer to it
-    return _reform_soon(state, event.generation, moment)
+    return _reform_soon(state, event, moment)
 
 
-def _reform_soon(state: Membership, generation: Generation, moment: Moment) -> Outcome:
-    """Reform with everybody unless a loss is reported within the grace; prepare nothing else."""
+def _reform_soon(
+    state: Membership, event: events.Broken | events.Refused, moment: Moment
+) -> Outcome:
+    """Reform with everybody unless a loss is reported within the grace; prepare nothing else.
+
+    Those who could not reach each other say so one after the other, each at its own deadline.
+    """
+    grace_s = moment.timeouts.grace_s * (MORE_LINKS if event.unreached else 1)
     state = changes.at_rest(state, "broken") if state.attempt is not None else state
     return replace(
         state,
-        broken=max(state.broken, generation, key=int),
-        reform_at_s=min(state.reform_at_s, moment.now_s + moment.timeouts.grace_s),
+        broken=max(state.broken, event.generation, key=int),
+        reform_at_s=min(state.reform_at_s, moment.now_s + grace_s),
     ), ()
 
 

@@ -24,6 +24,7 @@ from pliant.engine.groups.group import Group
 from pliant.engine.groups.handshake import SECRET_BYTES
 from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port
+from pliant.engine.groups.reachability import unreachable
 from pliant.engine.groups.sockets import SocketCommunicator
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout, first_difference
@@ -171,7 +172,9 @@ class GroupBuild:
         if time.monotonic() > self._deadline_at:
             who = ", ".join(self._names[rank] for rank in missing)
             reason = f"not built within {self._deadline_s:g} s"
-            raise self._failed(f"{reason}; not there: {who}" if who else reason)
+            reason = f"{reason}; not there: {who}" if who else reason
+            unreached = unreachable({self._names[rank]: self._endpoints[rank] for rank in missing})
+            raise GroupBroken(self._generation, reason, unreached=unreached)
 
     def _failed(self, reason: str) -> GroupBroken:
         return GroupBroken(self._generation, reason)

@@ -16,10 +16,12 @@ from pliant.core.errors import PliantError
 class GroupBroken(PliantError):  # noqa: N818  an event of a run, not a mistake
     """The group of one generation is of no more use: a peer failed, or it was abandoned."""
 
-    def __init__(self, generation: int, reason: str) -> None:
+    def __init__(self, generation: int, reason: str, *, unreached: tuple[str, ...] = ()) -> None:
+        """``unreached``: members to which no connection can be made from here."""
         super().__init__(f"group of generation {generation}: {reason}")
         self.generation = generation
         self.reason = reason
+        self.unreached = unreached
 
 
 class LeftAlone(GroupBroken):

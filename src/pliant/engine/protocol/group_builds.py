@@ -19,8 +19,9 @@ from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowCache, WindowSize
 
-OnBuilt = Callable[[Order, Group | None, str], None]
-"""Gets the connected group, or None and why there is none; on the thread that built it."""
+OnBuilt = Callable[[Order, Group | None, str, tuple[ReplicaId, ...]], None]
+"""Gets the connected group, or None and why there is none and who could not be reached; on the
+thread that built it."""
 
 
 class GroupBuilds:
@@ -85,9 +86,10 @@ class GroupBuilds:
             probe.at("prepared", self._committed())
         except Exception as error:  # a thread boundary: silence would cost the others a deadline
             reason = error.reason if isinstance(error, GroupBroken) else str(error)
-            self._on_built(order, None, reason)
+            unreached = error.unreached if isinstance(error, GroupBroken) else ()
+            self._on_built(order, None, reason, tuple(map(ReplicaId, unreached)))
         else:
-            self._on_built(order, group, "")
+            self._on_built(order, group, "", ())
 
     def keep(self, order: Order, group: Group | None) -> None:
         """Take note that a build has ended; ``group`` waits to be entered."""

@@ -336,7 +336,9 @@ class ProtocolRuntime:
 
     # --- builder threads --------------------------------------------------------------------
 
-    def _after_build(self, order: Order, group: Group | None, reason: str) -> None:
+    def _after_build(
+        self, order: Order, group: Group | None, reason: str, unreached: tuple[ReplicaId, ...]
+    ) -> None:
         generation = order.generation
         with self._changed:
             awaited = protocol.entering(self._member)
@@ -347,7 +349,7 @@ class ProtocolRuntime:
                 return
             self._groups.keep(order, group)
             if group is None:
-                self._become(protocol.on_build_failed(self._member, generation, reason))
+                self._become(protocol.on_build_failed(self._member, generation, reason, unreached))
             else:
                 self._become(protocol.on_built(self._member, generation))
             self._changed.notify_all()

@@ -139,7 +139,7 @@ class Durability(Protocol):
             ConfigError: another job holds it or wrote what is there, or it cannot be used.
         """
 
-    def look(self) -> tuple[Found, ...]:
+    def find_anew(self) -> tuple[Found, ...]:
         """Return those that are there by now; what was seen last, if the place cannot be read."""
 
     def reader(self, name: str) -> CheckpointReader:

@@ -48,10 +48,10 @@ class Saver:
         if self._durability is not None:
             self.found = self._durability.open(facts, channel)
 
-    def look(self) -> Sequence[Found]:
+    def find_anew(self) -> Sequence[Found]:
         """Return what the run can go on from by now; what was there before, if nobody can tell."""
         if self._durability is not None:
-            self.found = self._durability.look()
+            self.found = self._durability.find_anew()
         return self.found
 
     def is_due(self, member: Member) -> bool:
