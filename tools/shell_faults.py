@@ -22,9 +22,10 @@ SHELL_FAULTS = [
     _REGISTER(
         rule="R1",
         what="the file of the register is not locked",
-        old="        with locked(self._lock):\n            self._require(expected)\n"
-        "            replace",
-        new="        if self._lock:\n            self._require(expected)\n            replace",
+        old="        with self._spare.lent(), held(self._lock):\n"
+        "            self._require(expected)\n            self._replace",
+        new="        with self._spare.lent():\n            self._require(expected)\n"
+        "            self._replace",
     ),
     _REGISTER(
         rule="R2",

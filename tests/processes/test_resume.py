@@ -199,6 +199,7 @@ def on_a_small_disk(home: Path, *, cwd: str, kept: str) -> subprocess.CompletedP
 def test_where_the_disk_of_its_directory_fills_up_a_run_trains_on(home: Path) -> None:
     done = on_a_small_disk(home, cwd="disk", kept=f"{home}/kept")
 
+    assert done.returncode == 0, done.stderr  # the register has room of its own
     assert "filled" in done.stdout, done.stderr
     assert "digest 12 " in done.stdout
 

@@ -23,6 +23,9 @@ from pliant.engine.state.transfer import (
     send_state,
 )
 
+HEARD_S = 10.0
+"""Between what ends at once and what ends with its limit, 30 s."""
+
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
 
 
@@ -204,7 +207,7 @@ def test_a_kill_in_the_middle_of_a_transfer_breaks_it_on_the_others(victim: int)
         for rank in joiner_or_both:
             outcome, ended_at = members.result(rank)
             assert outcome == "broken"
-            assert ended_at - killed_at < 1.0
+            assert ended_at - killed_at < HEARD_S
 
 
 def test_an_abort_ends_a_transfer_with_a_stopped_survivor_at_once() -> None:
@@ -220,7 +223,7 @@ def test_an_abort_ends_a_transfer_with_a_stopped_survivor_at_once() -> None:
 
         outcome, ended_at = members.result(2)
         assert outcome == "broken"
-        assert ended_at - aborted_at < 1.0
+        assert ended_at - aborted_at < HEARD_S
 
 
 def join_twice(member: Member) -> str:

@@ -8,6 +8,7 @@ over the same value is a conflict.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
 from pliant.machine.files import PRIVATE, make_private_directory, replace_file
 from pliant.machine.locks import held
+from pliant.machine.spare_space import SpareSpace
 
 WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 """Pauses after a write of the register that failed; together less than a heartbeat's patience, in
@@ -25,6 +27,9 @@ seconds."""
 
 SPARE = 4
 """Descriptors kept for the register: out of descriptors is not out of job."""
+
+SPACE_BYTES = 256 << 10
+"""Room kept for the register: a full disk is not out of job either."""
 
 _log = logging.getLogger(__name__)
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
@@ -38,6 +43,7 @@ class RegisterFile:
         self._lock = path.with_suffix(".lock")
         self._spare = SpareDescriptors(SPARE)
         make_private_directory(path.parent)
+        self._space = SpareSpace(path.with_suffix(".space"), SPACE_BYTES)
 
     def read(self) -> Register | None:
         """Return what is recorded; ``None`` if nothing ever was.
@@ -60,12 +66,21 @@ class RegisterFile:
         """
         with self._spare.lent(), held(self._lock):
             self._require(expected)
-            replace_file(self._path, _ADAPTER.dump_json(register), mode=PRIVATE, is_durable=True)
+            self._replace(_ADAPTER.dump_json(register))
 
     def confirm(self, expected: Register) -> None:
         """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
         with self._spare.lent(), held(self._lock):
             self._require(expected)
+
+    def _replace(self, data: bytes) -> None:
+        try:
+            replace_file(self._path, data, mode=PRIVATE, is_durable=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._space.give():
+                raise
+            replace_file(self._path, data, mode=PRIVATE, is_durable=True)
+        self._space.take()
 
     def _require(self, expected: Register | None) -> None:
         found = self.read()
