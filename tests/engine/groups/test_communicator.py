@@ -437,19 +437,6 @@ def test_who_only_sends_hears_of_an_abandon_behind_what_it_does_not_take(way: st
 
 
 @every_way
-def test_who_waits_for_another_one_hears_of_an_abandon(way: str) -> None:
-    """The one that it waits for may be stopped, and the one that abandons has given all."""
-    with circle(3, way) as members:
-        first, second, _ = members.members
-        waiting = Running(lambda: second.wait(second.post(receives=[(2, torch.zeros(9))])))
-        time.sleep(0.1)
-
-        first.abandon("told to")
-
-        assert isinstance(waiting.result(), GroupBroken)
-
-
-@every_way
 def test_what_had_arrived_before_an_abandon_counts(way: str) -> None:
     with circle(2, way) as members:
         giver, taker = members.members

@@ -179,8 +179,7 @@ class Connection:
         Raises:
             PeerGone: the connection has ended, or what comes is not what is awaited.
         """
-        is_over = events & select.EPOLLERR
-        if is_over and (not self.wishes or self._num_unread() < self._rest):
+        if events & select.EPOLLERR and self._num_unread() < self._rest:
             error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             raise self._gone(OSError(error, os.strerror(error)))  # what there is would not do
         if events & ~select.EPOLLOUT and self.wishes & select.EPOLLIN:

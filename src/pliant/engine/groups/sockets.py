@@ -44,8 +44,6 @@ class SocketCommunicator(Communicator):
         self._epoll = select.epoll()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._waker, select.EPOLLIN)
-        for descriptor in self._by_descriptor:
-            self._epoll.register(descriptor, 0)
         self._looked_for = dict.fromkeys(self._by_descriptor, 0)
         self._moving = threading.Lock()
         """Held while sockets are used; after ``abandon`` has had it none is."""
@@ -143,7 +141,12 @@ class SocketCommunicator(Communicator):
             wishes, before = connection.wishes, self._looked_for[descriptor]
             if wishes == before:
                 continue
-            self._epoll.modify(descriptor, wishes)
+            if not before:
+                self._epoll.register(descriptor, wishes)
+            elif not wishes:
+                self._epoll.unregister(descriptor)
+            else:
+                self._epoll.modify(descriptor, wishes)
             self._looked_for[descriptor] = wishes
 
     def _pull(self) -> None:
