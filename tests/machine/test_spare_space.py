@@ -14,10 +14,10 @@ def test_it_is_had_until_it_is_given_and_can_be_taken_again(tmp_path: Path) -> N
 
     space = SpareSpace(place, 1 << 18)
     assert place.stat().st_blocks * 512 >= 1 << 18
-    assert space.give()
+    assert space.release()
     assert not place.exists()
-    assert not space.give()
-    space.take()
+    assert not space.release()
+    space.reserve()
     assert place.stat().st_blocks * 512 >= 1 << 18
 
 
@@ -38,5 +38,5 @@ def test_where_there_is_none_it_has_none(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "posix_fallocate", full)
 
-    assert not SpareSpace(tmp_path / "space", 1 << 18).give()
+    assert not SpareSpace(tmp_path / "space", 1 << 18).release()
     assert list(tmp_path.iterdir()) == []

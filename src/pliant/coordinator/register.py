@@ -77,10 +77,10 @@ class RegisterFile:
         try:
             replace_file(self._path, data, mode=PRIVATE, is_durable=True)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._space.give():
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._space.release():
                 raise
             replace_file(self._path, data, mode=PRIVATE, is_durable=True)
-        self._space.take()
+        self._space.reserve()
 
     def _require(self, expected: Register | None) -> None:
         found = self.read()

@@ -20,15 +20,15 @@ class SpareSpace:
     def __init__(self, path: Path, nbytes: int) -> None:
         self._path = path
         self._nbytes = nbytes
-        self.take()
+        self.reserve()
 
-    def take(self) -> None:
+    def reserve(self) -> None:
         """Have them again, or the half, and so on: as far as there are any."""
         nbytes = self._nbytes
-        while nbytes >= LEAST_BYTES and not self._take(nbytes):
+        while nbytes >= LEAST_BYTES and not self._allocate(nbytes):
             nbytes //= 2
 
-    def give(self) -> bool:
+    def release(self) -> bool:
         """Let others have them; return whether there were any."""
         try:
             self._path.unlink()
@@ -36,7 +36,7 @@ class SpareSpace:
             return False
         return True
 
-    def _take(self, nbytes: int) -> bool:
+    def _allocate(self, nbytes: int) -> bool:
         with suppress(OSError):
             if self._path.stat().st_size >= nbytes:
                 return True
@@ -47,6 +47,6 @@ class SpareSpace:
             finally:
                 os.close(fd)
         except OSError:
-            self.give()
+            self.release()
             return False
         return True
