@@ -287,6 +287,39 @@ def test_what_was_set_outlives_the_pool_unless_it_is_started_with_something_else
     assert here.status()["size"] == 5
 
 
+def test_quotas_and_classes_outlive_an_orderly_end(here: Box) -> None:
+    pool = here.start_pool("--devices", "4")
+    here.run("pool", "set-team", "vision", "--quota", "3")
+    here.run("pool", "set-class", "nightly", "--value", "-500")
+    here.run("pool", "set", "--devices", "3")
+
+    here.run("pool", "stop")
+    pool.ended()
+    too_few = here.start("pool", "start", "--devices", "2")
+    assert too_few.ended() == 2
+    assert "the quotas 3 (vision) are more than the pool's 2 devices" in too_few.said()
+    assert "state.json); begin without them with --forget" in too_few.said()
+    pool = here.start_pool("--devices", "4")
+    board = here.status()
+    assert board["size"] == 4
+    assert board["classes"]["nightly"] == -500
+    assert {team["team"]: team["quota"] for team in board["teams"]}["vision"] == 3
+
+    here.run("pool", "stop")
+    pool.ended()
+    (here.pools / "default" / "state.json").write_bytes(b'{"version":1,"teams":')
+    damaged = here.start("pool", "start", "--devices", "4")
+    assert damaged.ended() == 2
+    assert "state.json is no state of a pool" in damaged.said()
+    (here.pools / "default" / "state.json").unlink()
+    pool = here.start_pool("--devices", "4")
+    here.run("pool", "set-team", "vision", "--quota", "3")
+    here.run("pool", "stop")
+    pool.ended()
+    here.start_pool("--devices", "2", "--forget")
+    assert [team["team"] for team in here.status()["teams"]] == ["default"]
+
+
 def test_capacity_follows_a_file(here: Box, tmp_path: Path) -> None:
     number = tmp_path / "devices"
     number.write_text("1\n")
@@ -324,7 +357,7 @@ def test_a_pool_that_is_stopped_leaves_nothing_but_its_files(here: Box) -> None:
     assert pool.ended() == 0
     assert sorted(path.name for path in here.pools.iterdir()) == ["default"]
     left = sorted(path.name for path in (here.pools / "default").iterdir())
-    assert left == ["devices", "events.jsonl", "running.lock"]
+    assert left == ["devices", "events.jsonl", "running.lock", "state.json"]
 
 
 def test_who_has_devices_keeps_them_when_the_pool_is_stopped(here: Box) -> None:

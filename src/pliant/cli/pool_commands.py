@@ -81,6 +81,10 @@ def start(
             "--time-scale", metavar="X", help="Replay it so many times as fast.  [default: 1]"
         ),
     ] = None,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Begin without the quotas and classes that were set before."),
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option("--port", metavar="N", help="Port of the REST interface.  [default: any]"),
@@ -105,6 +109,7 @@ def start(
         "config": None if config is None else str(config),
         "capacity": capacity,
         "time_scale": time_scale,
+        "forget": forget,
         "port": port,
     }
     if not detach:
@@ -138,6 +143,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
         default_devices=count_devices(),
         file=file,
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
+        forget=bool(given.get("forget")),
         port=given["port"] or 0,
         records=state_directory().pools,
     )

@@ -93,11 +93,23 @@ class SavedPool(_Saved):
     """Wall-clock time at which the trace that the capacity follows began."""
 
 
+def at_rest(saved: SavedPool) -> SavedPool:
+    """Return what remains of a pool that has ended in order while nobody had anything of it.
+
+    What people have set about teams, classes and single devices stays; how many devices there are
+    is what it was started with, and nothing is known of claims.
+    """
+    size = saved.given.devices or saved.size
+    return saved.model_copy(
+        update={"size": size, "devices": size, "claims": (), "trace_began_at": None}
+    )
+
+
 class StateFile:
     """One pool's file; both methods may block on the disk for milliseconds."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._written = b""
 
     def read(self) -> SavedPool | None:
@@ -107,7 +119,7 @@ class StateFile:
             PermanentError: the file is no state of a pool.
         """
         try:
-            data = self._path.read_bytes()
+            data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         try:
@@ -116,7 +128,7 @@ class StateFile:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
             raise PermanentError(
-                f"{self._path} is no state of a pool ({where}: {first['msg']}); move it away to"
+                f"{self.path} is no state of a pool ({where}: {first['msg']}); move it away to"
                 " begin anew, once no job of the pool runs"
             ) from error
 
@@ -129,10 +141,6 @@ class StateFile:
         data = saved.model_dump_json(by_alias=True).encode()
         if data == self._written:
             return False
-        replace_file(self._path, data, mode=PRIVATE, is_durable=True)
+        replace_file(self.path, data, mode=PRIVATE, is_durable=True)
         self._written = data
         return True
-
-    def remove(self) -> None:
-        """Forget everything: nobody has anything any more."""
-        self._path.unlink(missing_ok=True)

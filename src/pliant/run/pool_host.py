@@ -35,12 +35,22 @@ from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
-from pliant.pool.state import Given, SavedPool, StateFile
+from pliant.pool.state import Given, SavedPool, StateFile, at_rest
 from pliant.run.run_directory import locked, make_private
 from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
 from pliant.spec.trace import Change, parse_trace
 
 Listener = Callable[[Record], None]
+
+NOTHING_SET: dict[str, object] = {
+    "given": Given(devices=None),
+    "size": 0,
+    "teams": (),
+    "classes": {},
+    "cordoned": (),
+    "drained": (),
+}
+"""What ``--forget`` makes of the life before; who has devices keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,9 @@ class PoolConfig:
     """None: teams and classes as in the life before."""
 
     capacity: Capacity | None = None
+    forget: bool = False
+    """Begin without what was set in the life before."""
+
     port: int = 0
     address: str = "127.0.0.1"
     settings: PoolSettings | None = None
@@ -135,7 +148,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
     with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
         state = StateFile(out / run_files.STATE)
         found = state.read()
-        saved = _begun(config, found)
+        saved = _begun(config, found, state.path)
         log = Journal(run_files.event_log(out), job=config.name)
         log.subscribe(listener)
         with contextlib.closing(log):
@@ -152,9 +165,18 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
             await _serve(driver, config, log, sock, follows=found is not None)
             keeping = driver.stop()
             if not keeping:
-                state.remove()
+                _put_to_rest(driver, state)
             log.write("pool_stopped", name=config.name, keeping=keeping)
     return EXIT_OK
+
+
+def _put_to_rest(driver: PoolDriver, state: StateFile) -> None:
+    """Keep what the next pool of this name begins with."""
+    revision = driver.publisher.revision
+    try:
+        state.write(at_rest(driver.saved.model_copy(update={"revision": revision})))
+    except OSError as error:  # what was written last is there still
+        driver.log_complaint(f"what was set cannot be kept: {error.strerror}")
 
 
 async def _serve(
@@ -221,9 +243,11 @@ def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
     )
 
 
-def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
+def _begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     """Return what the pool begins with: what was asked for, over what the life before has left."""
     given = _given(config)
+    if found is not None and config.forget:
+        found = found.model_copy(update=NOTHING_SET)
     began = found or SavedPool(name=config.name, size=0, devices=0)
     is_same = found is not None and began.given == given
     changed: dict[str, object] = {"given": given, "trace_began_at": None}
@@ -235,7 +259,13 @@ def _begun(config: PoolConfig, found: SavedPool | None) -> SavedPool:
     began = began.model_copy(update=changed)
     if config.capacity is not None:
         began = _at_first(config.capacity, began, found if is_same else None)
-    _check_promises(began.teams, began.size)
+    try:
+        _check_promises(began.teams, began.size)
+    except ConfigError as error:
+        if found is None or given.teams is not None:
+            raise
+        hint = f"they were set before (in {path}); begin without them with --forget"
+        raise ConfigError(f"{error}: {hint}") from None
     return began
 
 
