@@ -21,6 +21,21 @@ def test_import_pliant_does_not_import_torch() -> None:
     assert done.stdout.strip() == "['Checkpoint', 'Session', 'seed']"
 
 
+def test_completion_and_help_show_the_public_names_before_anything_is_imported() -> None:
+    code = (
+        "import pliant, sys; names = [n for n in dir(pliant) if n[0] != '_']; "
+        "assert 'torch' not in sys.modules; assert names == sorted(pliant.__all__), names; "
+        "help(pliant)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "class Session(" in done.stdout
+    assert "Trains one model; alone or together with replicas that come and go." in done.stdout
+    assert "Keeps a run on a directory or an object store" in done.stdout
+    assert "seed(value: 'int') -> 'None'" in done.stdout
+
+
 @pytest.mark.timeout(120)
 def test_a_copy_without_git_builds_a_wheel_that_holds_every_module(tmp_path: Path) -> None:
     source = tmp_path / "source"

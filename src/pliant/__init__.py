@@ -27,3 +27,8 @@ def __getattr__(name: str) -> Any:
     if name in _ENGINE_NAMES:
         return getattr(import_module(_ENGINE_NAMES[name]), name)
     raise AttributeError(f"module 'pliant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Name what is public, imported or not: for completion and ``help``."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -65,6 +65,19 @@ def test_a_script_that_died_goes_on_and_ends_with_the_same_bits(tmp_path: Path, 
     assert not (tmp_path / "lease.json").exists()
 
 
+def test_a_run_that_goes_on_has_as_many_steps_before_it_as_are_left(tmp_path: Path) -> None:
+    case = models.build("gpt")
+    with pytest.raises(Died):
+        train("gpt", tmp_path, die_at=4)
+
+    with case.session(checkpoint=pliant.Checkpoint(tmp_path, every="2steps")) as session:
+        steps = session.steps(STEPS)
+
+        assert session.committed in (2, 4)  # whichever was published last
+        assert len(steps) == STEPS - session.committed
+        steps.leave()
+
+
 def test_a_finished_run_is_only_read_again(tmp_path: Path) -> None:
     digest = train("frozen", tmp_path)  # in two calls of steps()
 

@@ -181,7 +181,8 @@ class Session:
 
         The number counts from the job's first step, on every replica and across ``steps()``
         calls: ``steps(50)`` followed by ``steps(100)`` makes 100 steps.  A call that the job has
-        finished already falls through.
+        finished already falls through.  ``len()`` of it, as progress bars ask for it, is the number
+        of steps that are left when the call begins.
 
         Raises:
             SystemExit: this replica leaves, or the job was stopped before these steps were done,

@@ -98,9 +98,17 @@ class Steps:
         self._steps_per_epoch = steps_per_epoch
         self._step: Step | None = None
         self._is_over = not training.membership.arrive()
+        self._num_to_come = 0 if self._is_over else max(0, total - training.committed)
 
     def __iter__(self) -> Iterator[Step]:
         return self
+
+    def __len__(self) -> int:
+        """Return how many steps this replica had before it when the call began.
+
+        What was committed before, by others or in an earlier life of the run, is not among them.
+        """
+        return self._num_to_come
 
     def __next__(self) -> Step:
         self._check_step()
