@@ -275,28 +275,59 @@ def test_a_fused_optimizer_that_skips_leaves_the_scheduler_alone() -> None:
     assert scaler.get_scale() == 2.0
 
 
-def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
-    model = nn.Linear(2, 1)
-    layout = Layout.of(model.named_parameters(), extras=6)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    update = Update(
+def update_of(model: nn.Module, **more: Any) -> Update:
+    """Return the update of a model of two parameters, by SGD with a rate of 1."""
+    given: dict[str, Any] = {"scaler": None, "max_grad_norm": None, **more}
+    return Update(
         parameters=dict(model.named_parameters()),
-        layout=layout,
-        optimizers=[optimizer],
+        layout=Layout.of(model.named_parameters(), extras=6),
+        optimizers=[torch.optim.SGD(model.parameters(), lr=1.0)],
         optimizer_states=[],
         schedulers=[],
         plateau={},
-        scaler=torch.amp.GradScaler("cpu", init_scale=4.0),
-        max_grad_norm=None,
         micro_batch_size=1,
+        **given,
     )
-    before = model.weight.detach().clone()
-    buckets = [torch.full((bucket.numel,), 8.0) for bucket in layout.buckets[:-1]]
-    values = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
 
-    update.apply(buckets, Extras(values=values, num_parameters=2))
+
+def reduced(update: Update, value: float) -> tuple[list[torch.Tensor], Extras]:
+    """Return a step's result whose gradient is ``value`` everywhere."""
+    values = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    buckets = [torch.full((bucket.numel,), value) for bucket in update.layout.buckets[:-1]]
+    return buckets, Extras(values=values, num_parameters=2)
+
+
+def test_a_scaler_works_on_a_replica_that_has_not_scaled_anything_yet() -> None:
+    model = nn.Linear(2, 1)
+    update = update_of(model, scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
+    before = model.weight.detach().clone()
+
+    update.apply(update.prepare(*reduced(update, 8.0)))
 
     assert torch.equal(model.weight, before - 2.0)
+
+
+def test_a_gradient_is_finite_though_its_norm_is_not() -> None:
+    update = update_of(nn.Linear(2, 1), max_grad_norm=1.0)
+
+    gradient = update.prepare(*reduced(update, 1e25))
+
+    assert gradient.norm is not None
+    assert gradient.norm.isinf()
+    assert not gradient.nonfinite
+
+
+def test_a_nan_is_told_and_the_same_one_whoever_added_it_up() -> None:
+    results = []
+    for bits in (0x7FC00001, 0xFFC00000 - (1 << 32)):
+        update = update_of(nn.Linear(2, 1), max_grad_norm=1.0)
+        buckets, extras = reduced(update, 1.0)
+        buckets[0].view(torch.int32)[1] = bits
+        gradient = update.prepare(buckets, extras)
+        assert gradient.nonfinite == "the gradient is not finite"
+        update.apply(gradient)
+        results.append([tensor.view(torch.int32).tolist() for _, tensor in gradient.parts])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("slot", [1, 3])

@@ -47,7 +47,7 @@ from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
-from pliant.engine.update import Update
+from pliant.engine.update import Gradient, Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed
 
@@ -57,10 +57,7 @@ class Result:
     """A complete reduced result: what a vote stands for."""
 
     step: int
-    buckets: Sequence[torch.Tensor]
-    extras: Extras
-    nonfinite: str
-    """What of it is nan or inf; empty: nothing."""
+    gradient: Gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +210,11 @@ class Training:
         if result is None:
             raise RuntimeError("told to commit without a reduced result")
         probe.at("commit", result.step)
-        digest = self.update.digest(result.buckets, result.extras, result.step)
-        is_skipped = bool(result.nonfinite) and self.on_nonfinite == "skip"
-        self.update.apply(result.buckets, result.extras, is_skipped=is_skipped)
-        self.slots.commit(result.extras, is_skipped=is_skipped)
+        gradient = result.gradient
+        digest = self.update.digest(gradient, result.step)
+        is_skipped = bool(gradient.nonfinite) and self.on_nonfinite == "skip"
+        self.update.apply(gradient, is_skipped=is_skipped)
+        self.slots.commit(gradient.extras, is_skipped=is_skipped)
         self._attempted = None
         member = self.membership.member
         self.ledger.commit(
@@ -225,13 +223,13 @@ class Training:
             generation=decision.generation,
             digest=digest,
         )
-        if not result.extras.num_computed and not self._has_said_idle:
+        if not gradient.extras.num_computed and not self._has_said_idle:
             self._has_said_idle = True
             self.reporter.noted(
                 f"step {result.step} learned nothing: no micro-batch of it had a "
                 "step.backward(...) of a weight above 0"
             )
-        self.done = Done(loss=result.extras.loss, decision=decision)
+        self.done = Done(loss=gradient.extras.loss, decision=decision)
         self._note_nonfinite(result, is_leader=decision.is_leader)
         self._report(result, decision, is_skipped=is_skipped)
 
@@ -316,13 +314,13 @@ class Training:
         if extras.is_invalid:
             self.give_up_attempt(buffers_may_be_written=False)
             return
-        nonfinite = self.update.examine(buckets, extras)
-        if nonfinite and self.on_nonfinite == "stop":
+        gradient = self.update.prepare(buckets, extras)
+        if gradient.nonfinite and self.on_nonfinite == "stop":
             raise UsageError(
-                f"{nonfinite} at step {step}{self.slots.nonfinite}; the run ends before that step, "
-                "as on_nonfinite='stop' says"
+                f"{gradient.nonfinite} at step {step}{self.slots.nonfinite}; the run ends before "
+                "that step, as on_nonfinite='stop' says"
             )
-        self._result = Result(step=step, buckets=buckets, extras=extras, nonfinite=nonfinite)
+        self._result = Result(step=step, gradient=gradient)
         self.state.check_parameters()
         condition = Condition(digests=self.comparison.digests(), named=self.comparison.named)
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
@@ -366,16 +364,17 @@ class Training:
 
     def _note_nonfinite(self, result: Result, *, is_leader: bool) -> None:
         """Say it once for steps in a row: who computed such a loss, else the leader."""
-        is_new = bool(result.nonfinite) and not self._was_nonfinite
-        self._was_nonfinite = bool(result.nonfinite)
+        gradient = result.gradient
+        is_new = bool(gradient.nonfinite) and not self._was_nonfinite
+        self._was_nonfinite = bool(gradient.nonfinite)
         where = self.slots.nonfinite
-        if not is_new or not (where or (is_leader and math.isfinite(result.extras.loss))):
+        if not is_new or not (where or (is_leader and math.isfinite(gradient.extras.loss))):
             return
         if self.on_nonfinite == "skip":
             outcome = "the step counts and changes nothing"
         else:
             outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
-        self.reporter.noted(f"{result.nonfinite} at step {result.step}{where}: {outcome}")
+        self.reporter.noted(f"{gradient.nonfinite} at step {result.step}{where}: {outcome}")
 
     def _report(self, result: Result, decision: StepDecision, *, is_skipped: bool) -> None:
         now_s = time.monotonic()
@@ -385,11 +384,11 @@ class Training:
                 generation=decision.generation,
                 step=result.step,
                 mono_s=now_s,
-                loss=result.extras.loss,
+                loss=result.gradient.extras.loss,
                 grad_norm=self.update.known_grad_norm,
                 samples=self.schedule.num_samples(result.step),
                 step_s=now_s - self._committed_at_s,
-                nonfinite=result.nonfinite,
+                nonfinite=result.gradient.nonfinite,
                 is_skipped=is_skipped,
             )
         )

@@ -30,6 +30,24 @@ LOOKED_AT = 3
 optimizer remembers of its last gradient is there in the second."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The gradient of a global batch, ready to be applied; the same on every replica."""
+
+    buckets: Sequence[torch.Tensor]
+    """Where it lies."""
+
+    extras: Extras
+    parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
+    """Of those parameters that some slot touched."""
+
+    norm: torch.Tensor | None
+    """Before clipping, if it was needed so far."""
+
+    nonfinite: str
+    """What of the step is nan or inf; empty: nothing."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Update:
     """Applies one reduced gradient after another."""
@@ -78,36 +96,47 @@ class Update:
         return self._grad_norm
 
     @torch.no_grad()
-    def examine(self, buckets: Sequence[torch.Tensor], extras: Extras) -> str:
-        """Say what of a reduced result is not finite, the same on every replica; empty: nothing.
+    def prepare(self, buckets: Sequence[torch.Tensor], extras: Extras) -> Gradient:
+        """Scale a reduced result to the gradient of the global batch, and look for nan and inf.
 
         A scaled gradient may overflow: that is the scaler's to see to.
         """
-        is_finite = all([_is_finite(flat) for flat in (*buckets, extras.values)][:-1])
+        _is_finite(extras.values)
+        with torch.autocast("cpu", enabled=False):
+            if extras.weight and (factor := self.micro_batch_size / extras.weight) != 1.0:
+                for flat in buckets:
+                    flat.mul_(factor)
+            parts = self._parts(buckets, extras)
+            norm = self._norm_of(parts)
+            is_finite = norm is not None and bool(norm.isfinite())  # then so is all of it
+            if not is_finite and not (is_finite := all([_is_finite(flat) for flat in buckets])):
+                parts = self._parts(buckets, extras)
+                norm = self._norm_of(parts)
+        nonfinite = ""
         if extras.weight and not math.isfinite(extras.loss):
-            return f"the loss is {extras.loss}"
-        return "" if is_finite or self.scaler is not None else "the gradient is not finite"
+            nonfinite = f"the loss is {extras.loss}"
+        elif not is_finite and self.scaler is None:
+            nonfinite = "the gradient is not finite"
+        return Gradient(buckets=buckets, extras=extras, parts=parts, norm=norm, nonfinite=nonfinite)
 
     @torch.no_grad()
-    def apply(
-        self, buckets: Sequence[torch.Tensor], extras: Extras, *, is_skipped: bool = False
-    ) -> None:
+    def apply(self, gradient: Gradient, *, is_skipped: bool = False) -> None:
         """Do what ``loss.backward()`` of the whole global batch and ``optimizer.step()`` would.
 
         A step in which nothing was computed, or whose scaled gradient overflowed, is skipped: it
         moves neither weights nor schedulers; one with ``is_skipped`` no scaler either.
         """
         torch.clear_autocast_cache()
+        for parameter, part in gradient.parts:
+            parameter.grad = part
+        self._gradients = [part for _, part in gradient.parts]
+        self._grad_norm = None
         with torch.autocast("cpu", enabled=False):
-            present = self._set_gradients(buckets, extras)
-            self._gradients = [p.grad for p in present if p.grad is not None]
-            self._grad_norm = None
-            if present and not is_skipped and self._step(present):
-                self._step_schedulers(extras.loss)
+            if gradient.parts and not is_skipped and self._step(gradient):
+                self._step_schedulers(gradient.extras.loss)
         self.follow_schedulers()
-        for parameters in self._parameters:
-            for parameter in parameters:
-                parameter.grad = None
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def forget_gradients(self) -> None:
         """Let go of the last reduced gradient."""
@@ -151,11 +180,11 @@ class Update:
         for handle in self._handles:
             handle.remove()
 
-    def digest(self, buckets: Sequence[torch.Tensor], extras: Extras, step: int) -> str:
+    def digest(self, gradient: Gradient, step: int) -> str:
         """Return a cheap digest of a step's result: loss, weight, and one bucket in turn."""
-        hasher = xxhash.xxh3_128(struct.pack("<dd", extras.loss, extras.weight))
+        hasher = xxhash.xxh3_128(struct.pack("<dd", gradient.extras.loss, gradient.extras.weight))
         if self._buckets:
-            bucket = buckets[step % len(self._buckets)]
+            bucket = gradient.buckets[step % len(self._buckets)]
             hasher.update(bucket.view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
@@ -173,32 +202,40 @@ class Update:
         schedules = [{"last_epoch": count} for count in self._schedule_counts()]
         return {"optimizers": groups, "schedulers": schedules}
 
-    def _set_gradients(
+    def _parts(
         self, buckets: Sequence[torch.Tensor], extras: Extras
-    ) -> list[torch.nn.Parameter]:
-        """Make ``.grad`` of each parameter; None where no slot touched it."""
-        if not extras.weight:
-            return []
-        factor = self.micro_batch_size / extras.weight
-        presence = iter(extras.presence)
-        present = []
-        for bucket, flat, parameters in zip(self._buckets, buckets, self._parameters, strict=False):
-            if factor != 1.0:
-                flat.mul_(factor)
-            for entry, parameter in zip(bucket.entries, parameters, strict=True):
-                if next(presence):
-                    parameter.grad = entry.view(flat).to(parameter.dtype)
-                    present.append(parameter)
-        return present
+    ) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Return the gradient of each parameter that some slot touched."""
+        presence = iter(extras.presence if extras.weight else ())
+        return [
+            (parameter, entry.view(flat).to(parameter.dtype))
+            for bucket, flat, parameters in zip(
+                self._buckets, buckets, self._parameters, strict=True
+            )
+            for entry, parameter in zip(bucket.entries, parameters, strict=True)
+            if next(presence, False)
+        ]
 
-    def _step(self, present: list[torch.nn.Parameter]) -> bool:
+    def _norm_of(
+        self, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
+    ) -> torch.Tensor | None:
+        """Return the norm if it will be clipped by it: one look at the gradient is for both."""
+        if self.max_grad_norm is None or self.scaler is not None or not parts:
+            return None
+        return torch.nn.utils.get_total_norm([part for _, part in parts])
+
+    def _step(self, gradient: Gradient) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
+        present = [parameter for parameter, _ in gradient.parts]
         active = [o for o in self.optimizers if any(p.grad is not None for p in held(o))]
         if self.scaler is not None:
             for optimizer in active:
                 self.scaler.unscale_(optimizer)
         if self.max_grad_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(present, self.max_grad_norm)
+            norm = gradient.norm
+            if norm is None:
+                norm = torch.nn.utils.get_total_norm(self._gradients)
+            torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
             self._grad_norm = float(norm)
         self._is_stepping = True
         try:

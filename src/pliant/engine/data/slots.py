@@ -272,7 +272,11 @@ class Slots:
             values[_WEIGHT] = slot.weight
             values[_COMPUTED] = 1.0
             values[_INVALID] = float(self._sums.is_invalid)
-            values[[_PRESENCE + number for number in present]] = 1.0
+            presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
+            if len(present) == self._num_parameters:
+                presence.fill_(1.0)
+            else:
+                presence[present] = 1.0
             buffers = values[_PRESENCE + self._num_parameters :]
             self._buffers.write_changes(buffers, position.slot)
         self._extras.push(

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import xxhash
 
 from pliant.core.errors import UsageError
@@ -54,6 +55,8 @@ class StateComparison:
         self._objects: Named = {}
         self._part: dict[TensorPath, tuple[int, int, int]] = {}
         """First and last byte of what is compared of a tensor in this step, and the digest."""
+        self._weights: list[tuple[str, torch.Tensor]] = []
+        """Those parameters of which some is compared in this step."""
 
     def pass_boundary(self, committed: int) -> None:
         """Look at what only the boundary shows; before anything is sent or received there."""
@@ -74,7 +77,7 @@ class StateComparison:
         if self._step == step:
             return
         self._step = step
-        self._part = {}
+        self._part, self._weights = {}, []
         turned = []
         for path, tensor in self._state.tensors():
             if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
@@ -87,6 +90,8 @@ class StateComparison:
             first, last = max(0, start), min(size, start + PART_BYTES)
             if first < last:
                 self._part[path] = (first, last, naming.digest_of(tensor, first, last))
+                if path[0] == "parameters":
+                    self._weights.append((path[1], tensor))
             start -= size
 
     def digests(self) -> tuple[int, ...]:
@@ -127,11 +132,11 @@ class StateComparison:
 
     def _check_parameters(self) -> None:
         """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""
-        for path, tensor in self._state.tensors():
-            first, last, digest = self._part.get(path, (0, 0, 0))
-            if path[0] == "parameters" and last and digest != naming.digest_of(tensor, first, last):
+        for name, tensor in self._weights:
+            first, last, digest = self._part["parameters", name]
+            if digest != naming.digest_of(tensor, first, last):
                 raise UsageError(
-                    f"the values of {path[1]!r} changed inside the loop over a step; change them "
+                    f"the values of {name!r} changed inside the loop over a step; change them "
                     "before that loop, or after it"
                 )
 

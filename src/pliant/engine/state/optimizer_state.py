@@ -92,10 +92,10 @@ class OptimizerState:
         """Iterate over the tensors of its state: parameter, key, tensor."""
         state = self.optimizer.state
         for parameter in held(self.optimizer):
-            if parameter in state:
+            if entries := state.get(parameter):
                 name = self._names[id(parameter)]
-                for key, value in sorted(state[parameter].items(), key=lambda pair: str(pair[0])):
-                    if torch.is_tensor(value):
+                for key in sorted(entries, key=str):
+                    if isinstance(value := entries[key], torch.Tensor):
                         yield name, key, value
 
     def objects(self) -> dict[str, Any]:

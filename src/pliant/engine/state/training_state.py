@@ -61,7 +61,9 @@ class State:
     extra: Mapping[str, Stateful]
 
     def __post_init__(self) -> None:
-        self._names = {id(tensor): name for name, tensor in self.model.named_parameters()}
+        self._parameters = dict(self.model.named_parameters())
+        """As they are for the whole session: see ``check_parameters``."""
+        self._names = {id(tensor): name for name, tensor in self._parameters.items()}
         self.optimizer_states = [
             OptimizerState(one, self._names) for one in with_nested(self.optimizers)
         ]
@@ -82,13 +84,13 @@ class State:
     def flags(self) -> dict[str, dict[str, bool]]:
         """Return what steers a forward besides tensors; never what it was before."""
         return {
-            "requires_grad": {n: p.requires_grad for n, p in self.model.named_parameters()},
+            "requires_grad": {n: p.requires_grad for n, p in self._parameters.items()},
             "training": {name: module.training for name, module in self.model.named_modules()},
         }
 
     def tensors(self) -> Iterator[tuple[TensorPath, torch.Tensor]]:
         """Iterate over the tensors that all replicas have alike, without those of ``objects``."""
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._parameters.items():
             yield ("parameters", name), parameter
         for name, buffer in self.model.named_buffers():
             if name not in self.local_buffers:
