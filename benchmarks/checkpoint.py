@@ -20,7 +20,7 @@ from benchmarks import harness, pliant_job, torchrun
 from benchmarks.checkpoint_figures import FIRST, Turn, figures_of, turn_of
 from benchmarks.harness import Page
 from benchmarks.turns import Record, Turns
-from pliant.observe.log import read
+from pliant.observe.reading import read
 
 SIDES = (FIRST, "dcp.save", "dcp.async_save")
 BUCKET = "benchmark"

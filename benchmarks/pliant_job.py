@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from pliant.observe.log import Record, read
+from pliant.observe.log import Record
+from pliant.observe.reading import read
 
 CLI = (sys.executable, "-m", "pliant")
 

@@ -41,7 +41,8 @@ from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.clock import Clock
-from pliant.observe.log import EventLog, read
+from pliant.observe.log import EventLog
+from pliant.observe.reading import read
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
 from pliant.wire.messages import Alive, Logged, Started, Work
 from pliant.wire.offers import Offer

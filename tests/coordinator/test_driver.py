@@ -39,7 +39,8 @@ from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register, ReplicaId
 from pliant.machine.clock import PAUSE_S, Clock
-from pliant.observe.log import EventLog, Record, read
+from pliant.observe.log import EventLog, Record
+from pliant.observe.reading import read
 from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")
@@ -455,11 +456,11 @@ def test_the_clock_stands_still_while_the_process_is_stopped() -> None:
 
 def test_what_a_coordinator_before_has_logged_is_known_and_not_logged_again(tmp_path: Path) -> None:
     async def first(world: World) -> None:
-        await world.until(lambda: world.log._incarnation)  # as it is before anybody is served
+        await world.until(lambda: world.log.incarnation)  # as it is before anybody is served
         world.driver.receive(_committed(0))
 
     async def second(world: World) -> None:
-        await world.until(lambda: world.log._incarnation)
+        await world.until(lambda: world.log.incarnation)
         for step in (0, 1):
             world.driver.receive(_committed(step))
 

@@ -10,18 +10,22 @@ import pytest
 
 from pliant.coordinator import snapshots
 from pliant.coordinator.snapshots import Snapshots
+from pliant.observe import parts
 from pliant.observe.history import SUFFIX, History, read_history
 from pliant.observe.log import EventLog
+from pliant.observe.reading import every
 
 EVERY = 2000
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "EVERY_BYTES", EVERY)
+    monkeypatch.setattr(snapshots, "PART_BYTES", EVERY)
 
 
-def lead(path: Path, steps: int, beside: Callable[[], None] = lambda: None) -> History:
+def lead(
+    path: Path, steps: int, beside: Callable[[], None] = lambda: None, *, incarnation: int = 0
+) -> History:
     """Be a coordinator that logs so many commits, and return what it knows at its end."""
 
     async def main() -> History:
@@ -29,11 +33,13 @@ def lead(path: Path, steps: int, beside: Callable[[], None] = lambda: None) -> H
         kept = Snapshots(log)
         history = await kept.read()
         log.subscribe(history.add)
+        if incarnation:
+            log.speak_for(incarnation)
         beside()
         for step in range(steps):
             log.write("commit", step=step, generation=1, loss=1.0, samples=1)
             kept.write_if_due(history)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001 * (log.size() >= EVERY))  # the snapshot's thread
         await asyncio.get_running_loop().shutdown_default_executor()
         log.close()
         return history
@@ -48,9 +54,9 @@ def test_the_next_coordinator_reads_from_the_snapshot_on(tmp_path: Path) -> None
 
     found = read_history(path)
 
-    assert 0 < found.snapshot_at <= path.stat().st_size
+    assert found.snapshot_at > 0
     assert found.board == history.board
-    assert found.offset == path.stat().st_size
+    assert found.position == parts.position(parts.growing(path), path.stat().st_size)
 
 
 def test_a_short_log_needs_none(tmp_path: Path) -> None:
@@ -71,6 +77,68 @@ def test_who_is_not_alone_at_a_log_leaves_none(tmp_path: Path) -> None:
 
     assert not path.with_suffix(SUFFIX).exists()
     assert read_history(path).board.about["url"] == "elsewhere"
+
+
+def test_a_part_is_closed_once_there_is_a_snapshot_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run has a bound on its disk, and nothing that is shown of it is missing."""
+    monkeypatch.setattr(parts, "KEPT_PARTS", 2)
+    path = tmp_path / "events.jsonl"
+
+    history = lead(path, 300)
+
+    assert len(parts.closed(path)) <= 3
+    assert parts.closed(path)[0] > 3
+    assert sum(each.stat().st_size for each in tmp_path.glob("*.jsonl")) < 6 * EVERY
+    found = read_history(path)
+    assert (found.board, found.is_partial) == (history.board, False)
+    assert found.board.timeline.num_commits == 300
+
+
+def test_without_its_snapshot_a_cut_log_says_that_it_is_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "KEPT_PARTS", 2)
+    path = tmp_path / "events.jsonl"
+    lead(path, 300)
+    path.with_suffix(SUFFIX).unlink()
+
+    found = read_history(path)
+
+    assert (found.board.committed, found.is_partial) == (300, True)
+
+
+def test_what_an_older_coordinator_still_writes_is_taken_in(tmp_path: Path) -> None:
+    """Its commits are the workers' own; and a log with two writers is cut as any other."""
+    path = tmp_path / "events.jsonl"
+
+    def write_late() -> None:
+        other = EventLog(path, job="j")
+        other.speak_for(1)
+        other.write("commit", step=-1, generation=0, loss=7.0, samples=1)
+        other.close()
+
+    lead(path, 100, write_late, incarnation=2)
+
+    assert sum(record["kind"] == "commit" for record in every(path)) == 101
+    assert parts.closed(path)
+    assert read_history(path).snapshot_at > parts.position(1, 0)
+
+
+def test_an_older_coordinator_leaves_the_log_of_a_newer_one_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+
+    def take_over() -> None:
+        other = EventLog(path, job="j")
+        other.speak_for(2)
+        other.write("coordinator_started", url="elsewhere")
+        other.close()
+
+    lead(path, 100, take_over, incarnation=1)
+
+    assert not path.with_suffix(SUFFIX).exists()
+    assert not parts.closed(path)
 
 
 def test_a_second_life_goes_on_with_the_first_ones(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.core.step import order
+from pliant.observe import audit as audit_module
+from pliant.observe import parts
 from pliant.observe.audit import Audit, AuditPlan, audit_of, audit_run, plan_of
+from pliant.observe.carried import Carried
+from pliant.observe.ledgers import LedgerFile, ledgers_in
+from pliant.observe.log import EventLog
+from pliant.observe.reading import only
 
 Line = dict[str, Any]
 
@@ -269,20 +277,17 @@ def test_a_run_that_goes_on_while_it_is_read_passes(
                 for line in (*(lines[slot] for slot in owned), commit_line(step)):
                     file.write(json.dumps(line) + "\n")
 
-    read_bytes = Path.read_bytes
-
-    def read_while_it_grows(path: Path) -> bytes:
-        data = read_bytes(path)
-        if path in ledgers:
-            train(step=len(read_bytes(path).splitlines()) // 3)
-        return data
+    def look_and_train(directory: Path) -> list[LedgerFile]:
+        found = ledgers_in(directory)
+        train(1)
+        return found
 
     train(0)
-    monkeypatch.setattr(Path, "read_bytes", read_while_it_grows)
+    monkeypatch.setattr(audit_module, "ledgers_in", look_and_train)
 
     audit = audit_run(tmp_path)
 
-    assert (audit.problems, audit.committed_steps, audit.uncommitted) == ([], 1, 2)
+    assert (audit.problems, audit.committed_steps, audit.uncommitted) == ([], 1, 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -352,3 +357,92 @@ def test_a_run_may_begin_at_the_step_of_a_checkpoint_from_elsewhere(tmp_path: Pa
 
     assert audit.exactly_once, audit.problems
     assert (audit.first_step, audit.committed_steps) == (3, 6)
+
+
+def write_run(out: Path, ledgers: dict[str, list[Line]], events: list[Line]) -> None:
+    (out / "ledger").mkdir()
+    for replica, lines in ledgers.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (out / "ledger" / f"{replica}.jsonl").write_text(text)
+    (out / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_files_are_merged_though_their_replicas_came_and_went(tmp_path: Path) -> None:
+    early = [line for step in range(4) for line in (*slot_lines(step), commit_line(step))]
+    late = [line for step in range(4, 9) for line in done(step, generation=2)]
+    again = [line for step in range(6, 12) for line in done(step, generation=3, lineage=2)]
+    write_run(tmp_path, {"r9": early, "r2": late, "r10": again}, [spare()])
+
+    audit = audit_run(tmp_path)
+
+    assert audit.exactly_once, audit.problems
+    assert (audit.committed_steps, audit.superseded) == (12, 3)
+    assert audit == audit_of({"r9": early, "r2": late, "r10": again}, PLAN)
+
+
+def test_a_ledger_out_of_order_is_audited_as_well(tmp_path: Path) -> None:
+    lines = steps(*range(6))
+    write_run(tmp_path, {"r1": lines[10:] + lines[:10]}, [spare()])
+
+    assert audit_run(tmp_path) == audit_of({"r1": lines}, PLAN)
+
+
+def test_more_replicas_than_descriptors_can_be_audited(tmp_path: Path) -> None:
+    ledgers = {f"r{step}": done(step) for step in range(80)}
+    write_run(tmp_path, ledgers, [spare()])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard)
+    )
+    try:
+        audit = audit_run(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (audit.exactly_once, audit.committed_steps) == (True, 80)
+
+
+def test_memory_does_not_grow_with_the_ledgers(tmp_path: Path) -> None:
+    """It was about 12 times their size."""
+    write_run(tmp_path, {"r1": steps(*range(600))}, [spare()])
+    size = (tmp_path / "ledger" / "r1.jsonl").stat().st_size
+
+    tracemalloc.start()
+    audit = audit_run(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert audit.exactly_once
+    assert peak < size / 2
+
+
+def test_a_cut_log_proves_what_it_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans, the first step and how it was started lie in parts that are gone."""
+    monkeypatch.setattr(parts, "KEPT_PARTS", 1)
+    other = AuditPlan(seed=2, num_samples=37, num_slots=4, global_batch=8, micro_batch=2)
+    write_run(tmp_path, {"r1": steps(*range(3, 9))}, [])
+    log, carried = EventLog(tmp_path / "events.jsonl", job="j"), Carried()
+    log.carried = carried.records
+    log.subscribe(carried.add)
+    order = {"generation": 1, "members": [], "restore": {"committed": 3}}
+    log.write("job_started", command=["train.py"])
+    log.write("spare", replica="r0", identity=spare(plan=other)["identity"])
+    log.write("spare", replica="r1", identity=spare()["identity"])
+    log.write("refused", replica="r0", joiner=True)
+    log.write("switch", order=order)
+    log.write("switched", replica="r1", generation=1)
+    for _ in range(5):
+        assert log.cut()
+        log.write("note", text="nothing")
+    log.close()
+    assert parts.closed(log.path) == [4]
+
+    audit = audit_run(tmp_path)
+
+    assert audit.exactly_once, audit.problems
+    assert (audit.first_step, audit.committed_steps) == (3, 6)
+    assert [r["command"] for r in only(log.path, "job_started")] == [["train.py"]]
+
+    first = parts.closed_path(log.path, 4)
+    first.write_text("".join(first.read_text().splitlines(keepends=True)[1:]))
+    assert "the beginning of the event log is gone" in "".join(audit_run(tmp_path).problems)

@@ -22,7 +22,8 @@ from tests.live.stage import Program, Stage, stage
 from pliant.http.client import Caller
 from pliant.machine.device_locks import holders, is_free
 from pliant.machine.discovery import Served, served
-from pliant.observe.log import Record, read
+from pliant.observe.log import Record
+from pliant.observe.reading import read
 
 HERE = Path(__file__).parent
 

@@ -26,7 +26,7 @@ from tests.pool.box import Box, Claim, Process, until
 
 from pliant.core.errors import ConfigError
 from pliant.machine.device_locks import claim_on
-from pliant.observe.log import read
+from pliant.observe.reading import read
 
 HERE = Path(__file__).parent
 PRIORITIES = ("low", "normal", "normal", "high", "urgent")

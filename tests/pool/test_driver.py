@@ -18,7 +18,8 @@ import pytest
 from pliant.core.tenancy import Demand
 from pliant.machine import device_locks as locks
 from pliant.machine.clock import Clock
-from pliant.observe.log import Journal, Record, read
+from pliant.observe.log import Journal, Record
+from pliant.observe.reading import read
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.claim_client import Pusher

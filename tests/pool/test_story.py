@@ -15,7 +15,7 @@ from tests.pool.box import Box, Process, box, until
 from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
-from pliant.observe.log import read
+from pliant.observe.reading import read
 from pliant.observe.timeline import timeline_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.soak, pytest.mark.timeout(600)]

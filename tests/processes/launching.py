@@ -15,7 +15,8 @@ import httpx
 import psutil
 from tests.live.stage import DEADLINE_S, Program, Stage, stage
 
-from pliant.observe.log import Record, read
+from pliant.observe.log import Record
+from pliant.observe.reading import read
 
 HERE = Path(__file__).parent
 FAKE_WORKER = HERE / "fake_worker.py"

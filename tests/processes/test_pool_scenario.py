@@ -19,8 +19,9 @@ from tests.pool.box import Box, Claim, Process, box, until
 from tests.processes import elastic
 
 from pliant.observe.audit import audit_run
-from pliant.observe.log import Record, read
+from pliant.observe.log import Record
 from pliant.observe.pool_history import moves_of
+from pliant.observe.reading import read
 from pliant.observe.timeline import timeline_of
 
 pytestmark = [pytest.mark.processes]

@@ -17,7 +17,8 @@ from pliant.core.commands import Command, Prepare, Reform
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.values import Incarnation
-from pliant.observe.log import Record, read
+from pliant.observe.log import Record
+from pliant.observe.reading import read
 from pliant.run.job_config import JobConfig
 from pliant.run.local import run_job
 

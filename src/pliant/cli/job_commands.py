@@ -25,11 +25,12 @@ from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.jobs import find_job, find_run
 from pliant.machine.pools import find_pool
-from pliant.observe import log, nonfinite
+from pliant.observe import nonfinite
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
 from pliant.observe.history import History, read_history
 from pliant.observe.pool_history import moves_of
+from pliant.observe.reading import every, left
 
 policy_app = typer.Typer(
     name="policy",
@@ -149,8 +150,7 @@ def logs(
 def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Prove from the ledger that every sample counted exactly once."""
     directory = _run_of(job, out)
-    records = log.read(run_files.event_log(directory)).records
-    found, spent = audit_run(directory), goodput_of(records)
+    found, spent = audit_run(directory), goodput_of(left(run_files.event_log(directory)))
     if as_json:
         values = {**asdict(found), "samples_exactly_once": found.exactly_once}
         print_json({**values, "goodput": asdict(spent)})
@@ -198,7 +198,7 @@ def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
         out = find_pool(name, state_directory().pools).out
     elif not run_files.holds_run(out):
         raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
-    moves = moves_of(record for _, record in log.follow(run_files.event_log(out)))
+    moves = moves_of(every(run_files.event_log(out)))
     if as_json:
         return print_json({"moves": [asdict(move) for move in moves]})
     return draw(screens.moves_table(moves) if moves else "nothing has happened yet")

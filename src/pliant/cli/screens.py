@@ -267,7 +267,8 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
         + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"
-        f"\n{directory}"
+        + " (of what is left of the event log)" * spent.is_partial
+        + f"\n{directory}"
     )
     for problem in audit.problems:
         text.append(f"\n- {printable(problem)}", style="red")

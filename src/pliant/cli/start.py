@@ -39,9 +39,9 @@ from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
 from pliant.machine.pools import find_pool
-from pliant.observe import log
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
+from pliant.observe.reading import only
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
@@ -155,7 +155,7 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         ConfigError: what it was cannot be read, or its script is gone.
     """
     events = run_files.event_log(out)
-    starts = [record for record in log.only(events, "job_started") if _is_start(record)]
+    starts = [record for record in only(events, "job_started") if _is_start(record)]
     last = starts[-1] if starts else None
     if last is None:
         raise ConfigError(f"{out} does not say what ran there; use pliant run --resume --out {out}")

@@ -1,7 +1,11 @@
-"""The snapshots of a coordinator's log: when one is written, and that it is of what this one knows.
+"""The snapshots of a coordinator's log, and its parts: when one is written, when the next begins.
 
-Owns that a snapshot holds all that stands before its position.  While another coordinator writes
-into the same log, this one has not taken in everything: it writes no snapshot.
+Owns that a snapshot holds all that stands before its position, and that a part is closed only
+after a snapshot: what is removed later is in it, or in what each part says of those before.  What
+another coordinator writes into the same log is taken in first, unless it is a newer one: then
+this one is about to end, and leaves the log alone.
+
+    the part has grown enough --> snapshot (another thread) --> cut: the next part begins
 """
 
 from __future__ import annotations
@@ -10,8 +14,11 @@ import asyncio
 import logging
 from functools import partial
 
-from pliant.observe.history import EVERY_BYTES, History, read_history, snapshot_of, write_snapshot
+from pliant.observe import parts
+from pliant.observe.history import History, read_history, snapshot_of, write_snapshot
 from pliant.observe.log import EventLog
+from pliant.observe.parts import PART_BYTES
+from pliant.observe.reading import record_of
 
 _log = logging.getLogger(__name__)
 
@@ -21,37 +28,65 @@ class Snapshots:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._due_at = EVERY_BYTES
-        self._foreign: int | None = None
-        """Bytes in the log that this coordinator did not write, and has read; None: unknown."""
+        self._due_at = PART_BYTES
+        self._written = 0
+        """Bytes that this coordinator had written when the history was last known to be whole."""
 
-        self._writing: asyncio.Future[None] | None = None
+        self._is_over = False
+        self._writing: asyncio.Future[bool] | None = None
 
     async def read(self) -> History:
         """Return what the log says by now, before anything else is written to it."""
-        before = self._log.size()
+        self._written = self._log.written
         history = await asyncio.to_thread(read_history, self._log.path)
-        if self._log.size() == before:
-            self._foreign = before - self._log.written
-        self._due_at = history.snapshot_at + EVERY_BYTES
+        self._log.carried = history.carried.records
+        number, offset = parts.place(max(history.snapshot_at, parts.position(self._log.number, 0)))
+        self._due_at = PART_BYTES + offset * (number == self._log.number)
         return history
 
     def write_if_due(self, history: History) -> None:
-        """Write a snapshot, on another thread, if the log has grown enough since the last."""
-        is_writing = self._writing is not None and not self._writing.done()
-        if self._foreign is None or is_writing:
+        """Write a snapshot, on another thread, if the part has grown enough; then begin another."""
+        if self._writing is not None:
+            if self._writing.done():
+                is_written, self._writing = self._writing.result(), None
+                if is_written and self._log.cut():
+                    self._due_at = PART_BYTES
             return
-        size = self._foreign + self._log.written
-        if size < self._due_at or size != self._log.size():
+        size = self._log.size()
+        if size < self._due_at:
             return
-        self._due_at = size + EVERY_BYTES
-        history.offset = history.snapshot_at = size
+        self._due_at = size + PART_BYTES
+        if not self._is_whole(history):
+            return
+        history.position = history.snapshot_at = parts.position(self._log.number, size)
+        self._written = self._log.written
         write = partial(_write, snapshot_of(history, self._log.path), self._log)
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
+    def _is_whole(self, history: History) -> bool:
+        """Take in what others have written; False if that cannot be, or is not for us to do."""
+        if parts.grown(self._log.path, history.position) == self._log.written - self._written:
+            return True
+        mine = self._log.incarnation
+        if mine is None or self._is_over:
+            return False
+        sign = f'"incarnation":{mine},'.encode()
+        for _, line in parts.lines(self._log.path, history.position):
+            record = None if sign in line else record_of(line)
+            if record is None or record.get("incarnation") == mine:
+                continue
+            number = record.get("incarnation")
+            if isinstance(number, int) and number > mine:
+                self._is_over = True
+                return False
+            history.add(record)
+        return True
 
-def _write(data: bytes, log: EventLog) -> None:
+
+def _write(data: bytes, log: EventLog) -> bool:
     try:
         write_snapshot(data, log.path)
     except OSError as error:  # a restart takes longer
         _log.warning("no snapshot of %s could be written: %s", log.path, error)
+        return False
+    return True

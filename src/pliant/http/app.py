@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pliant.core.printable import printable_values
-from pliant.observe.log import follow
+from pliant.observe.reading import follow
 
 MAX_BODY_BYTES = 1 << 20
 """Longest body of a request; the longest that anybody sends has a few kilobytes."""

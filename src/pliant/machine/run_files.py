@@ -10,6 +10,9 @@ from pathlib import Path
 EVENTS = "events.jsonl"
 """Everything that happened, in order: status, audit and resumption read it."""
 
+CLOSED_EVENTS = "events.*.jsonl"
+"""Earlier parts of a long one."""
+
 RUNNING_LOCK = "running.lock"
 """Locked by whoever serves the directory."""
 
@@ -45,7 +48,7 @@ def event_log(out: Path) -> Path:
 
 def holds_run(out: Path) -> bool:
     """Whether something has begun to run in a directory."""
-    return event_log(out).is_file()
+    return event_log(out).is_file() or any(out.glob(CLOSED_EVENTS))
 
 
 def newest_run(runs: Path = Path("runs")) -> Path | None:

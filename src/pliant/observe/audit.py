@@ -17,19 +17,33 @@ a permutation.
 What a script did with the samples that it got is not in the ledger; what can be seen of a loop
 that trains on other data is refused (``engine.data.other_loaders``).
 
+The ledgers are kept whole: the proof is what was recorded, and a summary of it would have to be
+believed.  They are read as a stream (``observe.ledgers``).  Of the event log the first parts may be
+gone; what is needed of them is at the beginning of those that are left (``observe.carried``).
+
 Knows nothing of the engine, and shares with it only the permutation's definition in ``core``.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core.step import order
 from pliant.machine import run_files
-from pliant.observe.log import Reading, Record, parse, read
+from pliant.observe.ledgers import (
+    GivenLedger,
+    Ledger,
+    OutOfOrderError,
+    by_step,
+    key_of,
+    ledgers_in,
+)
+from pliant.observe.log import Record
+from pliant.observe.reading import every, lacks_beginning
 
 MAX_PROBLEMS = 20
 """Sentences after which an audit stops listing; one fault tends to cause many."""
@@ -113,58 +127,43 @@ class Audit:
 
 
 @dataclass(slots=True)
-class _Ledger:
-    """All replicas' lines, keyed by where they belong."""
+class _Step:
+    """What all replicas recorded of one step of one lineage."""
 
-    plan: AuditPlan | None
-    slots: dict[tuple[int, int, int], dict[int, list[int]]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    """(lineage, step, generation) -> slot -> ids."""
+    slots: dict[int, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
+    """generation -> slot -> ids."""
 
-    unused: dict[tuple[int, int, int], int] = field(default_factory=lambda: defaultdict(int))
-    """(lineage, step, generation) -> samples without a backward."""
+    unused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """generation -> samples without a backward."""
 
-    commits: dict[tuple[int, int], dict[int, str]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    """(lineage, step) -> generation -> digest of the result."""
+    commits: dict[int, str] = field(default_factory=dict)
+    """generation -> digest of the result."""
 
 
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on."""
-    readings = _read_ledgers(out / run_files.LEDGER)
-    records = read(run_files.event_log(out)).records
-    plan, doubt = plan_of(records)
-    ledgers = {replica: reading.records for replica, reading in readings.items()}
-    audit = audit_of(ledgers, plan, first_step=first_step_of(records))
+    ledgers, log = ledgers_in(out / run_files.LEDGER), run_files.event_log(out)
+    plan, doubt = plan_of(every(log))
+    first_step = first_step_of(every(log))
+    while True:
+        try:
+            audit = _audit(ledgers, plan, first_step)
+            break
+        except OutOfOrderError as error:
+            error.ledger.is_in_order = False
     if doubt:
         audit.complain(doubt)
-    audit.torn = sum(reading.torn for reading in readings.values())
-    for replica, reading in readings.items():
-        if reading.skipped:
-            audit.complain(f"the ledger of {replica} has {reading.skipped} unreadable line(s)")
+    if lacks_beginning(log):
+        audit.complain(
+            "the beginning of the event log is gone, and with it which plans replicas reported"
+        )
+    audit.torn = sum(ledger.is_torn for ledger in ledgers)
+    for ledger in ledgers:
+        if ledger.skipped:
+            audit.complain(
+                f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
+            )
     return audit
-
-
-def _read_ledgers(directory: Path) -> dict[str, Reading]:
-    """Read ledgers that may be growing: the commits of one moment, and at least their slots.
-
-    Every slot of a commit was recorded before it, somewhere.  So the slots of a commit that is
-    there when the sizes are taken are there when the files are read afterwards; commits that
-    came in between may lack slots, and are left out.
-    """
-    sizes = {path: path.stat().st_size for path in sorted(directory.glob("*.jsonl"))}
-    return {path.stem: _reading(path.read_bytes(), size) for path, size in sizes.items()}
-
-
-def _reading(data: bytes, size: int) -> Reading:
-    if len(data) == size:
-        return parse(data)
-    then, since = parse(data[:size]), parse(data[size:])
-    slots = [line for line in since.records if not line.get("commit")]
-    skipped = then.skipped + since.skipped
-    return Reading(records=then.records + slots, torn=since.torn, skipped=skipped)
 
 
 def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
@@ -172,14 +171,20 @@ def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
 
     A replica that was refused never computed anything that counts: its identity is left out.
     """
-    records = list(records)
-    refused = {r.get("replica") for r in records if r.get("kind") == "refused" and r.get("joiner")}
-    plans: dict[AuditPlan, str] = {}
+    refused: set[object] = set()
+    reported: dict[AuditPlan, dict[object, None]] = {}
     for record in records:
-        if record.get("kind") == "spare" and record.get("replica") not in refused:
+        if record.get("kind") == "refused" and record.get("joiner"):
+            refused.add(record.get("replica"))
+        elif record.get("kind") == "spare":
             plan = _plan(record.get("identity"))
             if plan is not None:
-                plans.setdefault(plan, str(record.get("replica")))
+                reported.setdefault(plan, {})[record.get("replica")] = None
+    plans: dict[AuditPlan, str] = {}
+    for plan, replicas in reported.items():
+        counting = [str(replica) for replica in replicas if replica not in refused]
+        if counting:
+            plans[plan] = counting[0]
     if len(plans) > 1:
         return None, f"the replicas {' and '.join(plans.values())} had different plans"
     return next(iter(plans), None), ""
@@ -199,67 +204,95 @@ def audit_of(
     ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, *, first_step: int = 0
 ) -> Audit:
     """Audit the lines of all replicas; the result does not depend on their order."""
+    given = [GivenLedger(replica, list(lines)) for replica, lines in ledgers.items()]
+    return _audit(given, plan, first_step)
+
+
+def _audit(ledgers: Sequence[Ledger], plan: AuditPlan | None, first_step: int) -> Audit:
     audit = Audit(first_step=first_step)
-    ledger = _gather(ledgers, plan, audit)
-    if not ledger.commits:
+    until = _until(ledgers)
+    if not until:
         audit.complain("the ledger has no committed step")
         return audit
-    history = _history(ledger)
-    audit.committed_steps = len(history)
-    audit.superseded = len(ledger.commits) - len(history)
-    for step in sorted({*range(audit.first_step, max(history))} - history.keys())[:MAX_PROBLEMS]:
-        audit.complain(f"step {step} was never committed although a later one was")
-    counted: set[tuple[int, int, int]] = set()
-    for step, lineage in sorted(history.items()):
-        generations = ledger.commits[lineage, step]
-        _check_one_result(step, generations, audit)
-        for generation in generations:
-            counted.add((lineage, step, generation))
-            _check_step(ledger, (lineage, step, generation), audit)
-        counts = lineage, step, min(generations)
-        audit.committed_samples += sum(map(len, ledger.slots.get(counts, {}).values()))
-        audit.unused_samples += ledger.unused.get(counts, 0)
-    audit.uncommitted = sum(len(slots) for key, slots in ledger.slots.items() if key not in counted)
-    if ledger.plan is None:
+    epochs = None if plan is None else _Epochs(plan, audit)
+    expected = first_step
+    for (lineage, number), lines in by_step(ledgers):
+        step = _Step()
+        for replica, line in lines:
+            try:
+                _count_line(step, line, number, audit)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
+        if not step.commits or number >= until[lineage]:
+            audit.superseded += bool(step.commits)
+            audit.uncommitted += sum(map(len, step.slots.values()))
+            continue
+        for missing in range(expected, min(number, expected + MAX_PROBLEMS + 1)):
+            audit.complain(f"step {missing} was never committed although a later one was")
+        expected = max(expected, number + 1)
+        _count_step(step, number, plan, audit)
+        if epochs is not None:
+            epochs.add(number, step.slots.get(min(step.commits), {}))
+    if epochs is None:
         audit.complain("no replica reported its plan, so the order of samples cannot be checked")
     else:
-        audit.epochs = -(-(max(history) + 1) // ledger.plan.steps_per_epoch)
-        _check_epochs(ledger, ledger.plan, history, audit)
+        audit.epochs = epochs.end()
     return audit
 
 
-def _gather(
-    ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, audit: Audit
-) -> _Ledger:
-    ledger = _Ledger(plan)
-    for replica, lines in ledgers.items():
-        for line in lines:
-            try:
-                _count_line(ledger, line, audit)
-            except (KeyError, TypeError, ValueError) as error:
-                audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
-    return ledger
+def _until(ledgers: Iterable[Ledger]) -> dict[int, float]:
+    """Return lineage -> the step from which on a later one supersedes it."""
+    firsts: dict[int, int] = {}
+    for ledger in ledgers:
+        for line in ledger.commits():
+            lineage, step = key_of(line, (-1, -1))
+            if lineage >= 0:
+                firsts[lineage] = min(step, firsts.get(lineage, step))
+    until: dict[int, float] = {}
+    least = math.inf
+    for lineage in sorted(firsts, reverse=True):
+        until[lineage] = least
+        least = min(least, firsts[lineage])
+    return until
 
 
-def _count_line(ledger: _Ledger, line: Record, audit: Audit) -> None:
-    lineage, step = int(line["lineage"]), int(line["step"])
+def _count_step(step: _Step, number: int, plan: AuditPlan | None, audit: Audit) -> None:
+    """Check a step that counts."""
+    audit.committed_steps += 1
+    if len(set(step.commits.values())) > 1:
+        names = ", ".join(map(str, sorted(step.commits)))
+        audit.complain(f"step {number} was committed with different results in generations {names}")
+    for generation in step.commits:
+        _check_slots(step.slots.get(generation, {}), number, generation, plan, audit)
+    counts = min(step.commits)
+    audit.committed_samples += sum(map(len, step.slots.get(counts, {}).values()))
+    audit.unused_samples += step.unused.get(counts, 0)
+    audit.uncommitted += sum(
+        len(slots) for generation, slots in step.slots.items() if generation not in step.commits
+    )
+
+
+def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
+    int(line["lineage"]), int(line["step"])  # of a line that stands for itself
     generation = int(line["generation"])
     if line.get("commit"):
         digest = str(line.get("digest", ""))
-        known = ledger.commits[lineage, step].setdefault(generation, digest)
+        known = step.commits.setdefault(generation, digest)
         if known != digest:
-            audit.complain(f"step {step} was committed with two results in generation {generation}")
+            audit.complain(
+                f"step {number} was committed with two results in generation {generation}"
+            )
         return
     slot, ids = int(line["slot"]), [int(sample) for sample in line["ids"]]
-    slots = ledger.slots[lineage, step, generation]
+    slots = step.slots[generation]
     if slot not in slots:
         slots[slot] = ids
-        ledger.unused[lineage, step, generation] += len(ids) if line.get("unused") else 0
+        step.unused[generation] += len(ids) if line.get("unused") else 0
     elif slots[slot] == ids:
         audit.duplicates += 1
     else:
         audit.complain(
-            f"slot {slot} of step {step} was computed twice in generation {generation},"
+            f"slot {slot} of step {number} was computed twice in generation {generation},"
             " with different samples"
         )
 
@@ -281,27 +314,14 @@ def _plan(identity: object) -> AuditPlan | None:
         return None
 
 
-def _history(ledger: _Ledger) -> dict[int, int]:
-    """Return step -> lineage of what counts: a later lineage supersedes from its first step on."""
-    history: dict[int, int] = {}
-    for lineage in sorted({lineage for lineage, _ in ledger.commits}):
-        steps = [step for other, step in ledger.commits if other == lineage]
-        history = {step: old for step, old in history.items() if step < min(steps)}
-        history.update(dict.fromkeys(steps, lineage))
-    return history
-
-
-def _check_one_result(step: int, generations: Mapping[int, str], audit: Audit) -> None:
-    if len(set(generations.values())) > 1:
-        names = ", ".join(map(str, sorted(generations)))
-        audit.complain(f"step {step} was committed with different results in generations {names}")
-
-
-def _check_step(ledger: _Ledger, key: tuple[int, int, int], audit: Audit) -> None:
+def _check_slots(
+    slots: Mapping[int, list[int]],
+    step: int,
+    generation: int,
+    plan: AuditPlan | None,
+    audit: Audit,
+) -> None:
     """Compare the slots of one committed step with the permutation."""
-    _, step, generation = key
-    slots = ledger.slots.get(key, {})
-    plan = ledger.plan
     if plan is None:
         if not slots:
             audit.complain(f"step {step} was committed but no replica recorded a slot of it")
@@ -320,26 +340,55 @@ def _check_step(ledger: _Ledger, key: tuple[int, int, int], audit: Audit) -> Non
         audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
 
 
-def _check_epochs(
-    ledger: _Ledger, plan: AuditPlan, history: Mapping[int, int], audit: Audit
-) -> None:
-    """Check every epoch against a full permutation that is computed on its own."""
-    used: dict[int, list[int]] = defaultdict(list)
-    for step, lineage in history.items():
-        generations = ledger.commits[lineage, step]
-        for ids in ledger.slots.get((lineage, step, min(generations)), {}).values():
-            used[step // plan.steps_per_epoch].extend(ids)
-    for epoch, ids in sorted(used.items()):
-        full = {plan.sample(epoch, position) for position in range(plan.num_samples)}
-        if full != set(range(plan.num_samples)):
+class _Epochs:
+    """Checks every epoch against a full permutation that is computed on its own."""
+
+    def __init__(self, plan: AuditPlan, audit: Audit) -> None:
+        self._plan = plan
+        self._audit = audit
+        self._epoch = -1
+        self._last_step = -1
+        self._used = bytearray()
+        self._number = 0
+        self._elsewhere: set[int] = set()
+
+    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
+        """Take in what counts of a step; steps come in order."""
+        epoch = step // self._plan.steps_per_epoch
+        if epoch != self._epoch:
+            self.end()
+            self._epoch, self._used = epoch, bytearray(self._plan.num_samples)
+            self._number, self._elsewhere = 0, set()
+        self._last_step = step
+        for ids in slots.values():
+            self._number += len(ids)
+            for sample in ids:
+                if 0 <= sample < len(self._used):
+                    self._used[sample] = 1
+                else:
+                    self._elsewhere.add(sample)
+
+    def end(self) -> int:
+        """Check the epoch that was begun last; return how many were begun."""
+        plan, audit, epoch = self._plan, self._audit, self._epoch
+        if epoch < 0:
+            return 0
+        full = bytearray(plan.num_samples)
+        for position in range(plan.num_samples):
+            sample = plan.sample(epoch, position)
+            if not 0 <= sample < plan.num_samples:
+                break
+            full[sample] = 1
+        if 0 in full:
             audit.complain(f"the order of epoch {epoch} is no permutation of the samples")
-        if len(set(ids)) != len(ids):
-            audit.complain(f"epoch {epoch} used {len(ids) - len(set(ids))} sample(s) twice")
-        if set(ids) - full:
+        twice = self._number - self._used.count(1) - len(self._elsewhere)
+        if twice:
+            audit.complain(f"epoch {epoch} used {twice} sample(s) twice")
+        if self._elsewhere:
             audit.complain(f"epoch {epoch} used samples that the data set does not have")
-        last = (epoch + 1) * plan.steps_per_epoch - 1
+        first, last = epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch - 1
         whole = plan.num_samples - plan.num_samples % plan.global_batch * plan.drop_last
-        first = epoch * plan.steps_per_epoch
-        elsewhere = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
-        if last in history and len(ids) != whole - elsewhere:
-            audit.complain(f"epoch {epoch} used {len(ids)} of {whole - elsewhere} samples")
+        before = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
+        if self._last_step == last and self._number != whole - before:
+            audit.complain(f"epoch {epoch} used {self._number} of {whole - before} samples")
+        return epoch + 1

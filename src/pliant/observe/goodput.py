@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
-from pliant.observe.log import Record, number
-from pliant.observe.timeline import Timeline
+from pliant.observe.log import CONTINUED, Record, number
+from pliant.observe.timeline import Commit, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,47 +33,71 @@ class Goodput:
     productive: float
     """Share of the wall time that was neither start nor downtime, 0 to 1."""
 
+    is_partial: bool = False
+    """The log's first parts are gone: all this is of the time that is left, without the start."""
+
 
 def goodput_of(records: Iterable[Record]) -> Goodput:
-    """Account for a whole log, or for what there is of it."""
-    timeline = Timeline()
-    commits: dict[tuple[int, int], _Commit] = {}
-    monos: list[float] = []
-    for record in records:
+    """Account for a whole log, or for what is left of it, in memory that steps do not grow."""
+    timeline, steps = Timeline(), _Steps()
+    began: float | None = None
+    first: float | None = None
+    last: Commit | None = None
+    until = 0.0
+    gaps: list[tuple[float, int | None]] = []
+    is_partial = False
+    for at, record in enumerate(records):
+        is_partial |= at == 0 and record.get("kind") == CONTINUED
+        mono, known = number(record.get("mono")), timeline.num_commits
         timeline.add(record)
-        mono = number(record.get("mono"))
-        if mono is None:
+        if mono is None or record.get("kind") == CONTINUED:
             continue
-        monos = [min([mono, *monos]), max([mono, *monos])]
-        if record.get("kind") == "commit":
-            commit = _Commit(record, mono, timeline)
-            commits.setdefault((commit.step, commit.generation), commit)
-    in_order = list(commits.values())
-    wall_s = monos[-1] - monos[0] if monos else 0.0
-    start_s = in_order[0].mono - monos[0] if in_order else wall_s
-    downtime_s = sum(
-        max(later.mono - earlier.mono - (timeline.median_step_s(later.size) or 0.0), 0.0)
-        for earlier, later in pairwise(in_order)
-        if earlier.generation != later.generation
-    )
-    samples = sum({commit.step: commit.samples for commit in in_order}.values())
+        began, until = min(mono, mono if began is None else began), max(mono, until)
+        if timeline.num_commits == known:
+            continue
+        commit = timeline.commits[-1]
+        if last is None:
+            first = commit.mono
+        elif last.generation != commit.generation:
+            size = len(timeline.members.get(commit.generation, ())) or None
+            gaps.append((commit.mono - last.mono, size))
+        last = commit
+        steps.add(commit.step, commit.samples)
+    wall_s = until - began if began is not None else 0.0
+    start_s = wall_s if began is None or first is None else 0.0 if is_partial else first - began
+    downtime_s = sum(max(gap - (timeline.median_step_s(size) or 0.0), 0.0) for gap, size in gaps)
+    samples = steps.samples()
     return Goodput(
         wall_s=wall_s,
         start_s=start_s,
         downtime_s=downtime_s,
-        committed_steps=len({commit.step for commit in in_order}),
+        committed_steps=steps.number(),
         committed_samples=samples,
         goodput=samples / wall_s if wall_s > 0 else 0.0,
         productive=max(wall_s - start_s - downtime_s, 0.0) / wall_s if wall_s > 0 else 0.0,
+        is_partial=is_partial,
     )
 
 
-class _Commit:
-    """What the accounting needs of one commit; the size is that of its generation."""
+class _Steps:
+    """Which steps are committed, and with how many samples: as runs of equal ones."""
 
-    def __init__(self, record: Record, mono: float, timeline: Timeline) -> None:
-        self.step = int(record.get("step") or 0)
-        self.generation = int(record.get("generation") or 0)
-        self.mono = mono
-        self.samples = int(record.get("samples") or 0)
-        self.size = len(timeline.members.get(self.generation, ())) or None
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int, int]] = []
+
+    def add(self, step: int, samples: int) -> None:
+        """Take in the next commit; one of an earlier step begins a new history there."""
+        while self._runs and self._runs[-1][1] >= step:
+            first, _, each = self._runs.pop()
+            if first < step:
+                self._runs.append((first, step - 1, each))
+        if self._runs and self._runs[-1][1:] == (step - 1, samples):
+            self._runs[-1] = self._runs[-1][0], step, samples
+        else:
+            self._runs.append((step, step, samples))
+
+    def number(self) -> int:
+        return sum(last - first + 1 for first, last, _ in self._runs)
+
+    def samples(self) -> int:
+        return sum((last - first + 1) * each for first, last, each in self._runs)

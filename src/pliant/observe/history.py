@@ -1,11 +1,12 @@
 """What a log tells so far, and what it told at a position, so that nobody need read it all.
 
-Owns the snapshot beside a log: what ``History`` held when the log had so many bytes.  A long log is
-read from there.  The log stays the only truth: a snapshot of another log, of another version or cut
-off by a crash is left aside, and everything is read.
+Owns the snapshot beside a log: what ``History`` held at a position of the log.  A long log is read
+from there.  A snapshot of another log, of another version or cut off by a crash is left aside, and
+everything is read that is left of the log; where its first parts are gone (``observe.parts``),
+figures over all the run's time are then of the rest.
 
-    events.jsonl      |-----------------------------|--------->     whole, for whoever wants it all
-    events.snapshot   offset, digest of what is before it, history
+    events.000001.jsonl, events.jsonl    |----------------|---------------|------>
+    events.snapshot                      position, digest of what is before it, history
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from pliant.machine.files import PRIVATE, replace_file
+from pliant.observe import parts
+from pliant.observe.carried import Carried
 from pliant.observe.explain import LAST, Explained
-from pliant.observe.log import COMMIT, Record, follow
+from pliant.observe.log import COMMIT, CONTINUED, Record
+from pliant.observe.reading import carried_by, follow
 from pliant.observe.status import Board
 
 SUFFIX = ".snapshot"
 
-EVERY_BYTES = 16 << 20
-"""Growth of a log after which it is worth another snapshot: what a restart has to read at most."""
-
 _LOOKED_AT = 4096
-"""Bytes before the offset by which a snapshot knows its log."""
+"""Bytes before the position by which a snapshot knows its log."""
 
 
 @dataclass(slots=True)
@@ -39,11 +40,16 @@ class History:
     board: Board = field(default_factory=Board)
     explained: Explained = field(default_factory=Explained)
 
-    offset: int = 0
-    """How much of the log was read, in bytes."""
+    carried: Carried = field(default_factory=Carried)
+
+    position: int = 0
+    """How far the log was read."""
 
     snapshot_at: int = 0
-    """The offset of the newest snapshot."""
+    """The position of the newest snapshot."""
+
+    is_partial: bool = False
+    """What was logged before is gone, and so is the snapshot that knew of it."""
 
     incarnation: int = 0
     """Of the newest coordinator so far; what an older one wrote later does not count."""
@@ -57,6 +63,7 @@ class History:
                 return
         self.board.add(record)
         self.explained.add(record)
+        self.carried.add(record)
 
 
 @with_config(ConfigDict(ser_json_inf_nan="constants"))
@@ -75,15 +82,19 @@ def _adapter() -> TypeAdapter[_Snapshot]:
 def read_history(log: Path) -> History:
     """Read a log from its snapshot on; a missing log is an empty one."""
     history = _restored(log)
-    for offset, record in follow(log, history.offset):
-        history.offset = offset
+    for after, record in follow(log, history.position):
+        if not history.position and record.get("kind") == CONTINUED:
+            history.is_partial = True
+            for each in carried_by(record):
+                history.add(each)
+        history.position = after
         history.add(record)
     return history
 
 
 def snapshot_of(history: History, log: Path) -> bytes:
     """Return what ``write_snapshot`` is to write; ``history`` may go on at once."""
-    snapshot = _Snapshot(schema=_schema(), digest=_digest(log, history.offset), history=history)
+    snapshot = _Snapshot(schema=_schema(), digest=_digest(log, history.position), history=history)
     return _adapter().dump_json(snapshot)
 
 
@@ -99,7 +110,7 @@ def write_snapshot(data: bytes, log: Path) -> None:
 def _restored(log: Path) -> History:
     try:
         found = _adapter().validate_json(log.with_suffix(SUFFIX).read_bytes())
-        is_of_it = (found.schema, found.digest) == (_schema(), _digest(log, found.history.offset))
+        is_of_it = (found.schema, found.digest) == (_schema(), _digest(log, found.history.position))
     except (OSError, ValidationError):
         return History()
     if not is_of_it:
@@ -109,12 +120,10 @@ def _restored(log: Path) -> History:
     return found.history
 
 
-def _digest(log: Path, offset: int) -> str:
-    """Return the digest of what stands before an offset; another log has something else there."""
-    with log.open("rb") as file:
-        start = max(offset - _LOOKED_AT, 0)
-        file.seek(start)
-        return hashlib.blake2b(file.read(offset - start), digest_size=16).hexdigest()
+def _digest(log: Path, position: int) -> str:
+    """Return the digest of what stands before a position; another log has something else there."""
+    found = parts.before(log, position, _LOOKED_AT)
+    return hashlib.blake2b(found, digest_size=16).hexdigest()
 
 
 @cache

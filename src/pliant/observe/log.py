@@ -1,8 +1,8 @@
 """The event log: one JSON object per line, schema version 1; everything people see derives from it.
 
-Owns the shape of a record, the writer that appends and the reader that tolerates what a crash
-leaves behind.  Knows nothing of what a record means: status, timeline, goodput and explain are
-pure functions over the records, and the ledger of the audit is read with the same reader.
+Owns the shape of a record and the writer that appends.  Knows nothing of what a record means:
+status, timeline, goodput and explain are pure functions over the records, and nothing of who reads
+them (``observe.reading``).
 
 A record::
 
@@ -37,6 +37,9 @@ and commands by their snake_case name, and these:
     pool          pool, team, priority, admission, devices, offered, wanted, reason,
                   is_suspended, silence; again at every change
     job_ended     exit_code, reason
+    log_continued carried; begins each part but the first (see ``observe.parts``).  ``carried`` are
+                  records of parts before, as they were, that readers may not do without; they
+                  count where the parts before are gone
 
 A reader must ignore kinds and fields it does not know: within a schema version both only grow.
 """
@@ -49,18 +52,21 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from pliant.machine.files import make_private_directory, open_private
+from pliant.machine.locks import lock
+from pliant.observe import parts
 
 SCHEMA = 1
 ENVELOPE = frozenset({"v", "at", "mono", "job", "kind", "incarnation"})
 
 COMMIT = "commit"
+CONTINUED = "log_continued"
 
 _log = logging.getLogger(__name__)
 
@@ -68,23 +74,6 @@ Record = dict[str, Any]
 Listener = Callable[[Record], None]
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What was read from a log, and what had to be left out."""
-
-    records: list[Record]
-    """Whole records in file order."""
-
-    torn: bool = False
-    """The last line was cut off by a crash; it is not in ``records``."""
-
-    skipped: int = 0
-    """Lines inside the file that are no JSON object, or are of a later schema version."""
-
-    superseded: int = 0
-    """What a coordinator wrote after another had taken over; it is not in ``records``."""
 
 
 class EventLog:
@@ -109,15 +98,31 @@ class EventLog:
         self.written = 0
         """Bytes that this writer has appended."""
 
+        self.carried: Callable[[], list[Record]] | None = None
+        """What the next part begins with; until it is known no part begins with anything."""
+
         self._job = job
-        self._incarnation: int | None = None
+        self.incarnation: int | None = None
         self._wall = wall
         self._monotonic = monotonic
         self._listeners: list[Listener] = []
         self._failed: list[Listener] = []
-        self._fd = open_private(path, os.O_RDWR | os.O_APPEND)
-        size = os.fstat(self._fd).st_size
+        self._fd = -1
+        self._open()
+
+    def _open(self) -> None:
+        """Open the part that grows; another process may close it at this moment."""
+        self.close()
+        while True:
+            self.number = parts.growing(self.path)
+            self._fd = open_private(self.path, os.O_RDWR | os.O_APPEND)
+            if parts.growing(self.path) == self.number:
+                break
+            self.close()
+        found = os.fstat(self._fd)
+        size, self._inode = found.st_size, found.st_ino
         self._is_torn = bool(size) and os.pread(self._fd, 1, size - 1) != b"\n"
+        self._is_bare = not size and self.number > 0
 
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener`` with every later record, after it was written."""
@@ -125,7 +130,7 @@ class EventLog:
 
     def speak_for(self, incarnation: int) -> None:
         """Sign every later record with the number of the coordinator that writes it."""
-        self._incarnation = incarnation
+        self.incarnation = incarnation
 
     def write(self, kind: str, /, **values: Any) -> Record:
         """Append one record and return it.  ``mono`` may be given; ``at`` then follows from it."""
@@ -154,8 +159,8 @@ class EventLog:
             "job": self._job,
             "kind": kind,
         }
-        if self._incarnation is not None:
-            record["incarnation"] = self._incarnation
+        if self.incarnation is not None:
+            record["incarnation"] = self.incarnation
         record.update({name: plain(value) for name, value in values.items()})
         return record
 
@@ -163,6 +168,22 @@ class EventLog:
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
     def _append(self, line: bytes) -> None:
+        """Write a line into the part that grows; another coordinator may have closed ours."""
+        if not self._is_current():
+            self._open()
+        if self._is_bare and self.carried is not None:
+            self._is_bare = False
+            if not self.size():
+                self._put(self._line(self._record(CONTINUED, carried=self.carried())))
+        self._put(line)
+
+    def _is_current(self) -> bool:
+        try:
+            return self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def _put(self, line: bytes) -> None:
         """Write a line, on a line of its own even if the disk was full in the midst of the last."""
         line = b"\n" + line if self._is_torn else line
         self._is_torn = True
@@ -171,8 +192,30 @@ class EventLog:
         self._is_torn = written < len(line)
 
     def size(self) -> int:
-        """Return how many bytes the log has now, whoever wrote them."""
-        return os.fstat(self._fd).st_size
+        """Return how many bytes the part that grows has now, whoever wrote them."""
+        return os.fstat(self._fd).st_size if self._fd >= 0 else 0
+
+    def cut(self) -> bool:
+        """Close the part that grows and begin the next; return whether that could be done.
+
+        Killed at any line of this, what is there is a whole log: a part that was not made is made
+        by the next who writes.  Two coordinators at once: the lock of the part says who may.
+        """
+        try:
+            if not lock(self._fd, within_s=0) or not self._is_current():
+                return False
+            self.path.rename(parts.closed_path(self.path, self.number))
+            self._open()
+            parts.remove(self.path, before=self._oldest_needed())
+        except OSError as error:
+            _log.warning("%s could not be cut: %s", self.path, error)
+            return False
+        return True
+
+    def _oldest_needed(self) -> int:
+        """Return the part that all before may go: it tells by itself what must be known of them."""
+        candidates = range(self.number - parts.KEPT_PARTS, 0, -1)
+        return next((one for one in candidates if _carries(parts.head(self.path, one))), 0)
 
     def write_value(self, value: object, /, **more: Any) -> Record:
         """Append a core event, command or decision under its own name.
@@ -210,6 +253,15 @@ class Journal(EventLog):
             super()._append(line)
         except OSError:
             self._lost += 1
+
+
+def _carries(line: bytes) -> bool:
+    """Whether this is the first line of a part that was written whole."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("kind") == CONTINUED
 
 
 def kind_of(value: object) -> str:
@@ -255,89 +307,3 @@ def number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value)
     return _NOT_FINITE.get(value) if isinstance(value, str) else None
-
-
-def read(path: Path) -> Reading:
-    """Read a whole log; a missing file is an empty one."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return Reading(records=[])
-    return parse(data)
-
-
-def parse(data: bytes) -> Reading:
-    """Split bytes into records.  A last line without its newline, if not whole, is torn."""
-    *lines, rest = data.split(b"\n")
-    records: list[Record] = []
-    skipped = 0
-    for line in lines:
-        record = _record(line)
-        if record is not None:
-            records.append(record)
-        elif line.strip():
-            skipped += 1
-    last = _record(rest)
-    if last is not None:
-        records.append(last)
-    counted = _counted(records)
-    return Reading(
-        records=counted,
-        torn=bool(rest.strip()) and last is None,
-        skipped=skipped,
-        superseded=len(records) - len(counted),
-    )
-
-
-def _counted(records: list[Record]) -> list[Record]:
-    """Return what the newest coordinator so far wrote, or what no coordinator was needed to."""
-    newest, counted = 0, []
-    for record in records:
-        incarnation = record.get("incarnation")
-        if isinstance(incarnation, int):
-            newest = max(newest, incarnation)
-            if incarnation < newest and record.get("kind") != COMMIT:
-                continue
-        counted.append(record)
-    return counted
-
-
-def follow(path: Path, offset: int = 0) -> Iterator[tuple[int, Record]]:
-    """Yield (offset after it, record) for each whole line from ``offset`` on; does not wait."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            offset += len(line)
-            record = _record(line)
-            if record is not None:
-                yield offset, record
-
-
-def only(path: Path, *kinds: str) -> Iterator[Record]:
-    """Yield the records of these kinds; of all others nothing is looked at but the kind's name."""
-    names = [json.dumps(kind).encode() for kind in kinds]
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            record = _record(line) if any(name in line for name in names) else None
-            if record is not None and record.get("kind") in kinds:
-                yield record
-
-
-def _record(line: bytes) -> Record | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
-        return None
-    return value

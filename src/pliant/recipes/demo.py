@@ -31,6 +31,7 @@ from pliant.machine import run_files
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
+from pliant.observe.reading import follow, read
 from pliant.observe.status import Board, ReplicaActivity, board_of, event_json
 from pliant.observe.timeline import ResizeKind
 
@@ -86,7 +87,7 @@ class BoardWatch:
 
     def read_on(self) -> Board:
         """Read what is new and return the board."""
-        for offset, record in log.follow(self.path, self._offset):
+        for offset, record in follow(self.path, self._offset):
             self._offset = offset
             self.board.add(record)
         return self.board
@@ -248,7 +249,7 @@ def _script() -> Path:
 def make_report(out: Path) -> dict[str, Any]:
     """Compare both runs below ``out``; draw the pictures if matplotlib is here."""
     runs = [out / run for run in RUNS]
-    records = [log.read(run_files.event_log(run)).records for run in runs]
+    records = [read(run_files.event_log(run)).records for run in runs]
     elastic, static = map(board_of, records)
     digests = [(run / "digest.txt").read_text().strip() for run in runs]
     audits = [audit_run(run) for run in runs]

@@ -28,6 +28,7 @@ from pliant.machine.event_loop import on_signals
 from pliant.machine.files import read_named
 from pliant.machine.pools import DEVICES, running_pools
 from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.capacity import read_number, replayed, watched
@@ -151,6 +152,8 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
         saved = _begun(config, found, state.path)
         log = Journal(run_files.event_log(out), job=config.name)
         log.subscribe(listener)
+        log.carried = list
+        log.subscribe(lambda _: _cut_when_long(log))
         with contextlib.closing(log):
             driver = PoolDriver(
                 saved,
@@ -177,6 +180,11 @@ def _put_to_rest(driver: PoolDriver, state: StateFile) -> None:
         state.write(at_rest(driver.saved.model_copy(update={"revision": revision})))
     except OSError as error:  # what was written last is there still
         driver.log_complaint(f"what was set cannot be kept: {error.strerror}")
+
+
+def _cut_when_long(log: EventLog) -> None:
+    if log.size() >= PART_BYTES:
+        log.cut()
 
 
 async def _serve(

@@ -20,7 +20,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.event_loop import on_signals
-from pliant.observe.log import only
+from pliant.observe.reading import only
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import lasting_token, locked

@@ -1,0 +1,153 @@
+"""The ledgers of all replicas as one stream, step by step, in memory that does not grow.
+
+Owns the order: a ledger is written lineage by lineage and step by step, so that all of them can be
+merged line by line, and few files are open at once: those of replicas that trained at the same
+time.  A file that is not in order is read whole.  Knows nothing of what the lines must say.
+
+Ledgers may be growing.  Every slot of a commit was recorded before it, somewhere: so the slots of
+a commit that is there when the sizes are taken are there when the files are opened afterwards;
+commits that came in between may lack slots, and are left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO
+
+from pliant.observe.log import Record
+from pliant.observe.reading import record_of
+
+Key = tuple[int, int]
+"""Lineage and step."""
+
+_BEFORE_ALL: Key = (-1 << 63, 0)
+
+
+@dataclass(slots=True)
+class LedgerFile:
+    """The ledger of one replica as it was at one moment."""
+
+    replica: str
+    path: Path
+    size: int
+    is_in_order: bool = True
+    skipped: int = 0
+    is_torn: bool = False
+
+    def commits(self) -> Iterator[Record]:
+        """Yield the lines of commits."""
+        with self.path.open("rb") as file:
+            for line in _until(file, self.size):
+                record = record_of(line) if b'"commit"' in line else None
+                if record is not None and record.get("commit"):
+                    yield record
+
+    def lines(self) -> Iterator[tuple[Key, Record]]:
+        """Yield each line with where it belongs; one without meaning with the line before it.
+
+        Raises:
+            OutOfOrderError: it has to be read whole.
+        """
+        return self._in_order() if self.is_in_order else iter(sorted(self._keyed(), key=_KEY))
+
+    def _in_order(self) -> Iterator[tuple[Key, Record]]:
+        last = _BEFORE_ALL
+        for key, record in self._keyed():
+            if key < last:
+                raise OutOfOrderError(self)
+            last = key
+            yield key, record
+
+    def _keyed(self) -> Iterator[tuple[Key, Record]]:
+        self.skipped, self.is_torn, at, key = 0, False, 0, _BEFORE_ALL
+        with self.path.open("rb") as file:
+            for line in _until(file, os.fstat(file.fileno()).st_size):
+                record = record_of(line)
+                at += len(line)
+                if record is None:
+                    self.is_torn = not line.endswith(b"\n")
+                    self.skipped += bool(line.strip()) and not self.is_torn
+                elif at <= self.size or not record.get("commit"):
+                    key = key_of(record, key)
+                    yield key, record
+
+
+@dataclass(slots=True)
+class GivenLedger:
+    """Lines in memory, in any order."""
+
+    replica: str
+    given: list[Record] = field(default_factory=list)
+
+    def commits(self) -> Iterator[Record]:
+        """Yield the lines of commits."""
+        return (line for line in self.given if line.get("commit"))
+
+    def lines(self) -> Iterator[tuple[Key, Record]]:
+        """Yield each line with where it belongs."""
+        return iter(sorted(((key_of(line, _BEFORE_ALL), line) for line in self.given), key=_KEY))
+
+
+Ledger = LedgerFile | GivenLedger
+
+_KEY = itemgetter(0)
+
+
+class OutOfOrderError(Exception):
+    """A line of a ledger belongs before the one above it."""
+
+    def __init__(self, ledger: LedgerFile) -> None:
+        super().__init__(str(ledger.path))
+        self.ledger = ledger
+
+
+def ledgers_in(directory: Path) -> list[LedgerFile]:
+    """Return the ledgers below a directory as they are at this moment."""
+    paths = sorted(directory.glob("*.jsonl"))
+    return [LedgerFile(path.stem, path, path.stat().st_size) for path in paths]
+
+
+def by_step(ledgers: Iterable[Ledger]) -> Iterator[tuple[Key, Iterator[tuple[str, Record]]]]:
+    """Yield the (replica, line) of all ledgers together for each lineage and step, in order."""
+    for key, group in groupby(_merged(ledgers), key=_KEY):
+        yield key, ((replica, line) for _, replica, line in group)
+
+
+def key_of(line: Record, otherwise: Key) -> Key:
+    """Return where a line belongs."""
+    try:
+        return int(line["lineage"]), int(line["step"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return otherwise
+
+
+def _merged(ledgers: Iterable[Ledger]) -> Iterator[tuple[Key, str, Record]]:
+    """Merge them; each is opened when its first line is due, and closed at its end."""
+    firsts = [(next(one.lines(), None), at, one) for at, one in enumerate(ledgers)]
+    waiting = [(first[0], at, one) for first, at, one in firsts if first is not None]
+    waiting.sort(key=itemgetter(0, 1), reverse=True)
+    open_: list[tuple[Key, int, str, Record, Iterator[tuple[Key, Record]]]] = []
+    while waiting or open_:
+        while waiting and (not open_ or waiting[-1][0] <= open_[0][0]):
+            _, at, ledger = waiting.pop()
+            lines = ledger.lines()
+            key, line = next(lines)
+            heappush(open_, (key, at, ledger.replica, line, lines))
+        key, at, replica, line, lines = heappop(open_)
+        yield key, replica, line
+        following = next(lines, None)
+        if following is not None:
+            heappush(open_, (following[0], at, replica, following[1], lines))
+
+
+def _until(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the lines before an offset; a line that is longer is cut off there."""
+    while size > 0 and (line := file.readline(size)):
+        size -= len(line)
+        yield line

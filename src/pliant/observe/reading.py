@@ -1,0 +1,136 @@
+"""How a log is read: record by record, across its parts, with what a crash leaves behind.
+
+Owns what counts as a record, whose records count, and what stands for parts that are gone.  Knows
+nothing of what a record means.  The ledger of the audit is read with the same reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.observe import parts
+from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read from a log, and what had to be left out."""
+
+    records: list[Record]
+    """Whole records in file order."""
+
+    torn: bool = False
+    """The last line was cut off by a crash; it is not in ``records``."""
+
+    skipped: int = 0
+    """Lines inside the file that are no JSON object, or are of a later schema version."""
+
+    superseded: int = 0
+    """What a coordinator wrote after another had taken over; it is not in ``records``."""
+
+
+def read(path: Path) -> Reading:
+    """Read a short log whole, as far as it is left; a missing one is empty."""
+    if not parts.closed(path):
+        try:
+            return parse(path.read_bytes())
+        except FileNotFoundError:
+            return Reading(records=[])
+    return parse(b"".join(line.removesuffix(b"\n") + b"\n" for _, line in parts.lines(path)))
+
+
+def parse(data: bytes) -> Reading:
+    """Split bytes into records.  A last line without its newline, if not whole, is torn."""
+    *lines, rest = data.split(b"\n")
+    records: list[Record] = []
+    skipped = 0
+    for line in lines:
+        record = record_of(line)
+        if record is not None:
+            records.append(record)
+        elif line.strip():
+            skipped += 1
+    last = record_of(rest)
+    if last is not None:
+        records.append(last)
+    told = list(unfolded(records))
+    counting = list(counted(told))
+    return Reading(
+        records=counting,
+        torn=bool(rest.strip()) and last is None,
+        skipped=skipped,
+        superseded=len(told) - len(counting),
+    )
+
+
+def follow(path: Path, position: int = 0) -> Iterator[tuple[int, Record]]:
+    """Yield (position after it, record) for each whole line from a position on; does not wait."""
+    for after, line in parts.lines(path, position):
+        record = record_of(line)
+        if record is not None:
+            yield after, record
+
+
+def every(path: Path) -> Iterator[Record]:
+    """Yield the records of a log that count, one by one, as far as it is left."""
+    return counted(unfolded(record for _, record in follow(path)))
+
+
+def left(path: Path) -> Iterator[Record]:
+    """Yield the records of a log that count and are left, without what stands for the others."""
+    return counted(record for _, record in follow(path))
+
+
+def only(path: Path, *kinds: str) -> Iterator[Record]:
+    """Yield the records of these kinds; of all others nothing is looked at but the kind's name."""
+    names = [json.dumps(kind).encode() for kind in (*kinds, CONTINUED)]
+    found = (line for _, line in parts.lines(path) if any(name in line for name in names))
+    records = (record for record in map(record_of, found) if record is not None)
+    return (record for record in unfolded(records) if record.get("kind") in kinds)
+
+
+def lacks_beginning(path: Path) -> bool:
+    """Whether parts of a log are gone, and what is left does not say what they told."""
+    there = [*parts.closed(path), *([parts.growing(path)] if path.is_file() else [])]
+    first = record_of(parts.head(path, there[0])) if there else None
+    return bool(there) and there[0] > 0 and (first is None or first.get("kind") != CONTINUED)
+
+
+def record_of(line: bytes) -> Record | None:
+    """Return the record of a line; None if it is none, or of a later schema version."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
+        return None
+    return value
+
+
+def carried_by(record: Record) -> list[Record]:
+    """Return what a part that begins with this record tells of the parts before it."""
+    carried = record.get("carried")
+    return [one for one in carried if isinstance(one, dict)] if isinstance(carried, list) else []
+
+
+def unfolded(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield records; if what was before the first one is gone, what it says of that before it."""
+    for at, record in enumerate(records):
+        if record.get("kind") == CONTINUED and at == 0:
+            yield from carried_by(record)
+        yield record
+
+
+def counted(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield what the newest coordinator so far wrote, or what no coordinator was needed to."""
+    newest = 0
+    for record in records:
+        incarnation = record.get("incarnation")
+        if isinstance(incarnation, int):
+            newest = max(newest, incarnation)
+            if incarnation < newest and record.get("kind") != COMMIT:
+                continue
+        yield record
