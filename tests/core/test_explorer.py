@@ -80,6 +80,13 @@ DEFAULT = {
         members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(crashes=1), is_prompt=True
     ),
     "two coordinators": Case(devices=2, steps=1, faults=Faults(overlaps=1)),
+    "a coordinator that dies while the job ends": Case(
+        devices=2, steps=1, faults=Faults(crashes=2)
+    ),
+    "a stop, and a coordinator that dies while the job ends": Case(
+        members=1, devices=1, steps=2, wishes=(StopRequested(),), may_stop=True,
+        faults=Faults(crashes=1, restarts=1),
+    ),
     "a connection that breaks": Case(devices=2, steps=1, faults=Faults(drops=1)),
     "a join over a connection that breaks": Case(
         members=1, devices=1, others=(1,), steps=1, wishes=(GROW,), faults=Faults(drops=1),

@@ -108,6 +108,8 @@ class ApartJob(RunningJob):
     least: int = 1
     start: int | None = None
     timeouts: dict[str, float] = field(default_factory=dict)
+    dies_once_at: Path | None = None
+    """The first coordinator that is to say EndJob is killed instead, and makes this file."""
     roads: dict[str, Road] = field(default_factory=dict)
     agents: dict[str, Program] = field(default_factory=dict)
     coordinators: list[Program] = field(default_factory=list)
@@ -166,7 +168,7 @@ class ApartJob(RunningJob):
 
     def _words(self, port: int) -> list[object]:
         """Return the command line; what a test waits for is no option of ``pliant``."""
-        if not self.timeouts:
+        if not self.timeouts and not self.dies_once_at:
             words = ["-m", "pliant", "coordinator", "--name", "job", "--out", self.out]
             words += ["--port", port, "--min", self.least, "--max", self.replicas]
             return [*words, "--start", self.start or self.replicas, *self.command]
@@ -175,7 +177,8 @@ class ApartJob(RunningJob):
             "out": str(self.out),
             "replicas": self.replicas,
             "least": self.least,
-            "start": self.start,
+            "start": self.start or self.replicas,
+            "dies_once_at": str(self.dies_once_at or ""),
             "port": port,
             "timeouts": self.timeouts,
         }
@@ -195,6 +198,7 @@ def apart(
     least: int = 1,
     start: int | None = None,
     timeouts: dict[str, float] | None = None,
+    dies_once_at: Path | None = None,
     forked: bool = True,
 ) -> Iterator[ApartJob]:
     """Run a job apart; at the end nothing of it may live, whatever the test did."""
@@ -215,6 +219,7 @@ def apart(
             least=least,
             start=start,
             timeouts=timeouts or {},
+            dies_once_at=dies_once_at,
         )
         try:
             job.coordinate()

@@ -29,12 +29,17 @@ STEPS = 40
 
 @contextmanager
 def training(
-    directory: Path, *, steps: int = STEPS, faults: str = "", pace: float = 0.02, **options: Any
+    directory: Path,
+    *more: object,
+    steps: int = STEPS,
+    faults: str = "",
+    pace: float = 0.02,
+    **options: Any,
 ) -> Iterator[ApartJob]:
     """Train apart, and check in the end that nothing was lost, done twice or left behind."""
     words: list[object] = [elastic.SCRIPT, "--model", "gpt", "--steps", steps, "--pace", pace]
     words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
-    words += ["--faults", faults]
+    words += ["--faults", faults, *more]
     with apart(directory, *words, **{"nodes": {"here": 4}, **options}) as job:
         yield job
         assert job.end() == 0, job.said()
@@ -215,6 +220,22 @@ def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path
         wait_for_members(job, "r2", "r3")
     assert [record["replica"] for record in job.records("registered")] == ["r1", "r2"]
     assert [r["reason"] for r in job.records("end_replica") if r["replica"] == "r1"][-1] == UNWANTED
+
+
+def test_a_job_that_has_finished_is_not_trained_again(tmp_path: Path) -> None:
+    """One coordinator dies after the last Release, the next after the last exit, before EndJob."""
+    leave, mark = tmp_path / "leave", tmp_path / "mark"
+    with training(tmp_path, "--leave-when", leave, steps=8, dies_once_at=mark) as job:
+        job.wait_for(lambda: job.records("release"), "all are done")
+        job.kill_coordinator()
+        leave.touch()
+        job.coordinate()
+        assert job.process.wait(DEADLINE_S) == -signal.SIGKILL
+        assert mark.exists()
+        job.coordinate()
+    assert [record["replica"] for record in job.records("start_replica")] == ["r1", "r2"]
+    assert len(job.records("coordinator_started")) == 2
+    assert [record["exit_code"] for record in job.records("end_job")] == [0]
 
 
 def _home(job: ApartJob, replica: str) -> str:

@@ -90,6 +90,7 @@ def main() -> None:
             if (value := getattr(options, name)) is not None
         },
     )
+    await_file(options.leave_when)
     line = {"replica": who[0].replica, "digest": digest, "committed": who[0].committed}
     append(options.digest_file, line)
 
@@ -127,6 +128,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--misfit", help="the replica that has another model")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
     parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")
+    parser.add_argument("--leave-when", type=Path, help="file without which nobody leaves")
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
     parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
@@ -138,6 +140,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--options", default="{}", help="JSON, for the model's case")
     return parser.parse_args()
+
+
+def await_file(path: Path | None) -> None:
+    """Wait until the file exists, if there is one to wait for."""
+    while path is not None and not path.exists():
+        threading.Event().wait(0.02)
 
 
 def append(path: Path | None, line: dict[str, Any]) -> None:

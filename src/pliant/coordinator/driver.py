@@ -206,8 +206,10 @@ class JobDriver:
                 _answer_nothing(self._queue.get_nowait())
         return self._end
 
-    async def begin(self) -> None:
+    async def begin(self, *, is_asked: bool = False) -> None:
         """Take over: write the next incarnation before anything is said or heard (R2).
+
+        ``is_asked``: somebody wants a job that has ended to go on.
 
         Raises:
             ConflictError: another coordinator does the same at this moment.
@@ -216,7 +218,7 @@ class JobDriver:
         recorded = await self._register.read()
         now_s = self._clock.now_s()
         self._state, ready = controller.begin(
-            now_s=now_s, settings=self._settings, register=recorded
+            now_s=now_s, settings=self._settings, register=recorded, is_asked=is_asked
         )
         self._has_begun = True
         await self._carry_out(ready)

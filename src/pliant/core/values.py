@@ -131,6 +131,18 @@ class StopKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job ends: written before anything that depends on it, so that it is decided once."""
+
+    exit_code: int
+    reason: str
+
+    is_final: bool = False
+    """A replica has left by itself since, or nothing is to follow.  Until then a script may still
+    be at what it does after its last step, and if all are lost at that, it is not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
     """The coordinator's durable record (R1).
 
@@ -183,3 +195,6 @@ class Register:
 
     stop: StopKind | None = None
     """Somebody has asked the members of ``newest`` to stop."""
+
+    outcome: Outcome | None = None
+    """The job has finished, or was ended."""

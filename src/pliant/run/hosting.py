@@ -141,7 +141,7 @@ async def hosted(
     interrupted = asyncio.Event()
     signals = on_signals(_interrupts(driver, interrupted, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
-        await driver.begin()
+        await driver.begin(is_asked=not follows)
         async with serving(app, sock, files, token=token, out=config.out):
             _log_start(log, config, url, follows=follows, devices=devices)
             yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)

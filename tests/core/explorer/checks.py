@@ -32,6 +32,8 @@ def check_register(before: Register, after: Register) -> None:
 
 def check_start(universe: Universe, world: World, name: ReplicaId, node: int) -> None:
     devices = universe.nodes[node]
+    if world.finished:
+        raise Violation(f"{name} started although {min(world.finished)[0]} has finished and left")
     if len(running_on(world, node)) >= devices:
         raise Violation(f"{name} started while all {devices} devices run a process")
 

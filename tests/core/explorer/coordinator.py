@@ -27,6 +27,7 @@ from tests.core.explorer.world import (
     World,
     change,
     find,
+    left_on,
     node_of,
     running_on,
     with_node,
@@ -217,10 +218,12 @@ def order_end(
     if process is not None:
         is_told = is_reached(world, process.node, is_old) and process.alive
         return change(world, name, doomed=True) if is_told else world
-    unknown = universe.events.put(Exited(replica=name, kind=ExitKind.UNKNOWN))
+    has_finished = name in {one for one, _ in world.finished}
+    kind = ExitKind.FINISHED if has_finished else ExitKind.UNKNOWN
+    known = universe.events.put(Exited(replica=name, kind=kind))
     for number, node in enumerate(world.nodes):
-        if is_reached(world, number, is_old) and unknown not in node.outbox:
-            world = with_node(world, number, outbox=(*node.outbox, unknown))
+        if is_reached(world, number, is_old) and known not in node.outbox:
+            world = with_node(world, number, outbox=(*node.outbox, known))
             break
     return world._replace(begun=world.begun | {name})
 
@@ -317,6 +320,8 @@ def drop(world: World, number: int, *, is_cut: bool = False, loses: bool = True)
     """Break the connection of an agent; with ``loses`` what was on its way down is lost."""
     lost = {"is_connected": False, "is_cut": is_cut, "away_since": world.now}
     world = with_node(world, number, **lost)
+    if is_cut:
+        world = world._replace(finished=left_on(world, number))
     for process in world.processes if loses else ():
         if process.node == number and process.alive:
             world = change(world, process.name, inbox=(), doomed=False)
@@ -326,7 +331,7 @@ def drop(world: World, number: int, *, is_cut: bool = False, loses: bool = True)
 def reboot(universe: Universe, world: World, number: int) -> World:
     """Start an agent anew under its name; its workers died with the one before."""
     gone = frozenset(running_on(world, number))
-    world = world._replace(given_up=world.given_up | gone)
+    world = world._replace(given_up=world.given_up | gone, finished=left_on(world, number))
     for process in world.processes:
         if process.node == number and (process.alive or process.unreaped):
             world = vanish(universe, world, process)

@@ -375,6 +375,8 @@ def die(universe: Universe, world: World, process: Process, kind: ExitKind) -> W
         exit=kind,
         node=process.node,
     )
+    if kind is ExitKind.FINISHED:
+        world = world._replace(finished=world.finished | {(process.name, process.node)})
     return replaced(world, dead)
 
 

@@ -147,6 +147,10 @@ class World(NamedTuple):
     left_behind: frozenset[ReplicaId] = frozenset()
     """Leavers of a generation that was recorded: no Reform may contain them (R12)."""
 
+    finished: frozenset[tuple[ReplicaId, int]] = frozenset()
+    """Replicas that have left by themselves after their last step, and the nodes whose agents
+    remember it."""
+
     late: bool = False
     """A deadline passed although messages were on their way: the slow may be dropped."""
 
@@ -168,6 +172,11 @@ def process_of(world: World, name: ReplicaId) -> Process:
 
 def node_of(world: World, process: Process) -> Node:
     return world.nodes[process.node]
+
+
+def left_on(world: World, number: int) -> frozenset[tuple[ReplicaId, int]]:
+    """Return what the agents of the other nodes remember of those that have finished."""
+    return frozenset(one for one in world.finished if one[1] != number)
 
 
 def with_node(world: World, number: int, **fields: Any) -> World:

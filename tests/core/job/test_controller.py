@@ -523,6 +523,26 @@ def test_a_job_that_has_ended_declines_requests_and_ignores_the_rest() -> None:
     assert (ready.commands, ready.declined) == ((), None)
 
 
+def test_a_stopped_job_goes_on_if_somebody_asks_for_it_and_else_ends_as_it_did() -> None:
+    job, _ = controller.begin(now_s=0.0, settings=SETTINGS)
+    _, ready = controller.step(job, StopRequested(), now_s=0.0, settings=SETTINGS)
+    assert ready.register is not None
+    assert ready.register.outcome is not None
+    node = NodeJoined(node=NodeId("n1"), devices=1)
+
+    asked, begun = controller.begin(
+        now_s=1.0, settings=SETTINGS, register=ready.register, is_asked=True
+    )
+    follower, _ = controller.begin(now_s=1.0, settings=SETTINGS, register=ready.register)
+
+    assert begun.register is not None
+    assert begun.register.outcome is None
+    _, ready = controller.step(asked, node, now_s=1.0, settings=SETTINGS)
+    assert [type(command) for command in ready.commands] == [StartReplica]
+    _, ready = controller.step(follower, node, now_s=1.0, settings=SETTINGS)
+    assert ready.commands == (EndJob(exit_code=3, reason="stopped on request"),)
+
+
 def test_a_new_coordinator_wakes_when_those_it_waits_for_are_late() -> None:
     """Nobody may be left to say anything: time alone must go on."""
     job, ready = controller.begin(now_s=0.0, settings=SETTINGS)

@@ -39,12 +39,19 @@ from pliant.core.values import Register, StopKind
 
 
 def begin(
-    *, now_s: float, settings: JobSettings, register: Register | None = None
+    *,
+    now_s: float,
+    settings: JobSettings,
+    register: Register | None = None,
+    is_asked: bool = False,
 ) -> tuple[Job, Ready]:
     """Return a job without nodes, and the register that must be written before anything else.
 
-    ``register`` is what is recorded; None if this is the job's first coordinator.
+    ``register`` is what is recorded; None if this is the job's first coordinator.  ``is_asked``:
+    somebody wants the job to go on, however it ended.
     """
+    if register is not None and is_asked:
+        register = replace(register, outcome=None)
     job = remembered(register, now_s=now_s, settings=settings)
     return job, Ready(incarnation=job.membership.incarnation, register=record(job))
 
@@ -135,7 +142,7 @@ def _apply(tx: Transaction, event: events.Event) -> None:
 def _register(tx: Transaction, event: events.Event) -> None:
     """Keep an event until everybody has said where it stands, then go on with what was kept."""
     for kept in registration.collect(tx, event):
-        if tx.job.exit_code is None:
+        if tx.job.stage is not Stage.ENDED:
             _apply(tx, kept)
     tx.must_advance = tx.job.stage is not Stage.RECOVERING
     if tx.job.stage is Stage.STARTING:  # what they registered of checkpoints may be old

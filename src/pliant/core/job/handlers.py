@@ -13,7 +13,7 @@ from dataclasses import replace
 from pliant.core import events
 from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
+from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, node_loss, registration, replicas, restoring, sizing
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
@@ -213,23 +213,17 @@ def on_exited(tx: Transaction, event: events.Exited) -> None:
         devices = tx.job.nodes.get(replica.node, 0)
         tx.job = replace(tx.job, nodes=tx.job.nodes.put(replica.node, max(0, devices - 1)))
     if tx.job.stage is Stage.FINISHING:
-        _fail_after_the_end(tx, event, replica)
+        if not replica.is_lost:
+            lifecycle.leave_after_the_end(tx, event)
     elif not replica.is_lost:
         _lose_one(tx, event, replica, was_training=was_training)
-
-
-def _fail_after_the_end(tx: Transaction, event: events.Exited, replica: Replica) -> None:
-    """Let a script that fails after its last step decide the exit code."""
-    if event.kind in (events.ExitKind.SCRIPT, events.ExitKind.USAGE) and not replica.is_lost:
-        code = EXIT_USAGE if event.kind is events.ExitKind.USAGE else EXIT_FAILED
-        tx.job = replace(tx.job, exit_code=code, reason=f"after its last step, {_sentence(event)}")
 
 
 def _lose_one(
     tx: Transaction, event: events.Exited, replica: Replica, *, was_training: bool
 ) -> None:
     """Go on without one that the membership counted on, if its script or input may be right."""
-    what = _sentence(event)
+    what = lifecycle.sentence(event)
     is_first = tx.job.membership.recorded is None or tx.job.stage is Stage.STARTING
     refused = StageCause.INPUT_REFUSED
     if event.kind is events.ExitKind.USAGE and (was_training or is_first):
@@ -275,21 +269,6 @@ def _expire_membership(tx: Transaction) -> None:
             f"no sign of life of {name} for {silence_s:g} s; nobody else holds the state, so it is "
             "waited for"
         )
-
-
-def _sentence(event: events.Exited) -> str:
-    detail = f": {event.detail}" if event.detail else ""
-    words = {
-        events.ExitKind.FINISHED: "exited before it was released",
-        events.ExitKind.LEFT: "left",
-        events.ExitKind.USAGE: "refused its input",
-        events.ExitKind.SCRIPT: "failed",
-        events.ExitKind.SIGNAL: "was killed",
-        events.ExitKind.EARLY: "ended without having trained to the end",
-        events.ExitKind.TAKEN: "could not have its device",
-        events.ExitKind.UNKNOWN: "is not known to its agent",
-    }
-    return f"{event.replica} {words[event.kind]}{detail}"
 
 
 # --- people and the outside -------------------------------------------------------------

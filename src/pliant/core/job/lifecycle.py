@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from pliant.core.commands import EndJob, EndReplica, Release, Stop
 from pliant.core.durability import nothing_to_do
-from pliant.core.events import ExitKind
-from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED
+from pliant.core.events import Exited, ExitKind
+from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
 from pliant.core.job import replicas, restoring
 from pliant.core.job.state import (
     Job,
@@ -30,7 +30,7 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
-from pliant.core.values import ReplicaId, StopKind
+from pliant.core.values import Outcome, ReplicaId, StopKind
 
 # --- on request ------------------------------------------------------------------------
 
@@ -118,14 +118,65 @@ def finish_if_done(tx: Transaction) -> None:
         reason = nothing_to_do(count)
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
-    tx.job = replace(tx.job, exit_code=exit_code, reason=reason, stop_by_s=NEVER)
+    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop))
+    tx.job = replace(tx.job, stop_by_s=NEVER)
     tx.notes.append(reason)
-    done = job.membership.finished | job.membership.leavers
-    names = sorted(job.replicas, key=age)
+    _let_all_exit(tx, job.membership.finished | job.membership.leavers)
+
+
+def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) -> None:
+    """Take up the end that was recorded before; ``done`` have made their last step."""
+    tx.enter(Stage.FINISHING, StageCause.OUTCOME_RECORDED)
+    _decide(tx, outcome)
+    tx.notes.append(f"{outcome.reason}, as the coordinator before has recorded")
+    _let_all_exit(tx, done)
+
+
+def leave_after_the_end(tx: Transaction, event: Exited) -> None:
+    """Let the end stand once a member has left by itself; its script may decide the exit code."""
+    outcome, order = tx.job.outcome, tx.job.membership.recorded
+    is_member = order is not None and event.replica in order.replicas
+    has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE)
+    is_known = is_member or (has_failed and tx.job.stage is Stage.FINISHING)
+    if outcome is None or not is_known or not (has_failed or event.kind is ExitKind.FINISHED):
+        return
+    if has_failed:
+        code = EXIT_USAGE if event.kind is ExitKind.USAGE else EXIT_FAILED
+        reason = f"after its last step, {sentence(event)}"
+        outcome = replace(outcome, exit_code=code, reason=reason)
+    _decide(tx, replace(outcome, is_final=True))
+
+
+def sentence(event: Exited) -> str:
+    """Say how a replica has ended."""
+    detail = f": {event.detail}" if event.detail else ""
+    words = {
+        ExitKind.FINISHED: "exited before it was released",
+        ExitKind.LEFT: "left",
+        ExitKind.USAGE: "refused its input",
+        ExitKind.SCRIPT: "failed",
+        ExitKind.SIGNAL: "was killed",
+        ExitKind.EARLY: "ended without having trained to the end",
+        ExitKind.TAKEN: "could not have its device",
+        ExitKind.UNKNOWN: "is not known to its agent",
+    }
+    return f"{event.replica} {words[event.kind]}{detail}"
+
+
+def _decide(tx: Transaction, outcome: Outcome) -> None:
+    """Take note of how the job ends; it is in the register before anybody hears of it."""
+    code, reason = outcome.exit_code, outcome.reason
+    tx.job = replace(tx.job, exit_code=code, reason=reason, outcome=outcome)
+
+
+def _let_all_exit(tx: Transaction, done: frozenset[ReplicaId]) -> None:
+    """Release whoever has made its last step, and end all others."""
+    names = sorted(tx.job.replicas, key=age)
     release = Release(to=tuple(name for name in names if name in done))
-    tx.commands.append(release)
+    if release.to:
+        tx.commands.append(release)
     for name in names:
-        _let_exit(tx, name, reason, release if name in done else None)
+        _let_exit(tx, name, tx.job.reason, release if name in done else None)
 
 
 def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | None) -> None:
@@ -213,7 +264,7 @@ def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> 
     tx.commands.append(EndJob(exit_code=exit_code, reason=reason))
     tx.notes.append(reason)
     tx.enter(Stage.ENDED, cause)
-    tx.job = replace(tx.job, exit_code=exit_code, reason=reason)
+    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=True))
 
 
 def _end_stopped(tx: Transaction, reason: str) -> None:

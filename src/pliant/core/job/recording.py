@@ -33,8 +33,9 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
             now_s=now_s, num_changes=register.num_changes, backoff_level=register.backoff_level
         ),
         has_checkpoints=register.has_checkpoints,
+        outcome=register.outcome,
     )
-    if not group.members(membership):
+    if not group.members(membership) and register.outcome is None:
         return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
     return replace(
         job,
@@ -47,6 +48,8 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
 def record(job: Job) -> Register:
     """Return what must be durable before the commands of this state are sent (R1, R2)."""
     names = group.members(job.membership)
+    if job.outcome is not None and job.membership.recorded is not None:
+        names = job.membership.recorded.replicas  # until it was heard how each has left
     homes = [(name, home) for name in names if (home := _home(job, name)) is not None]
     return replace(
         group.register(job.membership),
@@ -59,6 +62,7 @@ def record(job: Job) -> Register:
         has_checkpoints=job.has_checkpoints,
         homes=tuple(homes),
         stop=job.stop,
+        outcome=job.outcome,
     )
 
 
@@ -66,9 +70,10 @@ def record_to_write(before: Job, after: Job) -> Register | None:
     """Return the record of ``after`` if it differs; a sign of life costs no look at each member."""
     old, new = before.membership, after.membership
     parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
-    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints", "stop")
+    jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints")
+    ends = ("stop", "outcome")
     if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
-        getattr(before, name) is getattr(after, name) for name in jobs
+        getattr(before, name) is getattr(after, name) for name in (*jobs, *ends)
     ):
         return None
     register = record(after)

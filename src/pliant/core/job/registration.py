@@ -35,7 +35,7 @@ from pliant.core.events import (
     Ticked,
 )
 from pliant.core.job import node_loss
-from pliant.core.job.lifecycle import begin_stop, stop_at_once
+from pliant.core.job.lifecycle import begin_stop, go_on_ending, leave_after_the_end, stop_at_once
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age, spares
 from pliant.core.job.transaction import Transaction, charge
@@ -76,6 +76,10 @@ def on_running(tx: Transaction, event: Running) -> None:
     for name in sorted(here, key=age):
         tx.again.extend(_told(job, name, is_there=name in event.replicas))
     tx.again.extend(repeating.unanswered(job.membership, here))
+    if job.outcome is not None:  # to hear how they ended
+        left = (n for n, node in job.homes.items() if node == event.node)
+        missing = sorted(set(left).difference(event.replicas), key=age)
+        tx.again.extend(EndReplica(replica=name, reason="it is not there") for name in missing)
     if looking := here.intersection(job.looking, spares(job)):
         tx.again.append(Look(to=tuple(sorted(looking, key=age))))
     members = here.intersection(group.members(job.membership))
@@ -124,8 +128,11 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case NodeLost(node=node):
             tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
             _forget(tx, _at(tx.job, node))
+            tx.job = replace(tx.job, homes=tx.job.homes.drop(*_at(tx.job, node)))
         case Exited(replica=name):
+            leave_after_the_end(tx, event)
             _forget(tx, frozenset({name}))
+            tx.job = replace(tx.job, homes=tx.job.homes.drop(name))
         case Registered(replica=name):
             _register(tx, event)
         case Scaled() | PolicySet() | DrainRequested() | KillRequested():
@@ -167,7 +174,8 @@ def _forget(tx: Transaction, names: frozenset[ReplicaId]) -> None:
     """Take note that these processes are gone."""
     job = tx.job
     gone = names & frozenset(group.members(job.membership))
-    tx.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
+    if job.outcome is None:
+        tx.notes.extend(f"lost {name} while no coordinator was there" for name in sorted(gone))
     tx.job = replace(
         job,
         registered=job.registered.drop(*names),
@@ -186,6 +194,8 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
     silent = rejoin.awaited(tx.job.membership, tx.job.registered)
     if silent and tx.now_s < tx.job.register_by_s:
         return ()
+    if _is_end_unheard(tx.job) and tx.now_s < tx.job.register_by_s:
+        return ()
     running = sorted(silent & tx.job.replicas.keys())
     if running and _is_nobody_registered(tx.job) and tx.job.register_by_s < tx.job.start_by_s:
         tx.notes.append(f"no member says where it stands; {', '.join(running)} are waited for")
@@ -195,6 +205,8 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         _give_up(tx, name)
     membership = tx.job.membership
     tx.job = replace(tx.job, membership=replace(membership, gone=membership.gone | silent))
+    if (kept := _ended_before(tx)) is not None:
+        return kept
     present = frozenset(group.members(tx.job.membership))
     for event in tx.job.registered.values():
         _place(tx, event, present)
@@ -233,6 +245,29 @@ def _conclude(tx: Transaction) -> tuple[Event, ...]:
         and name not in group.members(job.membership)
     )
     return (*waiting, *job.kept)
+
+
+def _is_end_unheard(job: Job) -> bool:
+    """Whether it is yet to be heard how a member has left whose job has finished."""
+    return job.outcome is not None and not job.homes.keys() <= job.registered.keys()
+
+
+def _ended_before(tx: Transaction) -> tuple[Event, ...] | None:
+    """Go on with the end that is recorded, and return what was kept; None if the job goes on.
+
+    It does where all were lost at what their script does after the last step.
+    """
+    job, outcome = tx.job, tx.job.outcome
+    if outcome is None:
+        return None
+    done = frozenset(n for n, event in job.registered.items() if event.finished or event.leaving)
+    if not (outcome.is_final or done.intersection(group.members(job.membership))):
+        tx.notes.append("all were lost after their last step, before any had left by itself")
+        tx.job = replace(job, outcome=None, exit_code=None, reason="")
+        return None
+    tx.job = replace(job, homes=Table(), registered=Table(), kept=(), register_by_s=NEVER)
+    go_on_ending(tx, outcome, done)
+    return job.kept
 
 
 def _is_nobody_registered(job: Job) -> bool:

@@ -19,7 +19,15 @@ from pliant.core.policy.decide import Decision, Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.table import Table
 from pliant.core.transitions import Story
-from pliant.core.values import Found, Incarnation, NodeId, Register, ReplicaId, StopKind
+from pliant.core.values import (
+    Found,
+    Incarnation,
+    NodeId,
+    Outcome,
+    Register,
+    ReplicaId,
+    StopKind,
+)
 
 
 class Stage(StrEnum):
@@ -164,6 +172,7 @@ class Job:
     policy_given: Policy | None = None
     has_checkpoints: bool = False
     stop: StopKind | None = None
+    outcome: Outcome | None = None
     homes: Table[ReplicaId, NodeId] = field(default_factory=Table)
     """These as in ``Register``; ``homes`` only while RECOVERING, and without checkpoints the run
     does not begin again from nothing."""

@@ -23,6 +23,7 @@ class StageCause(StrEnum):
 
     REGISTERED = "members registered"
     NONE_LEFT = "no member left"
+    OUTCOME_RECORDED = "outcome recorded"
     PREPARED = "first generation prepared"
     STOP_ASKED = "stop asked for"
     STOP_CUT_SHORT = "no step boundary to stop at"
@@ -67,6 +68,7 @@ STAGES: Machine[Stage] = Machine(
             StageCause.NONE_RECORDED: _STARTING,
             StageCause.NONE_LEFT: _STARTING,
             StageCause.REGISTERED: _RUNNING,
+            StageCause.OUTCOME_RECORDED: _FINISHING,
         },
         Stage.STARTING: {
             StageCause.PREPARED: _RUNNING,
