@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import pliant
 
@@ -30,7 +30,7 @@ Batch = Any
 class Case:
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    dataset: Dataset[Any]
+    dataset: Any
     compute: Callable[[Batch], tuple[torch.Tensor, float | None]]
     """Mean loss of a micro-batch, and its weight; None: its number of samples."""
     global_batch_size: int
@@ -482,6 +482,31 @@ def compiled(*, randomness: bool = True) -> Case:
     )
 
 
+# --- a loader with a sampler of its own ----------------------------------------------
+
+
+def drawn(*, randomness: bool = True) -> Case:
+    """Points, some of them drawn several times in an epoch and some of them never."""
+    del randomness
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.1), nn.Linear(6, 3))
+    weights = [float(number % 4) for number in range(44)]
+    generator = torch.Generator().manual_seed(5)
+    sampler = WeightedRandomSampler(weights, 50, generator=generator)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels), None
+
+    return Case(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+        dataset=DataLoader(Points(44), batch_size=2, sampler=sampler),
+        compute=compute,
+        global_batch_size=12,
+        micro_batch_size=2,
+    )
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "gpt": gpt,
     "cnn": cnn,
@@ -489,6 +514,7 @@ CASES: dict[str, Callable[..., Case]] = {
     "frozen": frozen,
     "judged": judged,
     "compiled": compiled,
+    "drawn": drawn,
 }
 
 

@@ -25,10 +25,10 @@ class PlainLoop:
         torch.manual_seed(11)
         self.case = models.CASES[name](randomness=False)
         self.model = self.case.model
-        self.epoch_steps = -(-len(self.case.dataset) // self.case.global_batch_size)  # type: ignore[arg-type]
+        self.epoch_steps = -(-len(self.case.dataset) // self.case.global_batch_size)
 
     def micro_batches(self, step: int) -> list[list[int]]:
-        size = len(self.case.dataset)  # type: ignore[arg-type]
+        size = len(self.case.dataset)
         start = step % self.epoch_steps * self.case.global_batch_size
         stop = min(start + self.case.global_batch_size, size)
         micro = self.case.micro_batch_size

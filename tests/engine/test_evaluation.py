@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.engine.models import Points
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, SubsetRandomSampler
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
@@ -195,3 +196,26 @@ def test_feeding_does_not_hide_a_step_of_the_scripts_own() -> None:
 
     with pytest.raises(UsageError, match="called by the script"):
         train()
+
+
+def test_a_loader_is_evaluated_as_its_dataset() -> None:
+    points = Points(20)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shuffled = DataLoader(points, batch_size=4, shuffle=True, num_workers=2)
+    drawn = DataLoader(points, sampler=SubsetRandomSampler(range(3)))
+
+    def fn(batch: Any) -> torch.Tensor:
+        assert len(batch[1]) == 4
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    with pliant.Session(
+        model=model, optimizer=optimizer, dataset=points, global_batch_size=8, micro_batch_size=2
+    ) as session:
+        for step in session.steps(1):
+            for inputs, labels in step:
+                step.backward(functional.cross_entropy(model(inputs), labels))
+            expected = session.evaluate(points, fn, micro_batch_size=4)
+            assert session.evaluate(shuffled, fn) == expected
+            with pytest.raises(ConfigError, match="a sampler of its own"):
+                session.evaluate(drawn, fn)

@@ -66,6 +66,29 @@ def test_a_run_repeats_itself_bit_for_bit(name: str) -> None:
     assert digest_of(name) == digest_of(name)
 
 
+def test_epochs_are_counted_in_steps_of_which_the_last_may_be_short() -> None:
+    arguments = small()  # 20 samples, 8 a step
+    seen = []
+    with pliant.Session(**arguments) as session:
+        assert session.steps_per_epoch == 3
+        for total in (1, 2):
+            for step in session.steps(epochs=total):
+                sizes = []
+                for batch in step:
+                    sizes.append(len(batch[1]))
+                    step.backward(loss_of(arguments["model"], batch))
+                seen.append((step.epoch, sum(sizes), step.is_last_of_epoch, step.is_last))
+
+    assert seen == [
+        (0, 8, False, False),
+        (0, 8, False, False),
+        (0, 4, True, True),
+        (1, 8, False, False),
+        (1, 8, False, False),
+        (1, 4, True, True),
+    ]
+
+
 def test_loader_processes_change_nothing() -> None:
     assert digest_of("cnn", 9) == digest_of("cnn", 9, num_workers=2)
 

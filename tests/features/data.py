@@ -13,11 +13,21 @@ from tests.engine import models
 from tests.features.feature import NUM_SAMPLES, Batch, Block, Collate, Feature, adam, network
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    Dataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 HISTORY = "tests/features/test_any_history.py"
 OWN = "tests/features/test_data.py"
 SESSIONS = "tests/processes/test_elastic_session.py"
+DRAWS = "tests/engine/data/test_draws.py"
+DRAWN = "tests/processes/test_drawn.py"
+TAKEN = "tests/engine/data/test_from_loader.py"
 LOADER = "tests/engine/data/test_loading.py"
 
 
@@ -105,6 +115,27 @@ def halves() -> Dataset[Any]:
     return ConcatDataset([Subset(whole, turned[:20]), Subset(whole, turned[20:])])
 
 
+def without_the_third(items: list[Any]) -> Any:
+    """Leave out the samples of one class, as long as there are others."""
+    kept = [item for item in items if int(item[1]) != 2]
+    return default_collate(kept or items)
+
+
+def leaving_out() -> Block:
+    block = fed(lambda: Mapped(lambda *item: item), collate_fn=without_the_third)()
+    block.weight = lambda batch: float(len(batch[1]))
+    return block
+
+
+def drawn() -> Block:
+    """Of 44 samples draw 50, by a generator of the script's own."""
+    block = fed(lambda: models.Points(NUM_SAMPLES))()
+    weights = [float(number % 3) for number in range(NUM_SAMPLES)]
+    generator = torch.Generator().manual_seed(2)
+    block.arguments["sampler"] = WeightedRandomSampler(weights, 50, generator=generator)
+    return block
+
+
 FEATURES = [
     Feature(
         name="datasets that return dicts",
@@ -146,6 +177,54 @@ FEATURES = [
         note="random numbers are seeded by micro-batch",
         is_alone=True,
         is_random=True,
+    ),
+    Feature(
+        name="a sampler",
+        build=drawn,
+        note="`sampler=`, or that of a DataLoader: WeightedRandomSampler, RandomSampler, "
+        "SubsetRandomSampler, DistributedSampler, any with `set_epoch`; each draw counts once",
+        is_alone=True,
+        is_random=True,
+    ),
+    Feature(
+        name="samplers of every kind",
+        note="draw the same in every epoch on a replica that begins later",
+        proof=f"{DRAWS}::test_who_begins_later_draws_the_same_in_every_epoch",
+    ),
+    Feature(
+        name="a sampler, a kill, a resume at another size",
+        note="`pliant audit` proves that each draw counts once",
+        proof=f"{DRAWN}::test_each_draw_counts_once_through_a_join_a_kill_and_a_resume",
+    ),
+    Feature(
+        name="a DataLoader",
+        note="`dataset=loader`: dataset, collate_fn, workers, batch_size, drop_last, order",
+        proof=f"{TAKEN}::test_a_loader_gives_what_its_parts_give",
+    ),
+    Feature(
+        name="a DataLoader with a batch sampler",
+        note="its batches are the micro-batches; all but the last of an epoch have one size",
+        proof=f"{TAKEN}::test_batches_of_a_batch_sampler_are_micro_batches",
+    ),
+    Feature(
+        name="worker_init_fn, prefetch_factor, timeout",
+        note="of a DataLoader; `get_worker_info().dataset` is your dataset",
+        proof=f"{TAKEN}::test_a_worker_init_fn_makes_ready_each_loader_process",
+    ),
+    Feature(
+        name="pin_memory, persistent_workers of a DataLoader",
+        note="of no use on the CPU, which is told; always so",
+        proof=f"{TAKEN}::test_what_has_no_consequence_is_told",
+    ),
+    Feature(
+        name="a DataLoader for `session.evaluate`",
+        note="its dataset, collate_fn and batch_size",
+        proof="tests/engine/test_evaluation.py::test_a_loader_is_evaluated_as_its_dataset",
+    ),
+    Feature(
+        name="a collate_fn that leaves out samples",
+        build=leaving_out,
+        note="say `step.backward(loss, weight=len(labels))`, else the mean counts all samples",
     ),
     Feature(
         name="drop_last",

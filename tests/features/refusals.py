@@ -210,6 +210,67 @@ class Loses(models.Points):
         return [self[index] for index in indices[1:]]
 
 
+class Undecided(models.Points):
+    """Its items are of a kind that default_collate does not know."""
+
+    def __getitem__(self, index: int) -> Any:
+        return object()
+
+
+class Growing(models.Points):
+    """Gets longer when it is fetched from often enough."""
+
+    fetched = 0
+
+    def __len__(self) -> int:
+        return 20 + (self.fetched > 10)
+
+    def __getitem__(self, index: int) -> Any:
+        self.fetched += 1
+        return super().__getitem__(index % 20)
+
+
+class OwnLoader(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+class Counts:
+    """A sampler that goes on from where it was."""
+
+    epoch = 0
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        return iter([(self.epoch + index) % 20 for index in range(20)])
+
+
+class Grows:
+    """A sampler whose epochs become longer."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return iter(range(8 + self.epoch // 2))
+
+
+class Share:
+    def __init__(self) -> None:
+        self.num_replicas = 2
+
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+class Forever:
+    def __iter__(self) -> Any:
+        while True:
+            yield 1
+
+
 class Keeps:
     """Somebody's own state."""
 
@@ -261,6 +322,12 @@ def ruled(rule: str, dtype: torch.dtype) -> Script:
         session(model=model, buffers={"kept": rule})
 
     return script
+
+
+def opened(use: Callable[[pliant.Session], object]) -> None:
+    """Use an open session."""
+    with session() as made:
+        use(made)
 
 
 def twice_open() -> None:
@@ -629,11 +696,130 @@ MADE = [
     ),
     Refusal(
         sentence="dataset must be map-style (__len__ and __getitem__): its samples are fetched by "
-        "index",
+        "index, got Stream; read a stream into a list, or into a file that is indexed, first",
         when="the dataset is a stream",
         instead="a dataset with `__getitem__`",
         script=given(dataset=Stream),
         feature=("data", "IterableDataset"),
+    ),
+    Refusal(
+        sentence="the DataLoader's dataset is a stream (IterableDataset); a session fetches "
+        "samples by index: pass a dataset with __len__ and __getitem__",
+        when="`dataset=` is a DataLoader over a stream",
+        instead="a dataset with `__getitem__`",
+        script=given(dataset=lambda: DataLoader(Stream())),
+    ),
+    Refusal(
+        sentence="OwnLoader is a DataLoader with an __iter__ of its own, which a session would "
+        "not run; pass its dataset=, collate_fn= and num_workers= to the session, or a plain "
+        "DataLoader",
+        when="`dataset=` is a DataLoader that was derived from, or that Accelerate has prepared",
+        instead="the DataLoader of torch",
+        script=given(dataset=lambda: OwnLoader(POINTS)),
+        feature=("data", "DataLoaders with an `__iter__` of their own"),
+    ),
+    Refusal(
+        sentence="the DataLoader has batch_size=None: its dataset makes whole batches, and a "
+        "session makes them of samples; pass a dataset of single samples and the batch_size",
+        when="`dataset=` is a DataLoader that does not batch",
+        instead="`DataLoader(dataset, batch_size=8)`",
+        script=given(dataset=lambda: DataLoader(POINTS, batch_size=None)),
+    ),
+    Refusal(
+        sentence="the DataLoader starts its processes by 'spawn', and those of a session are "
+        "forked; leave out multiprocessing_context=",
+        when="`dataset=` is a DataLoader with other processes",
+        instead="leave out `multiprocessing_context=`",
+        script=given(
+            dataset=lambda: DataLoader(POINTS, num_workers=1, multiprocessing_context="spawn")
+        ),
+    ),
+    Refusal(
+        sentence="dataset= is a DataLoader, which says the order of the samples, and so does "
+        "shuffle=; leave that out, or pass the dataset alone",
+        when="`shuffle=` or `sampler=` is said twice",
+        instead="`dataset=loader.dataset`",
+        script=given(dataset=lambda: DataLoader(POINTS), shuffle=True),
+    ),
+    Refusal(
+        sentence="sampler= and shuffle= both say the order of the samples; leave out one",
+        when="both are given",
+        instead="one of them",
+        script=given(sampler=lambda: [1, 2], shuffle=True),
+    ),
+    Refusal(
+        sentence="the DataLoader's list does not say how many samples its batches have; say "
+        "micro_batch_size=",
+        when="`dataset=` is a DataLoader with a batch sampler that has no `batch_size`",
+        instead="`micro_batch_size=`",
+        script=given(
+            dataset=lambda: DataLoader(POINTS, batch_sampler=[[0, 1]]), micro_batch_size=None
+        ),
+    ),
+    Refusal(
+        sentence="list gives batches of other sizes than micro_batch_size=2 before the end of an "
+        "epoch; a session's micro-batches have one size: let it drop or fill short batches, or "
+        "say the order alone with sampler=",
+        when="a batch sampler gives batches of several sizes: by length, by number of tokens",
+        instead="batches of one size; the last of an epoch may be shorter",
+        script=given(dataset=lambda: DataLoader(POINTS, batch_sampler=[[0, 1, 2], [3]])),
+        feature=("data", "batch samplers whose batches have several sizes"),
+    ),
+    Refusal(
+        sentence="micro_batch_size is not given: say how many samples go through the model at "
+        "once, for instance micro_batch_size=8, or pass a DataLoader, whose batch_size it is",
+        when="nothing says it",
+        instead="`micro_batch_size=`",
+        script=given(micro_batch_size=None),
+    ),
+    Refusal(
+        sentence="Counts gives other draws when it is asked for epoch 0 again, so a replica that "
+        "joins could not draw what the others drew; let it draw from the global generators of "
+        "torch, numpy or random, from a generator in one of its attributes, or by "
+        "set_epoch(epoch)",
+        when="a sampler is no function of the epoch: it counts, or is an iterator",
+        instead="`set_epoch(epoch)`, a generator as its attribute, or the global ones",
+        script=given(sampler=Counts),
+        feature=("data", "samplers that go on from where they were"),
+    ),
+    Refusal(
+        sentence="Share gives one of 2 replicas its share (num_replicas=2); a session divides the "
+        "draws itself: make it with num_replicas=1",
+        when="a distributed sampler of another library gives one process its part",
+        instead="`num_replicas=1, rank=0`; torch's own is taken for all",
+        script=given(sampler=Share),
+    ),
+    Refusal(
+        sentence="Forever gave more than 2000 draws in an epoch; an epoch must end (and len() of "
+        "the sampler, if it has one, be its draws)",
+        when="a sampler has no end",
+        instead="an end of each epoch",
+        script=given(sampler=Forever),
+    ),
+    Refusal(
+        sentence="list gave 'a'; it must give the indices of samples one by one, whole numbers",
+        when="a sampler gives batches, or keys",
+        instead="indices",
+        script=given(sampler=lambda: ["a"]),
+    ),
+    Refusal(
+        sentence="list gave 20, and the samples of the dataset are 0 to 19",
+        when="a sampler is of another dataset",
+        instead="a sampler of this dataset",
+        script=given(sampler=lambda: [20]),
+    ),
+    Refusal(
+        sentence="sampler must give indices one by one (__iter__), got int",
+        when="`sampler=` is something else",
+        instead="a sampler of `torch.utils.data`, or a list of indices",
+        script=given(sampler=3),
+    ),
+    Refusal(
+        sentence="list gives 3 samples, fewer than one global batch of global_batch_size=8; give "
+        "it more, or a smaller batch",
+        when="a sampler does not fill one step",
+        instead="more draws, or a smaller `global_batch_size`",
+        script=given(sampler=lambda: [1, 2, 3]),
     ),
     Refusal(
         sentence="dataset must have a length (__len__)",
@@ -766,6 +952,40 @@ class Odd(torch.Tensor):
 
 
 LOOP = [
+    Refusal(
+        sentence="steps() takes the job's total number of steps, or epochs=",
+        when="both are given, or none",
+        instead="`session.steps(epochs=3)`",
+        script=lambda: opened(lambda made: made.steps()),
+    ),
+    Refusal(
+        sentence="steps() takes the job's total number of epochs, got -1",
+        when="`epochs=` is no whole number of at least 0",
+        instead="`session.steps(session.steps_per_epoch // 2)`",
+        script=lambda: opened(lambda made: made.steps(epochs=-1)),
+    ),
+    Refusal(
+        sentence="default_collate cannot make a micro-batch of the samples 5, 11: TypeError: "
+        "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
+        "<class 'object'>; say how with collate_fn=",
+        when="samples are of a kind, or of sizes, that torch does not put together",
+        instead="`collate_fn=`",
+        script=trained(dataset=lambda: Undecided(20), seed=0),
+    ),
+    Refusal(
+        sentence="the dataset has 21 samples now and had 20 when the session was made, and the "
+        "order of an epoch depends on it; let it keep its length, or draw from a part of it with "
+        "sampler=",
+        when="a dataset changes its length; looked at when an epoch begins",
+        instead="a dataset of a fixed length, and a sampler of what is there",
+        script=trained(dataset=lambda: Growing(20), steps=4),
+    ),
+    Refusal(
+        sentence="Grows gave 9 draws in epoch 2 and 8 in epoch 0; let every epoch have as many",
+        when="a sampler gives epochs of several lengths",
+        instead="as many draws in every epoch",
+        script=trained(sampler=Grows, steps=4),
+    ),
     Refusal(
         sentence="steps() takes the job's total number of steps, got -1",
         when="its argument is no whole number",
@@ -1029,6 +1249,15 @@ LOOP = [
         when="the dataset of `session.evaluate` is empty",
         instead="give it samples",
         script=evaluated(lambda batch: 1.0, size=0),
+    ),
+    Refusal(
+        sentence="the DataLoader to evaluate on has drop_last=True, and session.evaluate takes "
+        "each sample once; pass its dataset, or a Subset of it",
+        when="a DataLoader given to `session.evaluate` leaves out samples or has a sampler",
+        instead="its dataset",
+        script=trained(
+            tail=lambda at: at.session.evaluate(DataLoader(POINTS, drop_last=True), loss_of)
+        ),
     ),
     Refusal(
         sentence="the weight of an evaluated micro-batch must be at least 0, got -1.0",

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pliant.core.step import order
 from pliant.observe import audit as audit_module
 from pliant.observe import parts
-from pliant.observe.audit import Audit, AuditPlan, audit_of, audit_run, plan_of
+from pliant.observe.audit import Audit, audit_of, audit_run
+from pliant.observe.audit_plan import AuditPlan, plan_of
 from pliant.observe.carried import Carried
 from pliant.observe.ledgers import LedgerFile, ledgers_in
 from pliant.observe.log import EventLog
@@ -332,6 +333,95 @@ def test_any_honest_ledger_passes_and_any_one_changed_sample_fails(
     corrupted = [{**line, "ids": changed} if line is victim else line for line in lines]
 
     assert changed == victim["ids"] or not audit_of({"r1": corrupted}, plan).exactly_once
+
+
+DRAWN = AuditPlan(
+    seed=1,
+    num_samples=9,
+    num_slots=4,
+    global_batch=8,
+    micro_batch=2,
+    sampler="WeightedRandomSampler",
+    num_draws=21,
+    first_draws=order.digest([4, 4, 0] * 7),
+)
+"""An epoch of two whole steps and one of five draws, of three samples out of nine."""
+
+
+def drawn(step: int, *, draws: str | None = None, generation: int = 1) -> list[Line]:
+    epoch = [4, 4, 0] * 7 if step < 3 else [8, 1, 1] * 7
+    own = [epoch[position] for position in DRAWN.positions(step)]
+    place = {"lineage": 1, "step": step, "generation": generation}
+    slots = [
+        {**place, "slot": slot, "ids": own[slot * 2 : slot * 2 + 2]}
+        for slot in range(4)
+        if own[slot * 2 : slot * 2 + 2]
+    ]
+    said = order.digest(own) if draws is None else draws
+    return [*slots, {**place, "commit": True, "digest": f"d{step}", "draws": said}]
+
+
+def drawn_audit(*lines: list[Line], **others: list[Line]) -> Audit:
+    return audit_of({"r1": [line for part in lines for line in part], **others}, DRAWN)
+
+
+def test_with_a_sampler_each_draw_counts_once() -> None:
+    audit = drawn_audit(*map(drawn, range(5)))
+
+    assert audit.problems == []
+    assert (audit.sampler, audit.committed_samples) == ("WeightedRandomSampler", 21 + 16)
+
+
+def test_the_plan_of_a_sampler_is_read_from_the_identity() -> None:
+    line = spare(plan=DRAWN)
+    line["identity"] += [
+        ["sampler", DRAWN.sampler],
+        ["num_draws", str(DRAWN.num_draws)],
+        ["first_draws", DRAWN.first_draws],
+    ]
+
+    assert plan_of([line]) == (DRAWN, "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            [*drawn(0)[:3], {**drawn(0)[3], "ids": [4, 8]}, drawn(0)[-1]],
+            "step 0 used other samples than the sampler drew for it",
+        ),
+        (
+            [*drawn(0)[:3], {**drawn(0)[3], "ids": [4]}, drawn(0)[-1]],
+            "slot 3 of step 0 used 1 draws, not 2",
+        ),
+        (
+            [*drawn(0)[:3], {**drawn(0)[3], "ids": [4, 1 << 80]}, drawn(0)[-1]],
+            "epoch 0 used samples that the data set does not have",
+        ),
+        (
+            [*drawn(0), drawn(0, draws="other")[-1]],
+            "the samplers of the replicas drew different samples for step 0",
+        ),
+        ([*drawn(0)[:3], drawn(0)[-1]], "but nobody recorded its slot 3"),
+        ([*drawn(0)[:-1], drawn(0, draws="")[-1]], "step 0 used other samples than the sampler"),
+        ([*drawn(0), *drawn(2)], "step 1 was never committed"),
+    ],
+)
+def test_draws_that_were_lost_or_changed_are_found(lines: list[Line], problem: str) -> None:
+    problems = drawn_audit(lines).problems
+
+    assert any(problem in sentence for sentence in problems), problems
+
+
+def test_an_epoch_that_all_replicas_drew_otherwise_than_at_the_start_is_found() -> None:
+    other = AuditPlan(
+        **{name: getattr(DRAWN, name) for name in AuditPlan.__slots__} | {"first_draws": "other"}
+    )
+    lines = [line for step in range(3) for line in drawn(step)]
+
+    problems = audit_of({"r1": lines}, other).problems
+
+    assert problems == ["epoch 0 used other samples than the sampler drew when the run began"]
 
 
 def test_what_a_restore_undid_is_counted_and_counts_for_nothing_else() -> None:

@@ -248,12 +248,18 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
     """Say what an audit found, and where the time went."""
     text = Text()
     if audit.exactly_once:
-        text.append("every sample counted exactly once", style="bold green")
+        what = "draw" if audit.sampler else "sample"
+        text.append(f"every {what} counted exactly once", style="bold green")
+        if audit.sampler:
+            text.append(
+                f"\n{printable(audit.sampler)} gave the order: it may draw a sample several times, "
+                "or not at all"
+            )
     else:
         text.append(f"{counted(len(audit.problems), 'problem')} found", style="bold red")
     text.append(
         f"\n{counted(audit.committed_steps, 'committed step')},"
-        f" {counted(audit.committed_samples, 'sample')},"
+        f" {counted(audit.committed_samples, 'draw' if audit.sampler else 'sample')},"
         f" {counted(audit.epochs, 'epoch')} begun; {audit.duplicates} equal repeats;"
         f" {counted(audit.uncommitted, 'slot')} computed but not committed"
         + (

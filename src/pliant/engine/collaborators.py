@@ -21,8 +21,10 @@ from pliant.core.step import batching
 from pliant.engine import identity
 from pliant.engine.data import loading, randomness
 from pliant.engine.data.dataset_attributes import DatasetAttributes
+from pliant.engine.data.draws import Draws
+from pliant.engine.data.from_loader import DataArguments
 from pliant.engine.data.ledger import Ledger
-from pliant.engine.data.loading import Samples, Schedule
+from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
 from pliant.engine.protocol.alone import Alone
@@ -63,8 +65,7 @@ class Collaborators:
         settings: SessionSettings,
         context: WorkerContext | None,
         *,
-        dataset: Samples,
-        collate_fn: Callable[[list[Any]], Any] | None,
+        data: DataArguments,
         buffer_rules: Mapping[str, str],
         checkpoint: Durability | None,
     ) -> None:
@@ -73,7 +74,8 @@ class Collaborators:
         self._settings = settings
         self._context = context
         self._is_durable = checkpoint is not None
-        self.schedule = _schedule(dataset, settings)
+        self._data, dataset = data, data.dataset
+        self.schedule = _schedule(data, settings)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(settings.threads)
         parameters = dict(objects.model.named_parameters())
@@ -98,8 +100,11 @@ class Collaborators:
             dataset,
             self.schedule,
             num_slots=settings.num_slots,
-            collate_fn=collate_fn,
+            collate_fn=data.collate_fn,
             num_workers=settings.num_workers,
+            prefetch_factor=data.prefetch_factor,
+            timeout_s=data.timeout_s,
+            worker_init_fn=data.worker_init_fn,
         )
         self._watch = LoaderWatch(dataset)
         self._script_calls = ScriptCalls(
@@ -144,7 +149,9 @@ class Collaborators:
             slots=slots,
             update=self.update,
             state=self.state,
-            comparison=StateComparison(self.state, self.update.settings),
+            comparison=StateComparison(
+                self.state, self.update.settings, self.schedule.draws_digest
+            ),
             ledger=self._ledger,
             reporter=self.reporter,
             saver=self._saver,
@@ -158,6 +165,8 @@ class Collaborators:
         self._watch.open()
         self._script_calls.open()
         self._note_memory()
+        for note in self._data.notes:
+            self.reporter.noted(note)
         self.training.join(
             self._join_alone() if self._context is None else self._join(self._context)
         )
@@ -234,7 +243,12 @@ class Collaborators:
 
     def identity(self) -> tuple[tuple[str, str], ...]:
         """Return what must be equal between two runs for their results to be equal."""
-        return identity.describe(self._settings, self.schedule.size, self._objects.optimizers)
+        return identity.describe(
+            self._settings,
+            loading.check_dataset(self._data.dataset),
+            self.schedule,
+            self._objects.optimizers,
+        )
 
     def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
         """Run a forward and a backward of the user's, and forget everything about it."""
@@ -282,9 +296,14 @@ class Collaborators:
             raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
 
 
-def _schedule(dataset: Samples, settings: SessionSettings) -> Schedule:
+def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:
+    num_samples = loading.check_dataset(data.dataset)
+    draws = None
+    if data.sampler is not None:
+        draws = Draws(data.sampler, num_samples=num_samples, seed=settings.seed)
     return Schedule(
-        size=loading.check_dataset(dataset),
+        size=num_samples if draws is None else draws.size,
+        draws=draws,
         global_batch_size=settings.global_batch_size,
         micro_batch_size=settings.micro_batch_size,
         seed=settings.seed,

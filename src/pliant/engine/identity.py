@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from pliant.engine.data.loading import Schedule
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.session_settings import SessionSettings
 
@@ -24,7 +25,10 @@ _VARIANTS = ("foreach", "fused", "capturable", "differentiable", "maximize")
 
 
 def describe(
-    settings: SessionSettings, num_samples: int, optimizers: Sequence[torch.optim.Optimizer]
+    settings: SessionSettings,
+    num_samples: int,
+    schedule: Schedule,
+    optimizers: Sequence[torch.optim.Optimizer],
 ) -> tuple[tuple[str, str], ...]:
     """Return the identity of a run as (name, value) pairs, in a fixed order."""
     return (
@@ -35,6 +39,7 @@ def describe(
         ("dataset_samples", str(num_samples)),
         ("shuffle", str(settings.shuffle)),
         ("drop_last", str(settings.drop_last)),
+        *_order(schedule),
         ("reduction", settings.reduction),
         ("tree", TREE),
         ("threads", str(settings.threads)),
@@ -57,6 +62,18 @@ def describe_layout(layout: Layout) -> str:
     )
     last = f"layout {layout.digest}"
     return last if len(text) > MAX_LAYOUT_CHARACTERS else f"{text}\n{last}"
+
+
+def _order(schedule: Schedule) -> tuple[tuple[str, str], ...]:
+    """Return what a sampler is told by; its draws of later epochs are told with each vote."""
+    draws = schedule.draws
+    if draws is None:
+        return (("sampler", "none"),)
+    return (
+        ("sampler", draws.name),
+        ("num_draws", str(draws.size)),
+        ("first_draws", draws.first_digest),
+    )
 
 
 def _variant(optimizer: torch.optim.Optimizer) -> str:

@@ -7,18 +7,20 @@ how any of its collaborators does its work.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import session_settings
 from pliant.engine.collaborators import Collaborators
 from pliant.engine.data import loading, randomness
+from pliant.engine.data.from_loader import data_arguments, evaluation_arguments
 from pliant.engine.data.loading import Samples
 from pliant.engine.evaluation import Evaluation
 from pliant.engine.session_settings import SessionSettings, UserObjects
@@ -41,7 +43,9 @@ class Session:
     Args:
         model: on the CPU, unwrapped.
         optimizer: one or several over the model's parameters, stepped at one commit.
-        dataset: map-style; fetched by index.
+        dataset: map-style; fetched by index.  Or a DataLoader, which says its dataset and, where
+            they are not given here, ``collate_fn``, ``num_workers``, ``micro_batch_size`` (its
+            ``batch_size``), ``drop_last`` and the order.
         global_batch_size: samples per optimizer step over all replicas.
         micro_batch_size: samples per forward and backward; divides the global batch.
         scheduler: one or several, stepped after every update that was not skipped.
@@ -54,7 +58,9 @@ class Session:
             ``state_dict`` and ``load_state_dict``.
         threads: of torch.
         drop_last: leave out the short batch at the end of an epoch.
-        shuffle: give every epoch its own order.
+        shuffle: give every epoch its own order; True unless given.
+        sampler: what gives the indices of an epoch, as a DataLoader takes it.  Its draws become a
+            function of ``seed`` and the epoch, and each counts once.
         buffers: rule by buffer name: ``mean``, ``agree``, ``sum``, ``max`` or ``local``.
         seed: of data order and random numbers; by default what ``pliant.seed`` got, else 0.
         plateau: ``ReduceLROnPlateau`` by name, each stepped by ``session.feed(name=value)``.
@@ -75,19 +81,20 @@ class Session:
         *,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-        dataset: Samples,
+        dataset: Samples | DataLoader[Any],
         global_batch_size: int,
-        micro_batch_size: int,
+        micro_batch_size: int | None = None,
         scheduler: Scheduler | Sequence[Scheduler] | None = None,
         max_grad_norm: float | None = None,
         reduction: Literal["exact", "fast"] = "exact",
         collate_fn: Callable[[list[Any]], Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         scaler: torch.amp.GradScaler | None = None,
         extra_state: Stateful | Mapping[str, Stateful] | None = None,
         threads: int = 1,
-        drop_last: bool = False,
-        shuffle: bool = True,
+        drop_last: bool | None = None,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
         buffers: Mapping[str, str] | None = None,
         seed: int | None = None,
         plateau: Mapping[str, ReduceLROnPlateau] | None = None,
@@ -106,16 +113,25 @@ class Session:
                 "one session, with a call of steps() for each phase"
             )
         session_settings.check_checkpoint(checkpoint)
+        data = data_arguments(
+            dataset,
+            collate_fn=collate_fn,
+            micro_batch_size=micro_batch_size,
+            sampler=sampler,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            num_workers=num_workers,
+        )
         self._settings = SessionSettings(
             global_batch_size=global_batch_size,
-            micro_batch_size=micro_batch_size,
+            micro_batch_size=session_settings.check_micro_batch_size(data.micro_batch_size),
             seed=randomness.chosen_seed() if seed is None else seed,
             reduction=reduction,
             max_grad_norm=max_grad_norm,
-            num_workers=num_workers,
+            num_workers=data.num_workers,
             threads=threads,
-            shuffle=shuffle,
-            drop_last=drop_last,
+            shuffle=data.shuffle,
+            drop_last=data.drop_last,
             on_nonfinite=on_nonfinite,
         )
         self._objects = UserObjects.check(
@@ -132,14 +148,13 @@ class Session:
             self._objects,
             self._settings,
             self._context,
-            dataset=dataset,
-            collate_fn=collate_fn,
+            data=data,
             buffer_rules=buffers or {},
             checkpoint=checkpoint,
         )
         self._training = self._parts.training
         self._state = self._parts.state
-        self._collate_fn = collate_fn
+        self._collate_fn = data.collate_fn
         self._warmup = warmup
         self._evaluated = (0, 0)  # in which tail the last evaluation was, and its number there
         self._steps: Steps | None = None
@@ -176,13 +191,14 @@ class Session:
 
     # --- the loop -------------------------------------------------------------------
 
-    def steps(self, total: int) -> Steps:
-        """Iterate until the job has committed ``total`` steps.
+    def steps(self, total: int | None = None, *, epochs: int | None = None) -> Steps:
+        """Iterate until the job has committed ``total`` steps, or has been ``epochs`` times over.
 
         The number counts from the job's first step, on every replica and across ``steps()``
         calls: ``steps(50)`` followed by ``steps(100)`` makes 100 steps.  A call that the job has
         finished already falls through.  ``len()`` of it, as progress bars ask for it, is the number
-        of steps that are left when the call begins.
+        of steps that are left when the call begins.  ``step.epoch`` says which pass over the data
+        a step is of, ``step.is_last_of_epoch`` where one ends.
 
         Raises:
             SystemExit: this replica leaves, or the job was stopped before these steps were done,
@@ -190,8 +206,12 @@ class Session:
         """
         self._check_open()
         self._training.check_stopped()
-        if not isinstance(total, int) or isinstance(total, bool) or total < 0:
-            raise UsageError(f"steps() takes the job's total number of steps, got {total!r}")
+        if (total is None) == (epochs is None):
+            raise UsageError("steps() takes the job's total number of steps, or epochs=")
+        what, count = ("steps", total) if epochs is None else ("epochs", epochs)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise UsageError(f"steps() takes the job's total number of {what}, got {count!r}")
+        total = count if epochs is None else count * self.steps_per_epoch
         self._leave_steps()
         self._parts.reporter.planned(self._parts.planned(total))
         self._steps = Steps(self._training, total, self.steps_per_epoch)
@@ -199,7 +219,7 @@ class Session:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one pass over the data: ``session.steps(2 * session.steps_per_epoch)``."""
+        """Steps of one pass over the data, or over a sampler's draws; the last may be short."""
         return self._parts.schedule.steps_per_epoch
 
     def log(self, **values: Any) -> None:
@@ -221,7 +241,7 @@ class Session:
 
     def evaluate(
         self,
-        dataset: Samples,
+        dataset: Samples | DataLoader[Any],
         fn: Callable[[Any], Any],
         *,
         micro_batch_size: int | None = None,
@@ -233,7 +253,8 @@ class Session:
         recorded, and generators and buffers are afterwards as they were before.
 
         Args:
-            dataset: map-style.
+            dataset: map-style; or a DataLoader, of which dataset, ``collate_fn`` and ``batch_size``
+                count: the samples are fetched in this process, each once.
             fn: takes a micro-batch; returns its mean as a number or tensor of one element, or a
                 dict of such by name; or a pair of that and its weight, which is the number of
                 samples otherwise.
@@ -254,7 +275,14 @@ class Session:
                 "session.evaluate belongs in the tail of a step, after its inner loop; for a last "
                 "evaluation ask there for step.is_last"
             )
-        size = loading.check_dataset(dataset)
+        if isinstance(dataset, DataLoader):
+            said = evaluation_arguments(dataset)
+            collate_fn = collate_fn or said.collate_fn
+            micro_batch_size = micro_batch_size or said.micro_batch_size
+            samples: Samples = said.dataset
+        else:
+            samples = dataset
+        size = loading.check_dataset(samples)
         if micro_batch_size is None:
             micro_batch_size = self._settings.micro_batch_size
         if size < 1 or micro_batch_size < 1:
@@ -264,7 +292,7 @@ class Session:
         step, count = self._evaluated
         self._evaluated = (self.committed, count + 1 if step == self.committed else 0)
         work = Evaluation(
-            dataset=dataset,
+            dataset=samples,
             size=size,
             fn=fn,
             collate_fn=collate_fn or self._collate_fn,

@@ -198,6 +198,16 @@ def _check_scaler(scaler: object, model: torch.nn.Module) -> torch.amp.GradScale
     return scaler
 
 
+def check_micro_batch_size(size: int | None) -> int:
+    """Refuse that it is not said."""
+    if size is None:
+        raise ConfigError(
+            "micro_batch_size is not given: say how many samples go through the model at once, "
+            "for instance micro_batch_size=8, or pass a DataLoader, whose batch_size it is"
+        )
+    return size
+
+
 def check_checkpoint(checkpoint: Any) -> None:
     """Refuse as ``checkpoint=`` what does not keep checkpoints, a path for instance."""
     if checkpoint is not None and not isinstance(checkpoint, Durability):

@@ -24,7 +24,9 @@ from pliant.engine.training import Training
 class Step:
     """One step: an iterable of the micro-batches that this replica computes of it."""
 
-    def __init__(self, training: Training, index: int, epoch: int, *, is_last: bool) -> None:
+    def __init__(
+        self, training: Training, index: int, *, steps_per_epoch: int, is_last: bool
+    ) -> None:
         self._training = training
         self._loss: float | None = None
         self.is_iterated = False
@@ -33,8 +35,10 @@ class Step:
         """Number of this step, from 0; the same on every replica."""
         self.is_last = is_last
         """Whether this call of ``steps()`` ends with it, unless it is stopped before."""
-        self.epoch = epoch
+        self.epoch = index // steps_per_epoch
         """Number of the pass over the data that this step belongs to, from 0."""
+        self.is_last_of_epoch = (index + 1) % steps_per_epoch == 0
+        """Whether that pass ends with it."""
 
     def __iter__(self) -> Iterator[Any]:
         if self.is_iterated:
@@ -118,8 +122,12 @@ class Steps:
         if index is None:
             self._is_over = True
             raise StopIteration
-        epoch, is_last = index // self._steps_per_epoch, index == self._total - 1
-        self._step = Step(self._training, index, epoch, is_last=is_last)
+        self._step = Step(
+            self._training,
+            index,
+            steps_per_epoch=self._steps_per_epoch,
+            is_last=index == self._total - 1,
+        )
         return self._step
 
     def leave(self) -> None:

@@ -222,6 +222,7 @@ class Training:
             step=result.step,
             generation=decision.generation,
             digest=digest,
+            draws=self.schedule.draws_digest(result.step),
         )
         if not gradient.extras.num_computed and not self._has_said_idle:
             self._has_said_idle = True

@@ -14,6 +14,11 @@ if they are equal.  A later lineage supersedes every step from its first one on.
 then compared with a full permutation computed position by position, which is itself checked to be
 a permutation.
 
+Where a sampler gives the order, "once" is once per draw: a sample that is drawn twice counts twice.
+Which sample a draw is only the script's sampler can say, and every replica asks its own: each
+commit line has a hash of what it draws for the step (``"draws"``), and the first epoch's is in the
+identity.  What was computed must have the hash that every replica named.
+
 What a script did with the samples that it got is not in the ledger; what can be seen of a loop
 that trains on other data is refused (``engine.data.other_loaders``).
 
@@ -34,6 +39,7 @@ from pathlib import Path
 
 from pliant.core.step import order
 from pliant.machine import run_files
+from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.ledgers import (
     GivenLedger,
     Ledger,
@@ -47,41 +53,6 @@ from pliant.observe.reading import every, lacks_beginning
 
 MAX_PROBLEMS = 20
 """Sentences after which an audit stops listing; one fault tends to cause many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditPlan:
-    """What fixes which sample belongs where."""
-
-    seed: int
-    num_samples: int
-    num_slots: int
-    global_batch: int
-    micro_batch: int
-    shuffle: bool = True
-    drop_last: bool = False
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps in one pass over the data."""
-        whole, rest = divmod(self.num_samples, self.global_batch)
-        return whole + bool(rest and not self.drop_last)
-
-    def positions(self, step: int) -> range:
-        """Return the positions of the epoch that a step takes."""
-        first = step % self.steps_per_epoch * self.global_batch
-        return range(first, min(first + self.global_batch, self.num_samples))
-
-    def slot_positions(self, step: int, slot: int) -> range:
-        """Return the positions of one slot; empty past the end of a short batch."""
-        whole = self.positions(step)
-        return whole[slot * self.micro_batch : (slot + 1) * self.micro_batch]
-
-    def sample(self, epoch: int, position: int) -> int:
-        """Return which sample stands at a position of an epoch."""
-        if not self.shuffle:
-            return position
-        return order.permute(position, size=self.num_samples, key=order.key(self.seed, epoch))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +78,9 @@ class Audit:
 
     uncommitted: int = 0
     """Slot lines of attempts that nobody committed: work done again or given up."""
+
+    sampler: str = ""
+    """Name of what gave the order, if that was a sampler: then each draw is counted once."""
 
     torn: int = 0
     """Ledgers whose last line was cut off by a crash."""
@@ -139,6 +113,9 @@ class _Step:
     commits: dict[int, str] = field(default_factory=dict)
     """generation -> digest of the result."""
 
+    draws: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """generation -> what its replicas' samplers drew for it, hashed."""
+
 
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on."""
@@ -166,40 +143,6 @@ def audit_run(out: Path) -> Audit:
     return audit
 
 
-def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
-    """Return what the replicas of a run agreed on, and a sentence if they did not.
-
-    A replica that was refused never computed anything that counts: its identity is left out.
-    """
-    refused: set[object] = set()
-    reported: dict[AuditPlan, dict[object, None]] = {}
-    for record in records:
-        if record.get("kind") == "refused" and record.get("joiner"):
-            refused.add(record.get("replica"))
-        elif record.get("kind") == "spare":
-            plan = _plan(record.get("identity"))
-            if plan is not None:
-                reported.setdefault(plan, {})[record.get("replica")] = None
-    plans: dict[AuditPlan, str] = {}
-    for plan, replicas in reported.items():
-        counting = [str(replica) for replica in replicas if replica not in refused]
-        if counting:
-            plans[plan] = counting[0]
-    if len(plans) > 1:
-        return None, f"the replicas {' and '.join(plans.values())} had different plans"
-    return next(iter(plans), None), ""
-
-
-def first_step_of(records: Iterable[Record]) -> int:
-    """Return the step at which a run's first generation began."""
-    for record in records:
-        order = record.get("order")
-        if record.get("kind") == "switch" and isinstance(order, dict):
-            restore = order.get("restore")
-            return int(restore["committed"]) if isinstance(restore, dict) else 0
-    return 0
-
-
 def audit_of(
     ledgers: Mapping[str, Iterable[Record]], plan: AuditPlan | None, *, first_step: int = 0
 ) -> Audit:
@@ -209,12 +152,13 @@ def audit_of(
 
 
 def _audit(ledgers: Sequence[Ledger], plan: AuditPlan | None, first_step: int) -> Audit:
-    audit = Audit(first_step=first_step)
+    audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
     until = _until(ledgers)
     if not until:
         audit.complain("the ledger has no committed step")
         return audit
-    epochs = None if plan is None else _Epochs(plan, audit)
+    kind = _DrawnEpochs if audit.sampler else _Epochs
+    epochs = None if plan is None else kind(plan, audit)
     expected = first_step
     for (lineage, number), lines in by_step(ledgers):
         step = _Step()
@@ -263,7 +207,10 @@ def _count_step(step: _Step, number: int, plan: AuditPlan | None, audit: Audit) 
         names = ", ".join(map(str, sorted(step.commits)))
         audit.complain(f"step {number} was committed with different results in generations {names}")
     for generation in step.commits:
-        _check_slots(step.slots.get(generation, {}), number, generation, plan, audit)
+        slots = step.slots.get(generation, {})
+        _check_slots(slots, number, generation, plan, audit)
+        if audit.sampler:
+            _check_draws(slots, step.draws[generation], number, audit)
     counts = min(step.commits)
     audit.committed_samples += sum(map(len, step.slots.get(counts, {}).values()))
     audit.unused_samples += step.unused.get(counts, 0)
@@ -278,6 +225,7 @@ def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
     if line.get("commit"):
         digest = str(line.get("digest", ""))
         known = step.commits.setdefault(generation, digest)
+        step.draws[generation].add(str(line.get("draws", "")))
         if known != digest:
             audit.complain(
                 f"step {number} was committed with two results in generation {generation}"
@@ -297,23 +245,6 @@ def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
         )
 
 
-def _plan(identity: object) -> AuditPlan | None:
-    """Read a plan from the (name, value) pairs of an identity; None if it is not all there."""
-    try:
-        named = {str(name): str(value) for name, value in identity}  # type: ignore[attr-defined]
-        return AuditPlan(
-            seed=int(named["seed"]),
-            num_samples=int(named["dataset_samples"]),
-            num_slots=int(named["num_slots"]),
-            global_batch=int(named["global_batch_size"]),
-            micro_batch=int(named["micro_batch_size"]),
-            shuffle=named["shuffle"] == "True",
-            drop_last=named["drop_last"] == "True",
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def _check_slots(
     slots: Mapping[int, list[int]],
     step: int,
@@ -321,23 +252,37 @@ def _check_slots(
     plan: AuditPlan | None,
     audit: Audit,
 ) -> None:
-    """Compare the slots of one committed step with the permutation."""
+    """Compare the slots of one committed step with the permutation; of a sampler, count them."""
     if plan is None:
         if not slots:
             audit.complain(f"step {step} was committed but no replica recorded a slot of it")
         return
     epoch = step // plan.steps_per_epoch
     for slot in range(plan.num_slots):
-        expected = [plan.sample(epoch, at) for at in plan.slot_positions(step, slot)]
-        if slot not in slots and expected:
+        positions, used = plan.slot_positions(step, slot), slots.get(slot, [])
+        if slot not in slots and positions:
             audit.complain(
                 f"step {step} was committed in generation {generation},"
                 f" but nobody recorded its slot {slot}"
             )
-        elif slots.get(slot, []) != expected:
+        elif plan.sampler:
+            if len(used) != len(positions):
+                audit.complain(
+                    f"slot {slot} of step {step} used {len(used)} draws, not {len(positions)}"
+                )
+        elif used != [plan.sample(epoch, position) for position in positions]:
             audit.complain(f"slot {slot} of step {step} used other samples than the seed orders")
     for slot in slots.keys() - set(range(plan.num_slots)):
         audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
+
+
+def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:
+    """Compare what one committed step used with what each replica's sampler drew for it."""
+    used = [sample for _, ids in sorted(slots.items()) for sample in ids]
+    if len(drawn) > 1:
+        audit.complain(f"the samplers of the replicas drew different samples for step {step}")
+    elif drawn != {order.digest(used)}:
+        audit.complain(f"step {step} used other samples than the sampler drew for it")
 
 
 class _Epochs:
@@ -386,9 +331,48 @@ class _Epochs:
             audit.complain(f"epoch {epoch} used {twice} sample(s) twice")
         if self._elsewhere:
             audit.complain(f"epoch {epoch} used samples that the data set does not have")
-        first, last = epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch - 1
-        whole = plan.num_samples - plan.num_samples % plan.global_batch * plan.drop_last
-        before = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
-        if self._last_step == last and self._number != whole - before:
-            audit.complain(f"epoch {epoch} used {self._number} of {whole - before} samples")
+        _check_whole(plan, epoch, self._number, self._last_step, audit)
         return epoch + 1
+
+
+class _DrawnEpochs:
+    """Checks that every epoch used each draw once; which samples that is, its steps have shown."""
+
+    def __init__(self, plan: AuditPlan, audit: Audit) -> None:
+        self._plan = plan
+        self._audit = audit
+        self._epoch = -1
+        self._last_step = -1
+        self._used: list[int] = []
+
+    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
+        """Take in what counts of a step; steps come in order."""
+        epoch = step // self._plan.steps_per_epoch
+        if epoch != self._epoch:
+            self.end()
+            self._epoch, self._used = epoch, []
+        self._last_step = step
+        self._used += [sample for _, ids in sorted(slots.items()) for sample in ids]
+
+    def end(self) -> int:
+        """Check the epoch that was begun last; return how many were begun."""
+        plan, audit, epoch = self._plan, self._audit, self._epoch
+        if epoch < 0:
+            return 0
+        if not all(0 <= sample < plan.num_samples for sample in self._used):
+            audit.complain(f"epoch {epoch} used samples that the data set does not have")
+        _check_whole(plan, epoch, len(self._used), self._last_step, audit)
+        is_whole = epoch == 0 and len(self._used) == plan.num_draws
+        if is_whole and order.digest(self._used) != plan.first_draws:
+            audit.complain("epoch 0 used other samples than the sampler drew when the run began")
+        return epoch + 1
+
+
+def _check_whole(plan: AuditPlan, epoch: int, number: int, last_step: int, audit: Audit) -> None:
+    """Check that nothing of an epoch that is over is missing."""
+    first, last = epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch - 1
+    whole = plan.epoch_size - plan.epoch_size % plan.global_batch * plan.drop_last
+    before = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
+    if last_step == last and number != whole - before:
+        what = "draws" if plan.sampler else "samples"
+        audit.complain(f"epoch {epoch} used {number} of {whole - before} {what}")

@@ -1,6 +1,7 @@
 """The order of samples in an epoch: a seeded permutation that needs no memory.
 
-Owns the map from a position of the epoch to a sample.  Must not know datasets, slots or replicas.
+Owns the map from a position of the epoch to a sample, and the digest by which two orders are
+compared.  Must not know datasets, slots or replicas.
 
 A Feistel network over two unequal digits: write the position as ``(left, right)`` in a grid just
 large enough for ``size``, then in turn add a keyed hash of one digit to the other, modulo that
@@ -11,6 +12,10 @@ positions below ``size`` are permuted among themselves.
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from math import isqrt
 
@@ -52,3 +57,14 @@ def permute(position: int, *, size: int, key: Key) -> int:
         position = left * width + right
         if position < size:
             return position
+
+
+def digest(samples: Sequence[int]) -> str:
+    """Return a hash of samples in their order; equal on every machine."""
+    try:
+        numbers = array("q", samples)
+    except OverflowError:  # of no dataset, but a damaged record may say so
+        return hashlib.blake2b(repr(samples).encode(), digest_size=8).hexdigest()
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return hashlib.blake2b(numbers.tobytes(), digest_size=8).hexdigest()

@@ -47,9 +47,16 @@ class Ledger:
         place = {"lineage": lineage, "step": step, "generation": generation, "slot": slot}
         self._write(**place, ids=list(ids), **unused)
 
-    def commit(self, *, lineage: int, step: int, generation: int, digest: str) -> None:
-        """Record that ``step`` was committed with this result."""
-        self._write(lineage=lineage, step=step, generation=generation, commit=True, digest=digest)
+    def commit(
+        self, *, lineage: int, step: int, generation: int, digest: str, draws: str = ""
+    ) -> None:
+        """Record that ``step`` was committed with this result.
+
+        ``draws``: of a sampler, a hash of what it draws for the step here.
+        """
+        place = {"lineage": lineage, "step": step, "generation": generation}
+        drawn = {"draws": draws} if draws else {}
+        self._write(**place, commit=True, digest=digest, **drawn)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -12,9 +12,8 @@ worker is free; when it has none, it gives ``None``, which costs a worker nothin
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -22,16 +21,19 @@ from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple, Protocol, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.step import order
 from pliant.engine.data import randomness
+from pliant.engine.data.draws import Draws
+from pliant.engine.data.from_loader import PREFETCHED, Collate
+from pliant.engine.data.packing import pack, unpack
 from pliant.machine.processes import die_with_parent
 
-Collate = Callable[[list[Any]], Any]
+MAX_REASON_CHARACTERS = 300
+"""Of what ``default_collate`` says: it may show whole tensors."""
 
 
 class Samples(Protocol):
@@ -58,6 +60,8 @@ class Fetched(NamedTuple):
     batch: Any
     num_items: int
     is_packed: bool
+    failure: str = ""
+    """What ``default_collate`` says of items that it cannot make a batch of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +69,21 @@ class Schedule:
     """Which samples every slot of every step holds; a function of these numbers alone."""
 
     size: int
-    """Samples of the dataset."""
+    """Samples of an epoch: those of the dataset, or the draws of a sampler."""
 
     global_batch_size: int
     micro_batch_size: int
     seed: int
     shuffle: bool
     drop_last: bool
+    draws: Draws | None = None
+    """In place of the order that ``seed`` and ``shuffle`` give."""
 
     def __post_init__(self) -> None:
         if self.size < self.global_batch_size:
+            what = "the dataset has" if self.draws is None else f"{self.draws.name} gives"
             raise ConfigError(
-                f"the dataset has {self.size} samples, fewer than one global batch of "
+                f"{what} {self.size} samples, fewer than one global batch of "
                 f"global_batch_size={self.global_batch_size}; give it more, or a smaller batch"
             )
 
@@ -98,11 +105,22 @@ class Schedule:
         positions = range(start, min(start + self.micro_batch_size, self.size))
         if not positions:
             return None
+        if self.draws is not None:
+            samples = tuple(self.draws.of(epoch)[positions.start : positions.stop])
+            return BatchRequest(step, slot, epoch, positions, samples)
         if not self.shuffle:
             return BatchRequest(step, slot, epoch, positions, tuple(positions))
         key = order.key(self.seed, epoch)
         samples = tuple(order.permute(at, size=self.size, key=key) for at in positions)
         return BatchRequest(step, slot, epoch, positions, samples)
+
+    def draws_digest(self, step: int) -> str:
+        """Return a hash of what a sampler draws for ``step``; empty without one."""
+        if self.draws is None:
+            return ""
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
+        start = step_of_epoch * self.global_batch_size
+        return order.digest(self.draws.of(epoch)[start : start + self.global_batch_size])
 
 
 class SlotLoader:
@@ -116,9 +134,15 @@ class SlotLoader:
         num_slots: int,
         collate_fn: Collate | None,
         num_workers: int,
+        prefetch_factor: int = PREFETCHED,
+        timeout_s: float = 0.0,
+        worker_init_fn: Callable[[int], object] | None = None,
     ) -> None:
         self._schedule = schedule
         self._num_slots = num_slots
+        self._dataset = dataset
+        self._size = check_dataset(dataset)
+        self._epoch = -1
         self._plan: Iterator[BatchRequest] = iter(())
         self._in_flight: set[tuple[int, int]] = set()
         self._ready: dict[tuple[int, int], Fetched] = {}
@@ -129,10 +153,11 @@ class SlotLoader:
             sampler=(self._next_request() for _ in count()),  # when a loader worker is free
             num_workers=num_workers,
             collate_fn=lambda fetched: fetched,
-            worker_init_fn=partial(_start_loader_worker, os.getpid(), slots),
+            worker_init_fn=partial(_start_loader_worker, os.getpid(), slots, worker_init_fn),
             generator=torch.Generator(),  # else making the iterator draws from the default one
             multiprocessing_context="fork" if num_workers else None,
-            prefetch_factor=2 if num_workers else None,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            timeout=timeout_s if num_workers else 0,
         )
         self._iterator: Iterator[Fetched | None] | None = None
 
@@ -148,7 +173,7 @@ class SlotLoader:
         """Return the batch of a wanted slot; waits for it if it is not here yet.
 
         Raises:
-            UsageError: the dataset did not return one item for each index.
+            UsageError: the dataset did not return one item for each index, or they make no batch.
         """
         key = request.step, request.slot
         if self._iterator is None:
@@ -163,6 +188,12 @@ class SlotLoader:
                 self._in_flight.discard(found)
                 self._ready[found] = fetched
         fetched = self._ready.pop(key)
+        if fetched.failure:
+            samples = textwrap.shorten(", ".join(map(str, request.samples)), 100)
+            raise UsageError(
+                f"default_collate cannot make a micro-batch of the samples {samples}: "
+                f"{fetched.failure}; say how with collate_fn="
+            )
         if fetched.num_items != len(request.samples):
             raise UsageError(
                 f"the dataset's __getitems__ returned {fetched.num_items} items for "
@@ -195,9 +226,26 @@ class SlotLoader:
         for request in islice(self._plan, 2 * self._num_slots):
             key = request.step, request.slot
             if key not in self._in_flight and key not in self._ready:
+                if request.epoch != self._epoch:
+                    self._epoch = request.epoch
+                    self._check_length()
                 self._in_flight.add(key)
                 return request
         return None
+
+    def _check_length(self) -> None:
+        """See that the dataset is as long as it was: the order of an epoch depends on it.
+
+        Raises:
+            UsageError: it is not.
+        """
+        size = len(cast("Sized", self._dataset))
+        if size != self._size:
+            raise UsageError(
+                f"the dataset has {size} samples now and had {self._size} when the session was "
+                "made, and the order of an epoch depends on it; let it keep its length, or draw "
+                "from a part of it with sampler="
+            )
 
 
 class _Slots(Dataset["Fetched | None"]):
@@ -208,6 +256,11 @@ class _Slots(Dataset["Fetched | None"]):
         self._seed = seed
         self._collate_fn = collate_fn
         self._fetch_all = getattr(dataset, "__getitems__", None)
+
+    def show(self) -> None:
+        """Let ``get_worker_info`` in a loader process name the user's dataset, as ever."""
+        info = torch.utils.data.get_worker_info()
+        object.__setattr__(info, "dataset", self._dataset)  # it takes no assignment
 
     def check(self) -> None:
         """Warn if the dataset draws random numbers that cannot be seeded."""
@@ -225,21 +278,37 @@ class _Slots(Dataset["Fetched | None"]):
                 randomness.seed_place("item", self._seed, request.epoch, position)
                 items.append(self._dataset[sample])
             randomness.seed_place("collate", self._seed, request.step, request.slot)
-        batch = self._collate_fn(items)
+        try:
+            batch = self._collate_fn(items)
+        except (TypeError, RuntimeError, KeyError, AttributeError) as error:
+            if self._collate_fn is not default_collate:
+                raise
+            return Fetched(request, None, len(items), is_packed=False, failure=_said_by(error))
         if torch.utils.data.get_worker_info() is None:
             return Fetched(request, batch, len(items), is_packed=False)
         return Fetched(request, pack(batch), len(items), is_packed=True)
 
 
-def _start_loader_worker(parent: int, slots: _Slots, worker: int) -> None:
+def _start_loader_worker(
+    parent: int, slots: _Slots, worker_init_fn: Callable[[int], object] | None, worker: int
+) -> None:
     """Make a loader worker die with its worker, however that one ends; the first checks the data.
 
     Not the worker itself: what a dataset opens at its first item, the loader workers would share,
     and two of them would read from one place in one file.
     """
     die_with_parent(parent, code=0)
+    slots.show()
+    if worker_init_fn is not None:
+        worker_init_fn(worker)
     if worker == 0:
         slots.check()
+
+
+def _said_by(error: Exception) -> str:
+    """Return the first sentence of an error."""
+    text = str(error).strip().splitlines() or [""]
+    return textwrap.shorten(f"{type(error).__name__}: {text[0]}", MAX_REASON_CHARACTERS).rstrip(".")
 
 
 def check_dataset(dataset: object) -> int:
@@ -250,7 +319,9 @@ def check_dataset(dataset: object) -> int:
     """
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
-            "dataset must be map-style (__len__ and __getitem__): its samples are fetched by index"
+            "dataset must be map-style (__len__ and __getitem__): its samples are fetched by "
+            f"index, got {type(dataset).__name__}; read a stream into a list, or into a file that "
+            "is indexed, first"
         )
     try:
         return len(cast("Sized", dataset))
@@ -291,43 +362,3 @@ def _is_same(first: Any, again: Any) -> bool:
     if isinstance(first, str | bytes | int | float | bool):
         return first == again or (first != first and again != again)  # nan
     return True  # an object of the user's: nothing can be said
-
-
-def pack(batch: Any) -> bytes:
-    """Return a batch as bytes, for its way from a loader process to its worker.
-
-    Torch would send tensors by file descriptor or shared memory, which leave a socket in the
-    temporary directory or a file in ``/dev/shm`` when a process is killed, and need a large
-    ``/dev/shm`` in containers.  Bytes through the pipe leave nothing.
-    For processes of one worker only: it is pickle.
-    """
-    stream = io.BytesIO()
-    _Packer(stream, protocol=5).dump(batch)
-    return stream.getvalue()
-
-
-def unpack(packed: bytes) -> Any:
-    """Return the batch that ``pack`` got."""
-    return pickle.loads(packed)  # noqa: S301  # from this worker's own child
-
-
-class _Packer(pickle.Pickler):
-    """Writes a tensor's memory as it is; torch's own way makes an archive of each."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or value.layout is not torch.strided:
-            return NotImplemented
-        if value.requires_grad or value.device.type != "cpu" or value.is_quantized:
-            return NotImplemented
-        if value.is_conj() or value.is_neg():
-            value = value.resolve_conj().resolve_neg()
-        order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
-        dense = value.permute(order).contiguous().reshape(-1).view(torch.uint8)
-        return _rebuild, (dense.numpy(), value.dtype, tuple(value.shape), tuple(order))
-
-
-def _rebuild(
-    memory: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...], order: tuple[int, ...]
-) -> torch.Tensor:
-    dense = torch.from_numpy(memory).view(dtype).reshape([shape[axis] for axis in order])
-    return dense.permute([order.index(axis) for axis in range(len(order))])

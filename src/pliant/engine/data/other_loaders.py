@@ -38,6 +38,15 @@ class _Place:
         return f"step {self.step}" if self.is_head else f"this micro-batch of step {self.step}"
 
 
+_iterate = DataLoader.__iter__
+"""As torch has it: a watch puts another in its place."""
+
+
+def has_own_iterator(loader: DataLoader[Any]) -> bool:
+    """Whether a loader iterates otherwise than every DataLoader does."""
+    return type(loader).__iter__ not in (_iterate, DataLoader.__iter__)
+
+
 class LoaderWatch:
     """Watches every DataLoader of this process between ``open`` and ``close``."""
 

@@ -9,6 +9,7 @@ how often, or what was drawn before.  Must not know datasets, slots' content or 
     slot        its forward and backward             (seed, step, slot)
     head, tail  the script's code around the slots   (seed, step)
     evaluate    each batch of an evaluation          (seed, ..., batch)
+    draws       a sampler's draws of an epoch        (seed, epoch)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from pliant.core.errors import ConfigError
 from pliant.core.step import seeds
 
-Place = Literal["item", "collate", "slot", "head", "tail", "evaluate"]
+Place = Literal["item", "collate", "slot", "head", "tail", "evaluate", "draws"]
 
 _chosen = 0
 

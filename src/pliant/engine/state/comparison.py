@@ -4,7 +4,8 @@ Owns what is told when: a digest per aspect with every vote, and names for the s
 them differs.  Must not know how replicas meet, who they are, or what follows.
 
     aspect      taken                      how much
-    settings    at the vote                hyper-parameters, counts of schedulers: all, every step
+    settings    at the vote                hyper-parameters, counts of schedulers, what a sampler
+                                           draws for the step: all, every step
     modes       at the boundary            ``training``, ``requires_grad``: all, every step
     flags       at the vote                the same
     tensors     before the step's forward  small buffers every step; of the rest ``PART_BYTES``
@@ -45,9 +46,21 @@ UNKNOWN = 0
 class StateComparison:
     """Of one session; see the module's text."""
 
-    def __init__(self, state: State, settings: Callable[[], dict[str, Any]]) -> None:
-        """``settings``: of the optimizers and schedulers, as a part of a state."""
+    def __init__(
+        self,
+        state: State,
+        settings: Callable[[], dict[str, Any]],
+        draws: Callable[[int], str] = lambda step: "",
+    ) -> None:
+        """Of a state.
+
+        Args:
+            state: the state.
+            settings: of the optimizers and schedulers, as a part of it.
+            draws: says what a sampler draws for a step; empty without one.
+        """
         self._state = state
+        self._draws = draws
         self._settings = settings
         self._step = -1
         self._is_received = False
@@ -102,7 +115,7 @@ class StateComparison:
         """
         self._check_parameters()
         return (
-            _digest(self._settings()),
+            _digest(self._settings_of_step()),
             UNKNOWN if self._modes is None else _digest(self._modes),
             _digest(self._state.flags()),
             _digest(self._part),
@@ -113,7 +126,7 @@ class StateComparison:
         """Name what an aspect consists of."""
         match ASPECTS[aspect]:
             case "settings":
-                return naming.named(self._settings())
+                return naming.named(self._settings_of_step())
             case "modes":
                 return naming.named(self._modes or {})
             case "flags":
@@ -129,6 +142,10 @@ class StateComparison:
         tensors = dict(naming.told(path, naming.digest_of(t)) for path, t in state.tensors())
         settings, flags = naming.named(self._settings()), naming.named(state.flags())
         return settings | flags | tensors | naming.named(state.objects())
+
+    def _settings_of_step(self) -> dict[str, Any]:
+        draws = self._draws(self._step)
+        return self._settings() | ({"draws": draws} if draws else {})
 
     def _check_parameters(self) -> None:
         """See what neither a version nor an address tells: ``weight.data.mul_(2)``."""

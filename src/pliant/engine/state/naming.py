@@ -109,6 +109,8 @@ def _name(path: tuple[Any, ...]) -> str:
             return f"{_last(rest)} of optimizer {number}"
         case ("schedulers", number, *rest):
             return f"{_last(rest)} of scheduler {number}"
+        case ("draws",):
+            return "what the sampler draws for this step"
         case ("extra", name, *rest):
             return f"extra_state{_keys([name] * bool(name))}{_keys(rest)}"
         case _:

@@ -1,0 +1,116 @@
+"""The audit's plan: what every step of a run must consist of, as its replicas reported it.
+
+Owns the reading of a plan from the identities in an event log, and the map from a slot of a step to
+the positions of its epoch.  Knows nothing of ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pliant.core.step import order
+from pliant.observe.log import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPlan:
+    """What fixes which sample belongs where."""
+
+    seed: int
+    num_samples: int
+    num_slots: int
+    global_batch: int
+    micro_batch: int
+    shuffle: bool = True
+    drop_last: bool = False
+    sampler: str = ""
+    """Name of what gives the order in place of the seed; empty: nothing."""
+
+    num_draws: int = 0
+    """Of a sampler, in an epoch."""
+
+    first_draws: str = ""
+    """Of a sampler: hash of the draws of epoch 0."""
+
+    @property
+    def epoch_size(self) -> int:
+        """Positions of an epoch."""
+        return self.num_draws if self.sampler else self.num_samples
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in one pass over the data."""
+        whole, rest = divmod(self.epoch_size, self.global_batch)
+        return whole + bool(rest and not self.drop_last)
+
+    def positions(self, step: int) -> range:
+        """Return the positions of the epoch that a step takes."""
+        first = step % self.steps_per_epoch * self.global_batch
+        return range(first, min(first + self.global_batch, self.epoch_size))
+
+    def slot_positions(self, step: int, slot: int) -> range:
+        """Return the positions of one slot; empty past the end of a short batch."""
+        whole = self.positions(step)
+        return whole[slot * self.micro_batch : (slot + 1) * self.micro_batch]
+
+    def sample(self, epoch: int, position: int) -> int:
+        """Return which sample stands at a position of an epoch."""
+        if not self.shuffle:
+            return position
+        return order.permute(position, size=self.num_samples, key=order.key(self.seed, epoch))
+
+
+def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
+    """Return what the replicas of a run agreed on, and a sentence if they did not.
+
+    A replica that was refused never computed anything that counts: its identity is left out.
+    """
+    refused: set[object] = set()
+    reported: dict[AuditPlan, dict[object, None]] = {}
+    for record in records:
+        if record.get("kind") == "refused" and record.get("joiner"):
+            refused.add(record.get("replica"))
+        elif record.get("kind") == "spare":
+            plan = _plan(record.get("identity"))
+            if plan is not None:
+                reported.setdefault(plan, {})[record.get("replica")] = None
+    plans: dict[AuditPlan, str] = {}
+    for plan, replicas in reported.items():
+        counting = [str(replica) for replica in replicas if replica not in refused]
+        if counting:
+            plans[plan] = counting[0]
+    if len(plans) > 1:
+        return None, f"the replicas {' and '.join(plans.values())} had different plans"
+    return next(iter(plans), None), ""
+
+
+def first_step_of(records: Iterable[Record]) -> int:
+    """Return the step at which a run's first generation began."""
+    for record in records:
+        order = record.get("order")
+        if record.get("kind") == "switch" and isinstance(order, dict):
+            restore = order.get("restore")
+            return int(restore["committed"]) if isinstance(restore, dict) else 0
+    return 0
+
+
+def _plan(identity: object) -> AuditPlan | None:
+    """Read a plan from the (name, value) pairs of an identity; None if it is not all there."""
+    try:
+        named = {str(name): str(value) for name, value in identity}  # type: ignore[attr-defined]
+        is_drawn = named.get("sampler", "none") != "none"
+        return AuditPlan(
+            seed=int(named["seed"]),
+            num_samples=int(named["dataset_samples"]),
+            num_slots=int(named["num_slots"]),
+            global_batch=int(named["global_batch_size"]),
+            micro_batch=int(named["micro_batch_size"]),
+            shuffle=named["shuffle"] == "True",
+            drop_last=named["drop_last"] == "True",
+            sampler=named["sampler"] if is_drawn else "",
+            num_draws=int(named["num_draws"]) if is_drawn else 0,
+            first_draws=named["first_draws"] if is_drawn else "",
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
