@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.engine import models
 
 import pliant
@@ -360,3 +361,36 @@ def test_a_script_whose_last_checkpoint_has_no_room_does_not_end_well(
 
     with pytest.raises(PermanentError, match=r"step 9 is not in a checkpoint: .* storage is full"):
         train("gpt", tmp_path, checkpoint={"every": "1h"})
+
+
+class Stages(models.Points):
+    """Points of which a script changes the stage."""
+
+    stage = 0
+
+    def __init__(self) -> None:
+        super().__init__(40)
+        self.stage = 1
+
+
+def test_a_run_that_goes_on_names_what_its_dataset_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tail changed it; the script that is started again begins with what it makes."""
+    for total in (2, 4):
+        dataset = Stages()
+        with pliant.Session(
+            model=(model := torch.nn.Linear(4, 3)),
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            dataset=dataset,
+            global_batch_size=8,
+            micro_batch_size=2,
+            checkpoint=pliant.Checkpoint(tmp_path, every="1steps"),
+        ) as session:
+            for step in session.steps(total):
+                for points, labels in step:
+                    step.backward(torch.nn.functional.cross_entropy(model(points), labels))
+                dataset.stage = 3
+
+    said = capsys.readouterr()
+    assert "the dataset's 'stage' is 1 here and 3 in the checkpoint" in said.out + said.err

@@ -9,11 +9,12 @@ import pytest
 import torch
 from tests.engine import models
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
 from torch.optim import lr_scheduler
 
 import pliant
 from pliant.core.errors import UsageError
+from pliant.engine.script_calls import _cell
 
 Call = Callable[[nn.Module, torch.optim.Optimizer], object]
 
@@ -123,6 +124,77 @@ def test_clipping_where_there_is_no_gradient_is_refused(place: str) -> None:
         train(**here)
 
 
+@pytest.mark.parametrize("place", ["head", "slot", "tail"])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_clipping_values_where_there_is_no_gradient_is_refused(place: str, is_listed: bool) -> None:
+    """Also of parameters that are a generator, which can be looked at but once."""
+
+    def clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        given = list(model.parameters()) if is_listed else model.parameters()
+        clip_grad_value_(given, clip_value=0.25)
+
+    here: dict[str, Any] = {place: clip}
+
+    with pytest.raises(UsageError, match=r"clip_grad_value_ was called .*step_pre_hook.*, 0.25\)"):
+        train(**here)
+
+
+def test_clipping_by_a_norm_that_the_script_has_is_refused() -> None:
+    def clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        clip_grads_with_norm_(model.parameters(), 0.5, torch.ones(()))
+
+    with pytest.raises(UsageError, match="clip_grad_norm_ was called"):
+        train(tail=clip)
+
+
+def test_clipping_values_of_another_model_works() -> None:
+    other = nn.Linear(2, 2)
+
+    def clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in other.parameters():
+            parameter.grad = torch.full_like(parameter, 3.0)
+        clip_grad_value_(other.parameters(), 0.5)
+
+    train(slot=clip)
+
+    assert other.weight.grad is not None
+    assert float(other.weight.grad.max()) == 0.5
+
+
+class Holder:
+    """An object of the script's with a scheduler in it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, says: bool) -> None:
+        self.parts = {"schedule": lr_scheduler.StepLR(optimizer, 2)}
+        self.says = says
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"schedule": self.parts["schedule"].state_dict()} if self.says else {"none": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.says:
+            self.parts["schedule"].load_state_dict(state["schedule"])
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("says", [True, False])
+def test_a_scheduler_inside_the_scripts_own_state_may_be_stepped_if_it_travels(says: bool) -> None:
+    made: list[Holder] = []
+
+    def make(optimizer: torch.optim.Optimizer) -> Holder:
+        made.append(Holder(optimizer, says=says))
+        return made[0]
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        made[0].parts["schedule"].step()
+
+    if says:
+        train(tail=step, extra_state=make)
+    else:
+        with pytest.raises(UsageError, match="a scheduler that the session was not given"):
+            train(tail=step, extra_state=make)
+
+
 def test_clipping_in_a_hook_of_the_optimizer_and_of_other_models_works() -> None:
     norms = []
 
@@ -142,14 +214,15 @@ def test_clipping_in_a_hook_of_the_optimizer_and_of_other_models_works() -> None
 
 
 def test_after_the_session_everything_is_as_it_was() -> None:
-    step, clip = lr_scheduler.LRScheduler.step, nn.utils.clip_grad._clip_grads_with_norm_
+    step, clips = lr_scheduler.LRScheduler.step, (clip_grads_with_norm_, clip_grad_value_)
+    bodies = [_cell(clip).cell_contents for clip in clips]
     plateau = lr_scheduler.ReduceLROnPlateau.step
 
     train()
 
     assert lr_scheduler.LRScheduler.step is step
     assert lr_scheduler.ReduceLROnPlateau.step is plateau
-    assert nn.utils.clip_grad._clip_grads_with_norm_ is clip
+    assert [_cell(clip).cell_contents for clip in clips] == bodies
 
 
 def test_a_scheduler_among_the_scripts_own_state_is_the_scripts_to_step() -> None:

@@ -365,6 +365,11 @@ def clip(at: SimpleNamespace) -> None:
     nn.utils.clip_grad_norm_(at.model.parameters(), 0.5)
 
 
+def clip_values(at: SimpleNamespace) -> None:
+    backward(at)
+    nn.utils.clip_grad_value_(at.model.parameters(), 0.5)
+
+
 def passed_over() -> None:
     with session() as made:
         for _ in made.steps(1):
@@ -1046,6 +1051,16 @@ LOOP = [
         instead="`max_grad_norm=`",
         script=trained(clip),
         feature=("loops", "clip_grad_norm_"),
+    ),
+    Refusal(
+        sentence="clip_grad_value_ was called where the model has no gradients, so it clips "
+        "nothing; let the optimizer do it before each of its steps: "
+        "optimizer.register_step_pre_hook("
+        "lambda *_: clip_grad_value_(model.parameters(), 0.5))",
+        when="the line of the plain loop was left",
+        instead="the hook",
+        script=trained(clip_values),
+        feature=("loops", "clip_grad_value_"),
     ),
     Refusal(
         sentence="step.backward was called twice for one micro-batch; add the losses, call it once",

@@ -115,7 +115,7 @@ class Collaborators:
         )
         self._ledger = Ledger(_ledger_path(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
-        self._saver = Saver(self.state, checkpoint)
+        self._saver = Saver(self.state, checkpoint, self._attributes.pack)
         self.update = Update(
             parameters=parameters,
             layout=layout,

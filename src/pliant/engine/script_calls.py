@@ -1,15 +1,21 @@
 """Script calls: lines of a plain loop that do harm, or nothing, in a loop over steps.
 
 Owns two of them: a scheduler that the script steps, whose place in its schedule a joiner would not
-have; and ``clip_grad_norm_`` where there is no gradient to clip.  Must not know how a step is
-computed.  The session's own calls, and those of hooks in them, are none of the script's.
+have; and functions of ``torch.nn.utils`` that clip where there is no gradient to clip.  Must not
+know how a step is computed.  The session's own calls, and those of hooks in them, are none of the
+script's.
+
+A script that changes gradients by lines of its own finds ``None``: a method of it, or a
+``_foreach`` function over no tensors, fails by itself; a loop over what is not None does nothing,
+unseen.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +24,20 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pliant.core.errors import UsageError
 
-_CLIP = "_clip_grads_with_norm_"
-"""What ``clip_grad_norm_`` calls, under whatever name a script has imported that."""
+_CLIPS = {
+    "_clip_grads_with_norm_": ("clip_grad_norm_", "max_norm", "say Session(max_grad_norm={:g})"),
+    "clip_grad_value_": (
+        "clip_grad_value_",
+        "clip_value",
+        "let the optimizer do it before each of its steps: optimizer.register_step_pre_hook("
+        "lambda *_: clip_grad_value_(model.parameters(), {:g}))",
+    ),
+}
+"""Functions of torch: what scripts call them, the name of the bound, and what to do instead.
+
+``clip_grad_norm_`` calls the first, and ``clip_grads_with_norm_`` is it."""
+
+_BODY = "cell_contents"
 
 
 class ScriptCalls:
@@ -30,20 +48,21 @@ class ScriptCalls:
         parameters: Iterable[torch.Tensor],
         optimizers: Collection[torch.optim.Optimizer],
         schedulers: Collection[object],
-        extra: Collection[object] = (),
+        extra: Collection[Any] = (),
     ) -> None:
         """``extra``: what else travels; a scheduler among it is the script's own to step."""
         self._parameters = {id(parameter) for parameter in parameters}
         self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._schedulers = {id(scheduler) for scheduler in schedulers}
-        self._extra = {id(part) for part in extra}
+        self._extra = list(extra)
         self._originals: list[tuple[Any, str, Callable[..., Any]]] = []
         self.is_watching = False
         """The script is in a loop over steps, and the session is not at work."""
 
     def open(self) -> None:
         """Begin to watch."""
-        self._replace(clip_grad, _CLIP, self._check_clip)
+        for function, words in _CLIPS.items():
+            self._replace(_cell(getattr(clip_grad, function)), _BODY, partial(self._clip, *words))
         for kind in _kinds(LRScheduler):
             if "step" in vars(kind):
                 self._replace(kind, "step", self._check_scheduler)
@@ -63,26 +82,43 @@ class ScriptCalls:
         finally:
             self.is_watching = before
 
-    def _replace(self, holder: Any, name: str, check: Callable[..., None]) -> None:
+    def _replace(self, holder: Any, name: str, check: Callable[..., Any]) -> None:
         original = getattr(holder, name)
 
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self.is_watching:
-                check(*args, **kwargs)
+                args = check(*args, **kwargs) or args
             return original(*args, **kwargs)
 
         self._originals.append((holder, name, original))
         setattr(holder, name, checked)
 
-    def _check_clip(self, parameters: Any, max_norm: float, *_: Any, **__: Any) -> None:
-        given = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+    def _clip(
+        self, name: str, bound: str, instead: str, parameters: Any = None, *args: Any, **more: Any
+    ) -> tuple[Any, ...]:
+        """Refuse a call that clips nothing; return its arguments, read if they were a generator."""
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         own = [parameter for parameter in given if id(parameter) in self._parameters]
         if own and all(parameter.grad is None for parameter in own):
+            value = float(more[bound] if bound in more else args[0])
             raise UsageError(
-                "clip_grad_norm_ was called where the model has no gradients, so it clips nothing; "
-                f"say Session(max_grad_norm={max_norm:g})"
+                f"{name} was called where the model has no gradients, so it clips nothing; "
+                + instead.format(value)
             )
+        return given, *args
+
+    def _travels(self, scheduler: Any) -> bool:
+        """Whether it is among ``extra_state``, or an object there holds it and says where it is."""
+        said = None
+        for part in self._extra:
+            if part is scheduler:
+                return True
+            if any(held is scheduler for held in _held(part)):
+                said = scheduler.state_dict() if said is None else said
+                if any(each == said for each in _mappings(part.state_dict())):
+                    return True
+        return False
 
     def _check_scheduler(self, scheduler: Any, *_: Any, **__: Any) -> None:
         if id(scheduler) in self._schedulers:
@@ -91,7 +127,7 @@ class ScriptCalls:
                 "each optimizer step"
             )
         is_own = id(getattr(scheduler, "optimizer", None)) in self._optimizers
-        is_own = is_own and id(scheduler) not in self._extra
+        is_own = is_own and not self._travels(scheduler)
         if is_own and not getattr(scheduler, "_is_initial", False):  # it is not just being made
             raise UsageError(
                 f"{type(scheduler).__name__}.step() was called in a loop over steps on a scheduler "
@@ -99,6 +135,36 @@ class ScriptCalls:
                 "Session(scheduler=...), which steps it with each optimizer step, or step it "
                 "between two calls of steps()"
             )
+
+
+def _held(part: Any, depth: int = 3) -> Iterator[Any]:
+    """Iterate over what an object holds, and what that holds."""
+    if isinstance(part, Mapping):
+        parts = list(part.values())
+    elif isinstance(part, list | tuple):
+        parts = list(part)
+    else:
+        parts = list(getattr(part, "__dict__", {}).values())
+    for each in parts:
+        yield each
+        if depth and not isinstance(each, torch.Tensor | torch.nn.Module):
+            yield from _held(each, depth - 1)
+
+
+def _mappings(state: Any) -> Iterator[Mapping[Any, Any]]:
+    """Iterate over the mappings in what a ``state_dict`` returned."""
+    if isinstance(state, Mapping):
+        yield state
+        for part in state.values():
+            yield from _mappings(part)
+    elif isinstance(state, list | tuple):
+        for part in state:
+            yield from _mappings(part)
+
+
+def _cell(function: Any) -> Any:
+    """Return where torch's decorator keeps the function that it wraps, under whatever name."""
+    return next(cell for cell in function.__closure__ if callable(cell.cell_contents))
 
 
 def _kinds(kind: type[LRScheduler]) -> set[type[LRScheduler]]:

@@ -268,7 +268,9 @@ class Training:
 
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
-        self.saver.restore(checkpoint, committed)
+        dataset = self.saver.restore(checkpoint, committed)
+        if said := self.attributes.unlike([dataset] if dataset else [], where="in the checkpoint"):
+            self.reporter.noted(said)
         self.comparison.receive()
         self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()

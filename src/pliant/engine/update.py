@@ -251,6 +251,9 @@ class Update:
             _refuse_kept_gradients([part.optimizer for part in self.optimizer_states], present)
             for part in self.optimizer_states:
                 part.refuse_hidden()
+        else:
+            for part in self.optimizer_states:
+                part.refuse_changed()
         if self.scaler is None or not active:
             return True
         has_overflowed = any(map(self._has_overflowed, active))

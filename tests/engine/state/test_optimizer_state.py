@@ -15,6 +15,7 @@ from torch import nn
 from pliant.core.errors import UsageError
 from pliant.engine.state.optimizer_state import OptimizerState, with_nested
 from pliant.engine.state.training_state import State
+from pliant.engine.update import LOOKED_AT
 
 Optimizer = torch.optim.Optimizer
 
@@ -133,7 +134,10 @@ class Run:
             parameter.grad = torch.randn_like(parameter)
         self.state.optimizers[0].step()
         for part in self.state.optimizer_states:
-            part.refuse_hidden()
+            if number < LOOKED_AT:
+                part.refuse_hidden()
+            else:
+                part.refuse_changed()
 
     def steps(self, count: int) -> None:
         for number in range(count):
@@ -190,6 +194,52 @@ def test_what_is_hidden_in_objects_is_refused_with_its_name(
 
     with pytest.raises(UsageError, match=f"Hiding keeps .*{sentence}"):
         run.steps(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "change", "sentence"),
+    [
+        (0, lambda h: setattr(h, "value", h.value + 1), "changes from step to step in hidden.va"),
+        ([0], lambda h: h.value.append(torch.ones(1)), r"a tensor in hidden.value\[1\]"),
+    ],
+)
+def test_what_begins_to_change_late_is_refused_when_it_does(
+    value: Any, change: Callable[[Any], object], sentence: str
+) -> None:
+    """A warm-up of seven steps, and then it counts."""
+    seen: list[int] = []
+
+    def late(hidden: Any) -> None:
+        seen.append(0)
+        if len(seen) > 7:
+            change(hidden)
+
+    run = Run(lambda model: Hiding(model.parameters(), value, late))
+
+    with pytest.raises(UsageError, match=f"Hiding keeps .*{sentence}"):
+        run.steps(20)
+    assert len(seen) == 8
+
+
+class Growing(torch.optim.SGD):
+    """Has an object from the fifth step on."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.calls += 1
+        if self.calls == 5:
+            self.late = Holder(0)
+        if self.calls > 5:
+            self.late.value += 1
+        return super().step(closure)
+
+
+def test_an_object_that_comes_late_is_looked_at_as_well() -> None:
+    run = Run(lambda model: Growing(model.parameters(), lr=0.1))
+
+    with pytest.raises(UsageError, match=r"Growing keeps a value .* in late\.value"):
+        run.steps(8)
 
 
 class Aliasing(torch.optim.SGD):

@@ -85,17 +85,17 @@ class DatasetAttributes:
         """Return what another replica compares with its own."""
         return json.dumps([self._fetched_from(), sorted(self._volatile)]).encode()
 
-    def unlike(self, others: Sequence[bytes]) -> str:
+    def unlike(self, others: Sequence[bytes], where: str = "on the replicas that train") -> str:
         """Say which attributes are others where the run is; empty: none."""
         mine = self._fetched_from()
-        for theirs, volatile in map(json.loads, others):
+        for theirs, volatile in map(_unpacked, others):
             names = [name for name in _different(mine, theirs) if name not in volatile]
             if names := [name for name in names if name not in self._volatile]:
                 return (
                     "the dataset's "
                     + " and ".join(
                         f"{name!r} is {mine.get(name, 'missing')} here and "
-                        f"{theirs.get(name, 'missing')} on the replicas that train"
+                        f"{theirs.get(name, 'missing')} {where}"
                         for name in names[:MAX_NAMED]
                     )
                     + f": if samples depend on it, this run depends on who joined when; {INSTEAD}"
@@ -114,6 +114,15 @@ class DatasetAttributes:
 
     def _fetched_from(self) -> Words:
         return self._at_start if self._is_copied else words_of(self._dataset)
+
+
+def _unpacked(packed: bytes) -> tuple[Words, list[str]]:
+    """Return what ``pack`` made; nothing of what it did not make."""
+    try:
+        words, volatile = json.loads(packed)
+    except (ValueError, TypeError):
+        return {_TOO_MANY: ""}, []
+    return (words, volatile) if isinstance(words, dict) else ({_TOO_MANY: ""}, [])
 
 
 def words_of(dataset: object) -> Words:

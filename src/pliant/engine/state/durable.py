@@ -189,11 +189,18 @@ class Describer:
         self._names: tuple[str, ...] = ()
         self._looks = ""
 
-    def describe(self, *, committed: int, calls: int) -> tuple[bytes, dict[str, torch.Tensor]]:
-        """Return the document and the tensors by name, in a fixed order; copies no tensor."""
+    def describe(
+        self, *, committed: int, calls: int, dataset: str = ""
+    ) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """Return the document and the tensors by name, in a fixed order; copies no tensor.
+
+        ``dataset``: in words, see ``engine.data.dataset_attributes``.
+        """
         document, tensors = encode(self._state.capture_to_keep(), memory=self._memory)
         self._note_looks(document, tensors)
-        position = json.dumps({"version": VERSION, "committed": committed, "calls": calls})
+        position = json.dumps(
+            {"version": VERSION, "committed": committed, "calls": calls, "dataset": dataset}
+        )
         state = json.dumps(document.decode())
         text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
         return text.encode(), dict(zip(self._names, tensors, strict=True))
@@ -284,8 +291,10 @@ def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
 # --- in ---------------------------------------------------------------------------------
 
 
-def restore(state: State, reader: CheckpointReader, *, committed: int) -> None:
+def restore(state: State, reader: CheckpointReader, *, committed: int) -> str:
     """Put the checkpoint of a step into a session's objects; they may be half written if it raises.
+
+    Returns the words of the dataset that it was made with; empty: it has none.
 
     Raises:
         CheckpointDamaged: it cannot be read, or is not what was written.
@@ -315,6 +324,8 @@ def restore(state: State, reader: CheckpointReader, *, committed: int) -> None:
     targets = state.allocate(tree, specs)
     reader.read(dict(zip(names, targets, strict=True)))
     state.apply(decode(document, targets))
+    dataset = form.get("dataset")
+    return dataset if isinstance(dataset, str) else ""
 
 
 def _unreadable(error: Exception) -> CheckpointDamaged:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
+from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -27,6 +28,11 @@ Optimizer = torch.optim.Optimizer
 
 _OPAQUE = (Optimizer, FunctionType, MethodType, ModuleType, type, partial)
 """What is not looked into: code, and optimizers, which are looked at by themselves."""
+
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, *_OPAQUE)
+
+MAX_LOOKED_AT = 1000
+"""Values in one attribute that are looked at after each update, about 0.5 ms."""
 
 _OF_SCHEDULERS = frozenset({"step", "_opt_called", "_step_count"})
 """What a scheduler of torch puts into its optimizer."""
@@ -58,6 +64,8 @@ class OptimizerState:
         self._names = names
         self._first = {name: _print(value) for name, value in self._own().items()}
         self._inside: dict[str, str] | None = None
+        self._left_alone: frozenset[str] = frozenset()
+        """Attributes that travel, when they were last looked at."""
 
     def capture(self) -> dict[str, Any]:
         """Return it; its tensors are the optimizer's own."""
@@ -139,6 +147,7 @@ class OptimizerState:
             UsageError: names the attribute.
         """
         own = self._own()
+        self._left_alone = frozenset(own)
         in_state = {_memory(tensor) for *_, tensor in self.tensors()}
         inside: dict[str, str] = {}
         for name, value in _attributes(self.optimizer).items():
@@ -155,6 +164,26 @@ class OptimizerState:
         for path, text in inside.items():
             if before.get(path) != text:
                 self._refuse(f"a value that changes from step to step in {path}")
+
+    def refuse_changed(self) -> None:
+        """Refuse a value in an object that changed since it was last looked at; after each update.
+
+        Raises:
+            UsageError: names the attribute.
+        """
+        before = self._inside
+        if before is None:
+            return
+        for name in _attributes(self.optimizer):
+            value = vars(self.optimizer)[name]
+            if isinstance(value, _SIMPLE) or name in self._left_alone or self._is_alias(value):
+                continue
+            for path, part in islice(_walk(value, name), MAX_LOOKED_AT):
+                if torch.is_tensor(part):
+                    if not self._is_model(part) and part.numel():
+                        self._refuse(f"a tensor in {path}")
+                elif before.setdefault(path, text := repr(part)) != text:
+                    self._refuse(f"a value that changes from step to step in {path}")
 
     def _refuse(self, what: str) -> None:
         raise UsageError(

@@ -14,7 +14,7 @@ makes one is the same on all of them at the same boundary:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Found
@@ -31,10 +31,17 @@ is better than none."""
 class Saver:
     """See the module's text; without a ``durability`` it does nothing."""
 
-    def __init__(self, state: State, durability: Durability | None) -> None:
+    def __init__(
+        self,
+        state: State,
+        durability: Durability | None,
+        dataset: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        """``dataset``: returns its words, which a run that goes on compares with its own."""
         self._state = state
         self._durability = durability
         self._describer = Describer(state)
+        self._dataset = dataset
         self._saved: tuple[int, int] | None = None
         self.found: Sequence[Found] = ()
         """What the run can go on from, newest first."""
@@ -69,7 +76,9 @@ class Saver:
         if self._durability is None or self._saved == (member.lineage, member.committed):
             return
         probe.at("save", member.committed)
-        document, tensors = self._describer.describe(committed=member.committed, calls=member.calls)
+        document, tensors = self._describer.describe(
+            committed=member.committed, calls=member.calls, dataset=self._dataset().decode()
+        )
         taken = self._durability.begin(
             Snapshot(
                 committed=member.committed,
@@ -88,8 +97,10 @@ class Saver:
         if taken:
             self._saved = (member.lineage, member.committed)
 
-    def restore(self, name: str, committed: int) -> None:
+    def restore(self, name: str, committed: int) -> bytes:
         """Take a checkpoint's state; the objects of the session may be half written if it raises.
+
+        Returns the words of the dataset that it was made with; empty: it has none.
 
         Raises:
             CheckpointDamaged: it cannot be read, or is not what was written.
@@ -97,7 +108,8 @@ class Saver:
         """
         if self._durability is None:
             raise AssertionError("nothing was found without a place to find it in")
-        durable.restore(self._state, self._durability.reader(name), committed=committed)
+        reader = self._durability.reader(name)
+        return durable.restore(self._state, reader, committed=committed).encode()
 
     @property
     def is_settled(self) -> bool:
