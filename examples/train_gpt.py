@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--warm-up", type=int, default=20, help="steps of rising learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint", help="directory to keep checkpoints in, to go on from")
     parser.add_argument("--save", help="file for the finished weights")
     parser.add_argument("--digest", help="file for the digest of the final state")
     args = parser.parse_args()
@@ -33,6 +34,7 @@ def main() -> None:
     pliant.seed(args.seed)  # before the model is built
     config = GPTConfig()
     model = GPT(config)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / args.warm_up)
@@ -46,6 +48,7 @@ def main() -> None:
         global_batch_size=args.global_batch,
         micro_batch_size=args.micro_batch,
         max_grad_norm=1.0,
+        checkpoint=pliant.Checkpoint(args.checkpoint, every="auto") if args.checkpoint else None,
     ) as session:
         for step in session.steps(args.steps):
             for tokens, targets in step:  # the micro-batches that this replica owns

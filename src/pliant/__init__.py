@@ -25,7 +25,14 @@ __all__ = ["Checkpoint", "Session", "seed"]
 def __getattr__(name: str) -> Any:
     """Import an engine name, and with it torch, on first use (PEP 562)."""
     if name in _ENGINE_NAMES:
-        return getattr(import_module(_ENGINE_NAMES[name]), name)
+        try:
+            return getattr(import_module(_ENGINE_NAMES[name]), name)
+        except ModuleNotFoundError as error:
+            from pliant.machine.engine_packages import ENGINE_PACKAGES, lacking_engine
+
+            if error.name not in ENGINE_PACKAGES:
+                raise
+            raise ImportError(str(lacking_engine(f"pliant.{name}", error.name))) from error
     raise AttributeError(f"module 'pliant' has no attribute {name!r}")
 
 

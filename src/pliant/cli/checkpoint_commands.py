@@ -27,12 +27,11 @@ from pliant.cli.terminal import complain
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.machine.engine_packages import ENGINE_PACKAGES, lacking_engine
 
 if TYPE_CHECKING:
     from pliant.checkpoint.dcp.read import StoredCheckpoint
     from pliant.checkpoint.store.base import Storage, StorageOptions
-
-_ENGINE_PACKAGES = ("fsspec", "numpy", "torch", "xxhash")
 
 app = typer.Typer(
     name="checkpoint",
@@ -63,11 +62,9 @@ def _with_engine(command: Callable[..., int]) -> Callable[..., int]:
             from pliant.checkpoint.dcp.read import load  # noqa: F401 - torch is there
             from pliant.checkpoint.failures import DamagedError, UntrustedError
         except ModuleNotFoundError as error:
-            if error.name not in _ENGINE_PACKAGES:
+            if error.name not in ENGINE_PACKAGES:
                 raise
-            raise ConfigError(
-                f"pliant checkpoint needs {error.name}: pip install 'pliant[engine]'"
-            ) from error
+            raise lacking_engine("pliant checkpoint", error.name) from error
         try:
             return command(*args, **kwargs)
         except UntrustedError as error:

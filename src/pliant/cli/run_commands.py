@@ -23,6 +23,7 @@ from pliant.cli.terminal import PlainConsole, complain
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.values import NodeId
+from pliant.machine.engine_packages import require_engine
 from pliant.machine.jobs import find_resumable
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
 
@@ -42,6 +43,7 @@ def run(
     """
     from pliant.cli import start
 
+    require_engine("pliant run")
     command, job = read_command(target, arguments or [])
     planned = start.planned(command, resolve(given, os.environ, job), os.environ)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
@@ -90,6 +92,7 @@ def agent(
     from pliant.run import separate
     from pliant.run.local import count_devices
 
+    require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
     if node is not None and not NAME.fullmatch(node):
@@ -117,6 +120,7 @@ def resume(
     """Go on with a run from its newest checkpoint."""
     from pliant.cli import start
 
+    require_engine("pliant resume")
     planned = start.resumed(find_resumable(which, state_directory().jobs), os.environ)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
 

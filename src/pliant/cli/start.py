@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -249,7 +250,11 @@ def attached(start: Start, *, as_json: bool) -> int:
     code = EXIT_FAILED
     try:
         with view:
-            code = (run_coordinator if start.is_apart else run_job)(config, observer=view)
+            if start.is_apart:
+                invite = (lambda url: None) if as_json else partial(_invite, out)
+                code = run_coordinator(config, observer=view, on_serving=invite)
+            else:
+                code = run_job(config, observer=view)
     except ConflictError as error:
         return complain(str(error), EXIT_TAKEN_OVER)
     except ConfigError:
@@ -268,6 +273,11 @@ def attached(start: Start, *, as_json: bool) -> int:
     if code not in (EXIT_OK, EXIT_STOPPED) or view.board.reason is None:
         complain(view.board.reason or NOT_STARTED, code)
     return code
+
+
+def _invite(out: Path, url: str) -> None:
+    """Say how agents come."""
+    say_aside(f"waiting for agents: pliant agent {url} --token-file {out / run_files.TOKEN}")
 
 
 def detached(start: Start, *, as_json: bool) -> int:

@@ -41,4 +41,4 @@ def complain(sentence: str, code: int) -> int:
 
 def say_aside(sentence: str) -> None:
     """Print a sentence on stderr, in one line."""
-    print(in_one_line(sentence), file=sys.stderr)
+    print(in_one_line(sentence), file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ from typing import Any
 
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.machine import run_files
+from pliant.machine.engine_packages import require_engine
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
@@ -233,10 +234,7 @@ def _pliant(*arguments: str) -> None:
 
 
 def _script() -> Path:
-    if find_spec("torch") is None:
-        raise ConfigError(
-            "the demo trains with PyTorch; install it with pip install pliant[engine]"
-        )
+    require_engine("pliant demo")
     found = find_spec("pliant.recipes.train_gpt")
     if found is None or found.origin is None:
         raise ConfigError("this installation of pliant has no recipes")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from pliant.agent.agent import Agent
@@ -29,8 +30,15 @@ HANG_UP_S = 15.0
 """How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
 
 
-def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> int:
+def run_coordinator(
+    config: JobConfig,
+    *,
+    observer: Observer | None = None,
+    on_serving: Callable[[str], None] = lambda url: None,
+) -> int:
     """Run the coordinator of a job whose agents are elsewhere; return the job's exit code.
+
+    Agents can come once ``on_serving`` is called, to the URL that it is told.
 
     Raises:
         ConfigError: the port is in use, the directory holds something else, or a file cannot be
@@ -38,7 +46,7 @@ def run_coordinator(config: JobConfig, *, observer: Observer | None = None) -> i
         ConflictError: another coordinator has taken over; the job goes on.
     """
     try:
-        return asyncio.run(_coordinate(config, observer))
+        return asyncio.run(_coordinate(config, observer, on_serving))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
@@ -58,12 +66,15 @@ def run_agent(url: str, token_file: Path, config: AgentConfig) -> int:
     return asyncio.run(_serve(Agent(config), url, token))
 
 
-async def _coordinate(config: JobConfig, observer: Observer | None) -> int:
+async def _coordinate(
+    config: JobConfig, observer: Observer | None, on_serving: Callable[[str], None]
+) -> int:
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = _follows(config)
         token = lasting_token(config.out)
         async with hosted(config, token=token, follows=follows, observer=observer) as host:
+            on_serving(host.url)
             end = await host.until_the_end()
             await host.driver.nodes.hung_up(HANG_UP_S)
         (config.out / run_files.TOKEN).unlink(missing_ok=True)

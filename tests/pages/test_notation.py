@@ -1,0 +1,89 @@
+"""How a page says what is to be run, and what of an output counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.live.stage import stage
+from tests.pages.blocks import PageError, read_page
+from tests.pages.shown import is_shown
+from tests.pages.walk import Walk
+
+
+def _page(directory: Path, text: str) -> Path:
+    path = directory / "page.md"
+    path.write_text(text)
+    return path
+
+
+def _walk(directory: Path, text: str) -> None:
+    page = read_page(_page(directory, text))
+    with stage(forked=False) as fresh:
+        Walk(page, directory, fresh, fresh).all_of_it()
+
+
+def test_a_block_says_its_language(tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=r"page\.md:2: a block names its language"):
+        read_page(_page(tmp_path, "text\n```\npliant run train.py\n```\n"))
+
+
+@pytest.mark.parametrize("comment", ["not run", "not run:", "skip it", "exits: pliant"])
+def test_a_comment_means_something_and_gives_its_reason(tmp_path: Path, comment: str) -> None:
+    with pytest.raises(PageError, match="nobody knows"):
+        read_page(_page(tmp_path, f"<!-- test: {comment} -->\n```sh\npliant stop\n```\n"))
+
+
+def test_comments_are_of_the_block_that_follows_and_substitutions_must_fit(tmp_path: Path) -> None:
+    text = (
+        '<!-- test: for "300" take "3" -->\n\n  ```sh\n  echo 300\n  ```\n\n```sh\necho 300\n```\n'
+    )
+    first, second = read_page(_page(tmp_path, text)).blocks
+
+    assert (first.text, second.text) == ("echo 3\n", "echo 300\n")
+
+    (block,) = read_page(_page(tmp_path, text.split("\n\n```")[0].replace("echo 300", "x"))).blocks
+    with pytest.raises(PageError, match="is not in the block"):
+        assert block.text
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("step 3  r1 lost", "step 3  r1 lost", True),
+        ("step 3  r1 lost", "step 4  r1 lost", False),
+        ("15:36:50  pause 0.861 s", "02:01:09  pause 12 s", True),
+        ("devices 4, 5 are yours", "devices 0, 1 are yours", False),
+        ("claim-25296 asks for 2", "claim-7 asks for 2", True),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...", "b\nc", False),
+        ("gets ... and has 4", "gets devices 1, 2 and has 4", True),
+        ("a\nb", "a", False),
+        ("a", "a\nb", False),
+    ],
+)
+def test_what_is_shown_must_be_printed_except_for_what_always_varies(
+    shown: str, printed: str, same: bool
+) -> None:
+    assert is_shown(shown.splitlines(), printed.splitlines()) is same
+
+
+def test_a_page_whose_command_fails_fails_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"page\.md:1.*\n.*exit code 2, not 0\n.*no job is"):
+        _walk(tmp_path, "```sh\npliant status\n```\n")
+
+
+def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="shown:\ndays"):
+        _walk(tmp_path, "```console\n$ echo hours\ndays\n```\n")
+
+
+def test_what_is_not_run_leaves_no_trace_and_the_rest_is_run(tmp_path: Path) -> None:
+    _walk(
+        tmp_path,
+        "<!-- test: not run: touch a: it needs root -->\n```sh\ntouch a\ntouch b\n```\n"
+        "<!-- test: not run: needs root -->\n```sh\ntouch c\n```\n"
+        "<!-- test: $ touch d -->\n<!-- test: exits 1 -->\n```sh\nfalse   # never true\n```\n",
+    )
+
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["b", "d", "examples"]
