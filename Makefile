@@ -14,7 +14,7 @@ help:
 	@echo "make test    set up, then lint, types, contracts and every default test (under 20 minutes)"
 	@echo "make test-with   the default tests with TORCH=2.11.0 (the oldest) or another, PYTHON=python3.13 or another"
 	@echo "make soak    long randomised runs; SEED=n repeats one"
-	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them"
+	@echo "make frameworks  install Hugging Face, torchvision, TensorBoard, MLflow; train our examples of them; install a wheel with pip, uv, pipx"
 	@echo "make fuzz    random models, data and events; CASES=n as many, SEED=n from this one on"
 
 $(READY): pyproject.toml constraints.txt

@@ -202,7 +202,7 @@ def configs_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the list to which every job that begins is added."""
     seen: list[Any] = []
 
-    def note(config: Any, *, observer: Any) -> int:
+    def note(config: Any, **_: Any) -> int:
         (config.out / "events.jsonl").touch()
         seen.append(config)
         return 0

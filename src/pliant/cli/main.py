@@ -8,7 +8,7 @@ code 2.  Knows nothing of what a command does.
     1           the script failed, or the restart budget is spent
     2           the user's input: options, job file, ConfigError, UsageError, no Session
     3           stopped on request (stop, Ctrl-C once)
-    4           the last holder of the state was lost; names the last committed step
+    4           the last replica that had the state was lost, and no checkpoint verifies
     5           another coordinator has taken over; the job goes on under that one
     130         Ctrl-C twice
 """

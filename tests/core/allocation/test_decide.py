@@ -207,7 +207,7 @@ def test_a_minimum_is_taken_only_when_nothing_else_is_left_and_then_whole() -> N
             notice_s=30.0,
             for_="c",
             reason="suspend, and give back 2: high claim c needs its minimum of 1, "
-            "and no increments are left to take",
+            "and nobody has more than a minimum to give",
         ),
     )
     assert world.at("a").is_suspended

@@ -85,7 +85,7 @@ def test_without_a_wish_every_device_is_used() -> None:
         settled_replicas=4,
         is_voluntary=True,
         reason="grow from 2 to 4 replicas: there are 4 devices",
-        would_change="more devices, or a wish: pliant scale N",
+        would_change="more devices, or pliant scale N",
         earliest_s=5.0,
     )
 

@@ -239,9 +239,7 @@ def test_arrivals_within_the_scaling_timeout_are_taken_together() -> None:
         "stay at 2 replicas: 3 possible, but more may come within 30 s of the first "
         "(scalingTimeoutInSeconds)"
     )
-    assert job.decision.would_change == (
-        "time alone, when it looks again; or a wish: pliant scale 3"
-    )
+    assert job.decision.would_change == ("time alone, when it looks again; or pliant scale 3")
     assert job.offer(5, at_s=2020.0).earliest_s == 2030.0
     assert job.offer(6, at_s=2030.0).target_replicas == 6
 

@@ -294,7 +294,7 @@ def _cut(draft: Draft, request: TakeRequest, victim: ClaimEntry, kind: str, shor
         quota = draft.teams[claim.team].quota
         why += f", and team {claim.team} takes back what it lent of its quota of {quota}"
     if kind == DROPPABLE:
-        why += ", and no increments are left to take"
+        why += ", and nobody has more than a minimum to give"
     after = draft.set_share(victim, share, for_=claim.name, reason=why)
     draft.takings += 1
     return Cut(before=victim, after=after)

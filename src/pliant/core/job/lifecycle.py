@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.core.commands import EndJob, EndReplica, Release, Stop
+from pliant.core.counts import counted
 from pliant.core.durability import nothing_to_do
 from pliant.core.events import Exited, ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_STATE_LOST, EXIT_STOPPED, EXIT_USAGE
@@ -202,8 +203,8 @@ def lose(tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str
 def lose_state(tx: Transaction, kind: ExitKind, what: str) -> None:
     """Begin again from a checkpoint where that is possible, else end the job."""
     count = tx.job.membership.committed
-    last = f"the last committed step is number {count}" if count else "no step was committed"
-    lost = f"the last holder of the state was lost: {what}; {last}"
+    last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
+    lost = f"the last replica that had the state of the run was lost: {what}; {last}"
     if is_durable(tx.job):
         go_back(tx, lost)
     elif kind in (ExitKind.SCRIPT, ExitKind.EARLY):

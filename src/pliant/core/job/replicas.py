@@ -140,7 +140,7 @@ def accept_membership(tx: Transaction, outcome: Outcome) -> None:
                 tx.job = replace(tx.job, costs=costs.interrupted(tx.job.costs))
                 tx.notes.append(
                     f"reform as generation {order.generation}: {', '.join(order.replicas)}"
-                    + (f" hold, below minReplicas={tx.moment.min_replicas}" * order.hold)
+                    + (f" wait, below minReplicas={tx.moment.min_replicas}" * order.hold)
                 )
             case _:
                 pass

@@ -82,20 +82,20 @@ def would_change(case: PolicyCase, target: int, possible: int, wait: Wait | None
     view, policy = case.view, case.policy
     if wait is not None:
         if possible > target:
-            return f"time alone, when it looks again; or a wish: pliant scale {possible}"
+            return f"time alone, when it looks again; or pliant scale {possible}"
         return "time alone, when it looks again; or capacity that comes back before"
     if possible < fit(policy, min(case.bound, case.capacity)):
-        return f"a wish: pliant scale {case.bound}; or a lower minMarginalEfficiency"
+        return f"pliant scale {case.bound}; or a lower minMarginalEfficiency"
     if target < case.wanted:
         larger = next((s for s in policy.sizes(case.wanted) if s > target), case.wanted)
         return f"room for {counted(larger, 'replica')}: a larger offer, or more devices"
     if case.asked is not None and case.asked <= case.bound:
-        return "another wish: pliant scale N"
+        return "another size: pliant scale N"
     if view.num_slots is not None and case.ceiling == view.num_slots and target == view.num_slots:
         return "a smaller micro_batch_size, so that a step has more slots"
     if policy.max_replicas is not None:
-        return "a wish: pliant scale N; or another bound: pliant policy set maxReplicas=N"
-    return "more devices, or a wish: pliant scale N"
+        return "pliant scale N; or another bound: pliant policy set maxReplicas=N"
+    return "more devices, or pliant scale N"
 
 
 def _idle_share(view: PolicyView, target: int) -> str:
