@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.features import data, loops, optimizers, precision, structure
+from tests.features import data, loops, methods, optimizers, precision, structure
 from tests.features.feature import Feature
 
 GROUPS: dict[str, list[Feature]] = {
     "optimizers and schedulers": optimizers.FEATURES,
     "precision": precision.FEATURES,
     "structure": structure.FEATURES,
+    "methods": methods.FEATURES,
     "data": data.FEATURES,
     "loops": loops.FEATURES,
 }
@@ -16,7 +17,12 @@ GROUPS: dict[str, list[Feature]] = {
 
 SESSION = "arguments of a session"
 
-JOB_OF = {"precision": "precision and data", "data": "precision and data"}
+JOB_OF = {
+    "precision": "precision and data",
+    "data": "precision and data",
+    "methods": "structure and methods",
+    "structure": "structure and methods",
+}
 """A job costs more to start than its features to train."""
 
 

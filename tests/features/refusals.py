@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
+from tests.features.methods import CountedSchedule
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -193,6 +194,51 @@ def own_optimizer(kind: Any) -> Script:
         session(model=model, optimizer=kind(model.parameters()))
 
     return script
+
+
+class TwoPass(torch.optim.SGD):
+    """As SAM has them."""
+
+    def first_step(self) -> None: ...
+
+    def second_step(self) -> None: ...
+
+
+class Closing(torch.optim.SGD):
+    """Needs what it evaluates."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+class Asserting(torch.optim.SGD):
+    """Needs it too, and does not say so before."""
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise ValueError("I need a closure")
+        return super().step(closure)
+
+
+class Prepared(torch.optim.SGD):
+    """Stands for what Accelerate makes of an optimizer."""
+
+    __module__ = "accelerate.optimizer"
+
+
+class Quantiser(nn.Module):
+    """Stands for a fake quantiser of torch.ao."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation_post_process = nn.Module()
+        self.activation_post_process.register_buffer("min_val", torch.tensor(math.inf))
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("zero_point", torch.zeros(1, dtype=torch.int32))
+        self.register_buffer("observer_enabled", torch.ones(1))
+
+    def calculate_qparams(self) -> Any:
+        return self.scale, self.zero_point
 
 
 class Stream(IterableDataset[Any]):
@@ -555,6 +601,14 @@ MADE = [
         feature=("structure", "Embedding with max_norm"),
     ),
     Refusal(
+        sentence="'0' observes values to quantise them and has seen none; run one batch through "
+        "the model before the session is made",
+        when="a model that is prepared for quantisation-aware training has seen no batch",
+        instead="`model(batch)` once",
+        script=given(model=lambda: nn.Sequential(Quantiser(), nn.Linear(4, 3))),
+        feature=("methods", "quantisation-aware training that saw no batch"),
+    ),
+    Refusal(
         sentence="a session needs an optimizer",
         when="`optimizer=` is None or an empty list",
         instead="pass one",
@@ -572,6 +626,31 @@ MADE = [
         instead="a first-order optimizer",
         script=own_optimizer(torch.optim.LBFGS),
         feature=("optimizers and schedulers", "LBFGS"),
+    ),
+    Refusal(
+        sentence="TwoPass computes a step in two passes (first_step and second_step), and a "
+        "session makes one; pass the optimizer that it wraps, and perturb the weights within the "
+        "loss of a micro-batch (docs/howto/bring-your-script.md, SAM)",
+        when="an optimizer perturbs the weights for a second forward and backward: SAM and its kin",
+        instead="SAM within the loss of a micro-batch",
+        script=own_optimizer(TwoPass),
+        feature=("optimizers and schedulers", "optimizers of two passes"),
+    ),
+    Refusal(
+        sentence="Closing.step() needs 'closure', and a session calls it without arguments, once "
+        "the gradient of the whole step is there; it is not supported",
+        when="an optimizer evaluates the loss itself",
+        instead="a first-order optimizer",
+        script=own_optimizer(Closing),
+        feature=("optimizers and schedulers", "optimizers that need a closure"),
+    ),
+    Refusal(
+        sentence="Prepared was prepared by Accelerate, which steps it by its own rules; pass the "
+        "optimizer that accelerator.prepare() was given",
+        when="an optimizer or a scheduler has been through `accelerator.prepare`",
+        instead="what it was given",
+        script=own_optimizer(Prepared),
+        feature=("optimizers and schedulers", "what Accelerate has prepared"),
     ),
     Refusal(
         sentence="SparseAdam takes sparse gradients, which are not supported; use Adam, and "
@@ -600,6 +679,17 @@ MADE = [
         when="`scheduler=` is something else",
         instead="derive from `LRScheduler`",
         script=given(scheduler=3),
+    ),
+    Refusal(
+        sentence="CountedSchedule is told how many updates there were; leave out scheduler= and "
+        "write scheduler.step_update(session.committed) in the tail of a step, or "
+        "scheduler.step(step.epoch + 1) where step.is_last_of_epoch; pass it as extra_state= if it "
+        "has state",
+        when="`scheduler=` is one of timm's",
+        instead="the tail",
+        script=given(
+            scheduler=lambda: CountedSchedule(torch.optim.SGD(network().parameters(), lr=0.1))
+        ),
     ),
     Refusal(
         sentence="plateau={'loss': ...} must be a ReduceLROnPlateau, got int; other schedulers go "
@@ -986,6 +1076,14 @@ LOOP = [
         script=trained(dataset=lambda: Growing(20), steps=4),
     ),
     Refusal(
+        sentence="Asserting.step() failed in its first update (ValueError: I need a closure); a "
+        "session calls it without a closure, once the gradient of the whole step is there, with no "
+        "graph behind it",
+        when="an optimizer cannot make its first update: it wants a closure, or a graph",
+        instead="a first-order optimizer",
+        script=own_update(Asserting),
+    ),
+    Refusal(
         sentence="Grows gave 9 draws in epoch 2 and 8 in epoch 0; let every epoch have as many",
         when="a sampler gives epochs of several lengths",
         instead="as many draws in every epoch",
@@ -1218,8 +1316,9 @@ LOOP = [
         feature=("structure", "buffers made in the forward"),
     ),
     Refusal(
-        sentence="buffer 'kept' changed its shape, its type or was removed during a step; say "
-        'buffers={"kept": "local"} if it is not part of the model\'s state',
+        sentence="buffer 'kept' changed its shape, its type or was removed during a step; run one "
+        'batch through the model before the session is made, or say buffers={"kept": "local"} if '
+        "it is not part of the model's state",
         when="a cache is kept as a buffer",
         instead='`buffers={"kept": "local"}`',
         script=holding(torch.zeros(1), rebind(lambda x: torch.zeros(2))),

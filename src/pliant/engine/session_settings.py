@@ -6,6 +6,7 @@ or the protocol.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,16 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
+from pliant.engine.state.buffers import observes
 from pliant.engine.state.durable import Durability
 from pliant.engine.state.optimizer_state import held, with_nested
 from pliant.engine.state.training_state import Stateful
 from pliant.engine.update import Scheduler
+
+_TWO_PASSES = (("first_step", "second_step"), ("ascent_step", "descent_step"))
+"""Methods of optimizers that perturb weights, take another gradient and go back: SAM, ASAM."""
+
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 REDUCTIONS = ("exact", "fast")
 ON_NONFINITE = ("warn", "stop", "skip")
@@ -136,8 +143,8 @@ def _check_optimizers(
             raise ConfigError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise ConfigError("LBFGS evaluates the loss several times a step; it is not supported")
+        _check_prepared("optimizer", optimizer)
+        _check_one_pass(optimizer)
         if isinstance(optimizer, torch.optim.SparseAdam):
             raise ConfigError(
                 "SparseAdam takes sparse gradients, which are not supported; use Adam, and "
@@ -160,8 +167,47 @@ def _check_optimizers(
     return list(optimizers)  # type: ignore[arg-type]  # checked one by one
 
 
+def _check_prepared(what: str, given: object) -> None:
+    """Refuse what Accelerate has wrapped: it decides itself when to step."""
+    if type(given).__module__.partition(".")[0] == "accelerate":
+        raise ConfigError(
+            f"{type(given).__name__} was prepared by Accelerate, which steps it by its own rules; "
+            f"pass the {what} that accelerator.prepare() was given"
+        )
+
+
+def _check_one_pass(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that asks for another forward or backward within its step."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError("LBFGS evaluates the loss several times a step; it is not supported")
+    for passes in _TWO_PASSES:
+        if all(callable(getattr(optimizer, one, None)) for one in passes):
+            raise ConfigError(
+                f"{name} computes a step in two passes ({' and '.join(passes)}), and a session "
+                "makes one; pass the optimizer that it wraps, and perturb the weights within the "
+                "loss of a micro-batch (docs/howto/bring-your-script.md, SAM)"
+            )
+    # Of the class: a scheduler puts a wrapper, unbound, into the optimizer itself.
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind in _PLAIN]
+    if needed:
+        raise ConfigError(
+            f"{name}.step() needs {needed[0]!r}, and a session calls it without arguments, once "
+            "the gradient of the whole step is there; it is not supported"
+        )
+
+
 def _check_schedulers(schedulers: Sequence[object]) -> list[Scheduler]:
     for scheduler in schedulers:
+        _check_prepared("scheduler", scheduler)
+        if callable(getattr(scheduler, "step_update", None)):
+            raise ConfigError(
+                f"{type(scheduler).__name__} is told how many updates there were; leave out "
+                "scheduler= and write scheduler.step_update(session.committed) in the tail of a "
+                "step, or scheduler.step(step.epoch + 1) where step.is_last_of_epoch; pass it as "
+                "extra_state= if it has state"
+            )
         if not isinstance(scheduler, LRScheduler | ReduceLROnPlateau):
             raise ConfigError(
                 "scheduler must be a torch.optim.lr_scheduler scheduler, got "
@@ -254,5 +300,18 @@ def _check_module(name: str, module: torch.nn.Module) -> None:
                 f"{name!r} has max_norm, which changes its weights in the forward of every "
                 "micro-batch; leave it out, and shorten them after the loop over a step"
             )
+    if not _has_observed(module):
+        raise ConfigError(
+            f"{name!r} observes values to quantise them and has seen none; run one batch through "
+            "the model before the session is made"
+        )
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         raise ConfigError("the model is wrapped in DistributedDataParallel; pass it unwrapped")
+
+
+def _has_observed(module: torch.nn.Module) -> bool:
+    """Whether a fake quantiser that observes, as of ``torch.ao``, has a range; True of others."""
+    smallest = getattr(getattr(module, "activation_post_process", None), "min_val", None)
+    if not observes(module) or not torch.is_tensor(smallest):
+        return True
+    return smallest.numel() > 0 and bool(smallest.isfinite().all())

@@ -120,11 +120,16 @@ class Update:
         return Gradient(buckets=buckets, extras=extras, parts=parts, norm=norm, nonfinite=nonfinite)
 
     @torch.no_grad()
-    def apply(self, gradient: Gradient, *, is_skipped: bool = False) -> None:
+    def apply(
+        self, gradient: Gradient, *, is_skipped: bool = False, is_first: bool = False
+    ) -> None:
         """Do what ``loss.backward()`` of the whole global batch and ``optimizer.step()`` would.
 
         A step in which nothing was computed, or whose scaled gradient overflowed, is skipped: it
         moves neither weights nor schedulers; one with ``is_skipped`` no scaler either.
+
+        Raises:
+            UsageError: an optimizer cannot do it, in the run's first step (``is_first``).
         """
         torch.clear_autocast_cache()
         for parameter, part in gradient.parts:
@@ -132,7 +137,7 @@ class Update:
         self._gradients = [part for _, part in gradient.parts]
         self._grad_norm = None
         with torch.autocast("cpu", enabled=False):
-            if gradient.parts and not is_skipped and self._step(gradient):
+            if gradient.parts and not is_skipped and self._step(gradient, is_first=is_first):
                 self._step_schedulers(gradient.extras.loss)
         self.follow_schedulers()
         for parameter in self.parameters.values():
@@ -224,7 +229,7 @@ class Update:
             return None
         return torch.nn.utils.get_total_norm([part for _, part in parts])
 
-    def _step(self, gradient: Gradient) -> bool:
+    def _step(self, gradient: Gradient, *, is_first: bool) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
         present = [parameter for parameter, _ in gradient.parts]
         active = [o for o in self.optimizers if any(p.grad is not None for p in held(o))]
@@ -237,15 +242,8 @@ class Update:
                 norm = torch.nn.utils.get_total_norm(self._gradients)
             torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
             self._grad_norm = float(norm)
-        self._is_stepping = True
-        try:
-            for optimizer in active:
-                if self.scaler is None:
-                    optimizer.step()
-                else:
-                    self.scaler.step(optimizer)
-        finally:
-            self._is_stepping = False
+        for optimizer in active:
+            self._step_one(optimizer, is_first=is_first)
         if self._looks_left:
             self._looks_left -= 1
             _refuse_kept_gradients([part.optimizer for part in self.optimizer_states], present)
@@ -259,6 +257,26 @@ class Update:
         has_overflowed = any(map(self._has_overflowed, active))
         self.scaler.update()
         return not has_overflowed
+
+    def _step_one(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> None:
+        """Step an optimizer; tell why one that never can fails."""
+        self._is_stepping = True
+        try:
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        except Exception as error:
+            if not is_first or isinstance(error, UsageError):
+                raise
+            text = (str(error).strip().splitlines() or [""])[0]
+            raise UsageError(
+                f"{type(optimizer).__name__}.step() failed in its first update "
+                f"({type(error).__name__}: {text}); a session calls it without a closure, once the "
+                "gradient of the whole step is there, with no graph behind it"
+            ) from error
+        finally:
+            self._is_stepping = False
 
     def _has_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the scaler made this optimizer skip; a fused one is called all the same."""

@@ -133,6 +133,67 @@ def test_a_buffer_that_changes_its_shape_is_refused_by_name() -> None:
         run(model, lambda slot: setattr(model, "grows", torch.zeros(2)))
 
 
+def test_a_buffer_that_a_forward_resizes_has_its_size_again_when_the_step_is_given_up() -> None:
+    model = Holder(mean=torch.ones(2))
+    kept = BufferRules(model, {}, num_slots=1)
+    kept.begin()
+    model.mean.resize_(5)
+
+    with pytest.raises(UsageError, match="run one batch through the model before the session"):
+        kept.write_changes(torch.zeros(kept.width, dtype=torch.float64), 0)
+    kept.rewind()
+
+    assert model.mean.tolist() == [1.0, 1.0]
+
+
+class Quantiser(nn.Module):
+    """What torch.ao has, with a range and what follows from it."""
+
+    largest: torch.Tensor
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    observer_enabled: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.ones(()))
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("zero_point", torch.zeros(1, dtype=torch.int32))
+        self.register_buffer("observer_enabled", torch.ones(1, dtype=torch.int64))
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.largest / 2, (self.largest * 10).int()
+
+    def see(self, largest: float) -> None:
+        """Set the range and what follows from it, as a forward does."""
+        self.largest.fill_(largest)
+        scale, zero_point = self.calculate_qparams()
+        self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
+
+
+def test_scale_and_zero_point_of_a_fake_quantiser_follow_from_the_mean_of_its_range() -> None:
+    model = Quantiser()
+
+    run(model, lambda slot: model.see(1.0 + slot))
+
+    assert float(model.largest) == 2.5
+    assert float(model.scale) == 1.25
+    assert int(model.zero_point) == 25
+
+
+def test_a_fake_quantiser_that_no_longer_observes_keeps_scale_and_zero_point() -> None:
+    model = Quantiser()
+    run(model, lambda slot: model.see(3.0))
+    model.observer_enabled.zero_()
+    model.largest.fill_(9.0)
+
+    run(model, lambda slot: None)
+
+    assert float(model.scale) == 1.5
+    assert int(model.zero_point) == 30
+
+
 def test_a_buffer_made_in_a_forward_is_refused_by_name() -> None:
     model = Holder(ema=torch.zeros(1))
     model.register_buffer("cache", None)

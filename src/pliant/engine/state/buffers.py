@@ -10,6 +10,9 @@ content, sums or groups: it writes one slot's changes into a vector and applies 
     max     largest value any slot ended with   (asked for)
     local   left alone: differs between replicas, and is in no digest   (asked for)
 
+Scale and zero point of a fake quantiser (``torch.ao``) follow from the range that it observed,
+which moves by the mean: they are computed anew from that at the commit.
+
 Buffers are read again by name after each slot, since ``self.ema = ...`` rebinds.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -37,8 +41,12 @@ class BufferRules:
         _check_rules(rules, named)
         self._model = model
         self._names = frozenset(named)
+        self._quantisers = [one for one in model.modules() if _is_fake_quantiser(one)]
+        derived = {id(one.get_buffer(key)) for one in self._quantisers for key in _OF_RANGE}
         self._kept = [
-            _CLASSES[rules.get(name) or _default(tensor)](model, name, tensor, num_slots)
+            _CLASSES[rules.get(name) or _default(tensor, is_derived=id(tensor) in derived)](
+                model, name, tensor, num_slots
+            )
             for name, tensor in named.items()
             if rules.get(name) != "local"
         ]
@@ -82,6 +90,8 @@ class BufferRules:
             buffer.rewind()
             if num_computed:
                 buffer.commit(part, num_computed)
+        for quantiser in self._quantisers if num_computed else ():
+            _derive(quantiser)
 
     def _parts(self, vector: torch.Tensor) -> Iterable[tuple[_Buffer, torch.Tensor]]:
         start = 0
@@ -100,6 +110,7 @@ class _Buffer:
         path, _, self.key = name.rpartition(".")
         self.module = model.get_submodule(path)
         self.tensor = tensor
+        self.shape = tensor.shape
         self.start = torch.empty(0)
         self.num_slots = num_slots
         self.width = self._width(tensor.numel() * (2 if tensor.is_complex() else 1))
@@ -110,10 +121,11 @@ class _Buffer:
     def now(self) -> torch.Tensor:
         """Return the tensor that bears the name now."""
         found = self.module._buffers.get(self.key)  # noqa: SLF001  # get_buffer refuses rebinding to None
-        if found is None or found.shape != self.tensor.shape or found.dtype != self.tensor.dtype:
+        if found is None or found.shape != self.shape or found.dtype != self.tensor.dtype:
             raise UsageError(
                 f"buffer {self.name!r} changed its shape, its type or was removed during a step; "
-                f'say buffers={{"{self.name}": "local"}} if it is not part of the model\'s state'
+                "run one batch through the model before the session is made, or say "
+                f'buffers={{"{self.name}": "local"}} if it is not part of the model\'s state'
             )
         return found
 
@@ -123,6 +135,8 @@ class _Buffer:
 
     def rewind(self) -> None:
         self.module._buffers[self.key] = self.tensor  # noqa: SLF001  # keeps the tensor itself
+        if self.tensor.shape != self.shape:  # by resize_ in a forward, which ``now`` refuses
+            self.tensor.resize_(self.shape)
         self.tensor.copy_(self.start)
 
     def write(self, out: torch.Tensor, slot: int) -> None:
@@ -228,16 +242,56 @@ class _ConstantBuffer(_Buffer):
         del total, num_computed
 
 
+class _DerivedBuffer(_Buffer):
+    """Follows from other buffers, from which it is computed anew at the commit."""
+
+    def _width(self, numel: int) -> int:
+        del numel
+        return 0
+
+    def write(self, out: torch.Tensor, slot: int) -> None:
+        del out, slot
+
+    def commit(self, total: torch.Tensor, num_computed: int) -> None:
+        del total, num_computed
+
+
 _CLASSES: dict[str, type[_Buffer]] = {
     "mean": _Buffer,
     "agree": _AgreeBuffer,
     "sum": _SumBuffer,
     "max": _MaxBuffer,
     "constant": _ConstantBuffer,
+    "derived": _DerivedBuffer,
 }
 
 
-def _default(tensor: torch.Tensor) -> str:
+_OF_RANGE = ("scale", "zero_point")
+"""Buffers of a fake quantiser that follow from the range that it observed."""
+
+
+def observes(module: torch.nn.Module) -> bool:
+    """Whether it is a fake quantiser that sets its range by what it sees."""
+    return _is_fake_quantiser(module) and bool(torch.as_tensor(module.observer_enabled).any())
+
+
+def _is_fake_quantiser(module: torch.nn.Module) -> bool:
+    """Whether it is one as ``torch.ao.quantization`` has them."""
+    own = dict(module.named_buffers(recurse=False))
+    has_all = own.keys() >= {*_OF_RANGE, "observer_enabled"}
+    return has_all and callable(getattr(module, "calculate_qparams", None))
+
+
+def _derive(quantiser: Any) -> None:
+    if observes(quantiser):
+        for key, value in zip(_OF_RANGE, quantiser.calculate_qparams(), strict=True):
+            buffer = quantiser.get_buffer(key)
+            buffer.copy_(value.reshape(buffer.shape))
+
+
+def _default(tensor: torch.Tensor, *, is_derived: bool) -> str:
+    if is_derived:
+        return "derived"
     if tensor.numel() > LARGE_NUMEL:
         return "constant"
     return "mean" if _has_mean(tensor) else "agree"
