@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -73,6 +73,13 @@ class Mapped(models.Points):
 @dataclass
 class Example:
     """An item that only its script knows how to collate."""
+
+    point: torch.Tensor
+    label: torch.Tensor
+
+
+class Pair(NamedTuple):
+    """An item with names."""
 
     point: torch.Tensor
     label: torch.Tensor
@@ -150,6 +157,10 @@ FEATURES = [
             lambda: Mapped(lambda point, label: ((point.numpy(), 1.5), [int(label)])),
             lambda batch: (batch[0][0], batch[1][0]),
         ),
+    ),
+    Feature(
+        name="datasets that return named tuples",
+        build=fed(lambda: Mapped(Pair), lambda batch: (batch.point, batch.label)),
     ),
     Feature(
         name="datasets that return objects",

@@ -83,3 +83,17 @@ def test_the_length_of_the_dataset_is_part_of_a_runs_identity() -> None:
     identity = dict(train(Numbers(5), 0)._parts.identity())
 
     assert identity["dataset_samples"] == "5"
+
+
+def test_what_a_sampler_draws_is_part_of_a_runs_identity() -> None:
+    def identity(**arguments: Any) -> dict[str, str]:
+        return dict(train(Numbers(9), 0, **arguments)._parts.identity())
+
+    plain, one, other = (
+        identity(**arguments)
+        for arguments in ({}, {"sampler": range(5, 9)}, {"sampler": range(4, 8)})
+    )
+
+    assert plain["sampler"] == "none"
+    assert (one["sampler"], one["num_draws"], one["dataset_samples"]) == ("range", "4", "9")
+    assert one["first_draws"] != other["first_draws"]

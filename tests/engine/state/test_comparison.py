@@ -113,3 +113,17 @@ def test_weights_that_change_behind_autograd_within_a_step_are_named() -> None:
 
     with pytest.raises(UsageError, match=r"the values of '2.weight' changed inside the loop"):
         mine.comparison.digests()
+
+
+def test_a_sampler_that_draws_otherwise_here_is_found_out_in_that_step() -> None:
+    def told(draws: str) -> tuple[tuple[int, ...], dict[str, str]]:
+        replica = Replica()
+        replica.comparison = StateComparison(replica.state, dict, lambda step: draws * (step == 3))
+        assert replica.digests(2) == Replica().digests(2)
+        digests = replica.digests(3)
+        return digests, replica.comparison.named(ASPECTS.index("settings"))
+
+    (one, names), (other, _) = told("ab"), told("cd")
+
+    assert one != other
+    assert names == {"what the sampler draws for this step": "'ab'"}

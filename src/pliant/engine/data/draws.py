@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import random
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -54,7 +55,7 @@ class Draws:
         self._num_samples = num_samples
         self._seed = seed
         self._generators = [(one, _number_of(one)) for one in _generators(self._sampler)]
-        self._epochs: dict[int, list[int]] = {}
+        self._epochs: dict[int, array[int]] = {}
         first = self._draw(0)
         self.size = len(first)
         """Draws in an epoch."""
@@ -70,7 +71,7 @@ class Draws:
         self.first_digest = order.digest(first)
         """Of all draws of epoch 0."""
 
-    def of(self, epoch: int) -> list[int]:
+    def of(self, epoch: int) -> array[int]:
         """Return the samples that are drawn in an epoch, in their order.
 
         Raises:
@@ -88,7 +89,7 @@ class Draws:
             self._epochs[epoch] = drawn
         return self._epochs[epoch]
 
-    def _draw(self, epoch: int) -> list[int]:
+    def _draw(self, epoch: int) -> array[int]:
         with randomness.preserved(), _seeded(self._generators, self._seed, epoch):
             randomness.seed_place("draws", self._seed, epoch)
             for one in _parts(self._sampler, MAX_DEPTH):
@@ -97,11 +98,11 @@ class Draws:
                     set_epoch(epoch)
             return self._listed()
 
-    def _listed(self) -> list[int]:
+    def _listed(self) -> array[int]:
         most = _length(self._sampler)
         if most is None:
             most = MAX_DRAWS_PER_SAMPLE * max(self._num_samples, 1)
-        drawn = []
+        drawn = array("q")
         for value in islice(self._sampler, most + 1):
             try:
                 sample = index(value)
