@@ -152,7 +152,10 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["agent", "http://here:7", "--token-file", "x"], "--token-file x cannot be read: No such"),
         (["scale", "many"], "Invalid value for 'N': "),
         (["scale", "0"], "a job has at least 1 replica, not 0; pliant stop ends it"),
-        (["status", "--job", "x"], "no job named x is running; none is; start one with pliant run"),
+        (
+            ["scale", "2", "--job", "x"],
+            "no job named x is running; none is; start one with pliant run",
+        ),
         (["drain", "r3", "--notice", "soon"], "'soon' is no duration"),
         (["drain", "r3", "--notice", "0s"], "--notice 0s must be more than 0"),
         (["--frobnicate"], "No such option: --frobnicate"),

@@ -17,8 +17,6 @@ from pliant.cli import start
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import record_suspended, suspended_jobs
 from pliant.run.run_directory import locked
 
 
@@ -27,10 +25,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-
-
-def records() -> Path:
-    return StateDirectory.of(os.environ).jobs
 
 
 def ends_like(monkeypatch: pytest.MonkeyPatch, run_job: Callable[..., Any]) -> None:
@@ -78,21 +72,6 @@ def test_a_run_that_is_refused_removes_nothing_of_one_that_lives(
 
         assert code_of(["run", "train.py"]) == 2
         assert Path("runs/train/running.lock").exists()
-
-
-def test_a_job_that_could_not_be_resumed_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Path("runs/train").absolute()
-    out.mkdir(parents=True)
-    (out / "events.jsonl").touch()
-    record_suspended("train", out, 7, records())
-
-    def refuse(config: Any, **_: Any) -> int:
-        raise ConfigError("its script is wrong")
-
-    ends_like(monkeypatch, refuse)
-
-    assert code_of(["run", "--resume", "train.py"]) == 2
-    assert [(job.job, job.committed) for job in suspended_jobs(records())] == [("train", 7)]
 
 
 def test_a_run_whose_directory_was_moved_begins_with_its_own_weights(
@@ -188,7 +167,6 @@ def test_a_job_of_which_nothing_verifies_is_not_said_to_go_on(
 
     assert code_of(["run", "train.py"]) == 4
     assert capsys.readouterr().err == "pliant: no checkpoint is left\n"
-    assert suspended_jobs(records()) == []
 
 
 # --- TLS ----------------------------------------------------------------------------

@@ -1747,8 +1747,20 @@ TYPED = [
     Refusal(
         sentence="no job named x is running; none is; start one with pliant run",
         when="`--job` names another",
-        instead="a name that `pliant status` shows",
+        instead="a name that `pliant ls` shows",
+        command="scale 2 --job x",
+    ),
+    Refusal(
+        sentence="no job named x is running or has ended; none is; start one with pliant run",
+        when="`--job` of `status`, `logs`, `explain` or `audit` names another",
+        instead="a name that `pliant ls` shows",
         command="status --job x",
+    ),
+    Refusal(
+        sentence="x is neither a run's directory nor a job that waits (none does)",
+        when="`pliant resume` is told what it does not know",
+        instead="what `pliant ls` names under `to go on`",
+        command="resume x",
     ),
     Refusal(
         sentence=". holds no run: it has no events.jsonl",

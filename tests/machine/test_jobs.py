@@ -15,7 +15,7 @@ from pliant.core.errors import ConfigError
 from pliant.machine import discovery
 from pliant.machine.discovery import RuntimeFiles, Served, StateDirectory
 from pliant.machine.files import PRIVATE, replace_file
-from pliant.machine.jobs import find_job, find_run, running_jobs
+from pliant.machine.jobs import find_job, running_jobs
 
 
 def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
@@ -52,7 +52,10 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         find_job(None, tmp_path)
 
-    assert str(caught.value) == ("several jobs are running, say which with --job: early, late")
+    assert str(caught.value) == (
+        "several jobs are running, say which with --job: "
+        "early (in /runs/early), late (in /runs/late)"
+    )
     assert find_job("late", tmp_path).name == "late"
 
 
@@ -110,7 +113,7 @@ def test_whoever_removes_records_is_waited_for_and_not_for_ever(
     monkeypatch.setattr(discovery, "WRITE_S", 0.05)
     record(tmp_path, "old", gone())
     files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
-    with discovery._alone(tmp_path, within_s=0) as is_alone:
+    with discovery.alone_in(tmp_path, within_s=0) as is_alone:
         assert is_alone
         assert running_jobs(tmp_path) == []
         files.write(url="http://new", token="new", out=tmp_path)
@@ -157,19 +160,3 @@ def test_a_token_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 def test_the_state_directory_is_the_users() -> None:
     assert StateDirectory.of({"XDG_STATE_HOME": "/s"}).jobs == Path("/s/pliant/jobs")
     assert StateDirectory.of({}).jobs == Path("~/.local/state/pliant/jobs").expanduser()
-
-
-def test_without_a_running_job_the_newest_run_here_is_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number, name in enumerate(("a", "b")):
-        path = Path("runs") / name / "events.jsonl"
-        path.parent.mkdir(parents=True)
-        path.touch()
-        os.utime(path, (number, number))
-
-    assert find_run(None, None, tmp_path / "none") == Path("runs/b")
-    assert find_run(None, Path("runs/a"), tmp_path / "none") == Path("runs/a")
-    with pytest.raises(ConfigError, match="holds no run"):
-        find_run(None, Path("runs"), tmp_path / "none")

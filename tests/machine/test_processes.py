@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from pliant.machine.processes import LifeWatch
+from pliant.machine.processes import LifeWatch, ProcessMark
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -51,3 +52,16 @@ def test_one_that_waits_for_a_device_lives_if_it_gets_anywhere(
     fields[9] = "3"  # major page faults: it is being swapped in
     assert watch.shows_life()
     assert not watch.shows_life()
+
+
+def test_a_process_is_known_by_its_start_its_boot_and_its_machine() -> None:
+    own = ProcessMark.own()
+    boot = own.machine.split()[0]
+
+    assert own.lives() is True
+    assert replace(own, began="1").lives() is False
+    assert replace(own, machine="another pid:[1]").lives() is False
+    assert replace(own, machine=f"{boot} pid:[1]").lives() is None
+    assert replace(own, machine="another pid:[1]", host="another").lives() is None
+    assert ProcessMark.of({"pid": own.pid}) == ProcessMark(pid=own.pid)
+    assert [ProcessMark.of({"pid": pid}) for pid in (None, "7", 0, -1)] == [None] * 4

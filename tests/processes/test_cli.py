@@ -133,7 +133,10 @@ def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:
     audit = pliant(home, "audit", "--json")
     assert audit.returncode == 0, audit.stdout
     assert json.loads(audit.stdout)["samples_exactly_once"] is True
-    assert pliant(home, "status").stderr == "pliant: no job is running; start one with pliant run\n"
+    assert "no job is running; train: stopped after " in pliant(home, "status").stderr
+    ended = json.loads(pliant(home, "status", "--job", "train", "--json", cwd=Path("/")).stdout)
+    assert (ended["state"], ended["exit_code"], ended["go_on"]) == ("stopped", 3, None)
+    assert next(iter(ended["last_words"].values()))[-1] == "said []"
 
 
 def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     assert "leaving True" in said
     assert "digest" not in said  # what stands behind the loop is for a run that is done
     assert f": pliant resume {home}/runs/train" in complained
-    assert "suspended: train (after step " in pliant(home, "status").stderr
+    assert "(pliant resume train)" in pliant(home, "status").stderr
     assert json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)["state"] == (
         "suspended"
     )
@@ -123,7 +123,9 @@ def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> Non
     resumed = pliant(home, "run", "--resume", "--max", "3", "train.py", "40")
     assert resumed.returncode == 0, resumed.stderr
     assert digest_of(resumed.stdout) == digest_of(alone.stdout)
-    assert pliant(home, "status").stderr == "pliant: no job is running; start one with pliant run\n"
+    assert "; train: finished after 40 steps" in pliant(home, "status").stderr
+    (known,) = json.loads(pliant(home, "ls", "--json").stdout)["runs"]
+    assert (known["state"], known["lives"], known["go_on"]) == ("finished", 2, None)
     audit = json.loads(pliant(home, "audit", "--json", "--out", "runs/train").stdout)
     assert (audit["samples_exactly_once"], audit["superseded"]) == (True, 0)
 
@@ -174,7 +176,7 @@ def test_a_terminal_that_is_closed_saves_the_run(home: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
     status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
     assert status["checkpoint"]["committed"] == status["step"] > 0
-    assert "suspended: train (after step " in pliant(home, "status").stderr
+    assert "(pliant resume train)" in pliant(home, "status").stderr
 
 
 def on_a_small_disk(home: Path, *, cwd: str, kept: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pliant.cli import screens
+from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
@@ -23,7 +23,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.http.client import Caller
 from pliant.machine import run_files
-from pliant.machine.jobs import find_job, find_run
+from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import find_pool
 from pliant.observe import nonfinite
 from pliant.observe.audit import audit_run
@@ -31,6 +31,7 @@ from pliant.observe.goodput import goodput_of
 from pliant.observe.history import History, read_history
 from pliant.observe.pool_history import moves_of
 from pliant.observe.reading import every, left
+from pliant.observe.runs import find_ended, find_run, find_running, known_runs
 
 policy_app = typer.Typer(
     name="policy",
@@ -41,11 +42,17 @@ policy_app = typer.Typer(
 
 
 def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
-    """Show what a job is doing: step, speed, replicas, events."""
-    if out is None:
-        found = _ask(job, "GET", "status")
-    else:
-        found = _history(_run_of(job, out)).board.as_json()
+    """Show what a job is doing, or how it ended: step, speed, replicas, events."""
+    state = state_directory()
+    if out is not None:
+        return run_list.show_of(_run_of(job, out), as_json=as_json)
+    running = running_jobs(state.jobs)
+    if job is None and len(running) > 1 and not as_json:
+        runs = known_runs(state)
+        return run_list.show_runs([run for run in runs if run.is_running], runs)
+    if job is not None and all(one.name != job for one in running):
+        return run_list.show_ended(find_ended(job, state), as_json=as_json)
+    found = _ask(job, "GET", "status")
     if as_json:
         return print_json(found)
     return draw(screens.job_panel(found))
@@ -221,11 +228,11 @@ def _ending(values: dict[str, Any], *, as_json: bool) -> int:
 def _ask(
     job: str | None, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    return Caller(find_job(job, state_directory().jobs)).ask(method, f"/v1/{path}", body)
+    return Caller(find_running(job, state_directory())).ask(method, f"/v1/{path}", body)
 
 
 def _run_of(job: str | None, out: Path | None) -> Path:
-    return find_run(job, out, state_directory().jobs)
+    return find_run(job, out, state_directory())
 
 
 def _history(out: Path) -> History:

@@ -24,7 +24,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pliant.cli import checkpoint_commands, config_table, job_commands, pool_commands, run_commands
+from pliant.cli import (
+    checkpoint_commands,
+    config_table,
+    job_commands,
+    pool_commands,
+    run_commands,
+    run_list,
+)
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.terminal import complain
 from pliant.core.errors import PliantError
@@ -45,6 +52,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     run_commands.run: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
     run_commands.coordinator: {"context_settings": SCRIPT_FOLLOWS},
     run_commands.agent: {},
+    run_list.ls: {},
     job_commands.status: {},
     job_commands.scale: {},
     job_commands.drain: {},

@@ -24,7 +24,7 @@ from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.values import NodeId
 from pliant.machine.engine_packages import require_engine
-from pliant.machine.jobs import find_resumable
+from pliant.observe.runs import find_resumable
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
 
 
@@ -112,7 +112,7 @@ def agent(
 def resume(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="RUN|JOB", help="Its directory, or the name of a suspended job."),
+        typer.Argument(metavar="RUN|JOB", help="Its directory, or its name; see pliant ls."),
     ] = None,
     detach: Detach = False,
     as_json: Json = False,
@@ -121,7 +121,7 @@ def resume(
     from pliant.cli import start
 
     require_engine("pliant resume")
-    planned = start.resumed(find_resumable(which, state_directory().jobs), os.environ)
+    planned = start.resumed(find_resumable(which, state_directory()), os.environ)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
 
 

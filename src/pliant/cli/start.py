@@ -38,7 +38,7 @@ from pliant.core.values import FromCheckpoint
 from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import forget_suspended, record_suspended, running_jobs, suspended_jobs
+from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import find_pool
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
@@ -234,16 +234,13 @@ def _is_start(record: Record) -> bool:
 @patient_output()
 def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
-    config, out, name = start.config, start.config.out, start.config.name
-    records = config.state.jobs
+    config, out = start.config, start.config.out
     if start.init is not None:
         try:
             config = replace(config, init=run_directory.initial_weights(start.init, out))
         except ConfigError:
             _remove(start)
             raise
-    waiting = next((job for job in suspended_jobs(records) if job.job == name), None)
-    forget_suspended(name, records)
     console = PlainConsole()
     view = JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
     view.board = read_history(run_files.event_log(out)).board  # of the run that is resumed
@@ -263,8 +260,6 @@ def attached(start: Start, *, as_json: bool) -> int:
     except OSError as error:  # the disk is full, or the directory was removed
         view.board.reason = f"the job ended: {error.filename or out}: {error.strerror}"
     finally:
-        if code == EXIT_USAGE and waiting is not None:
-            record_suspended(name, waiting.out, waiting.committed, records)
         if not view.board.committed and (code == EXIT_USAGE or not run_files.holds_run(out)):
             _remove(start)
     if out.exists() and not as_json:
@@ -311,14 +306,13 @@ def _remove(start: Start) -> None:
 
 
 def _say_how_to_go_on(config: JobConfig, view: JobView, code: int, *, quiet: bool) -> None:
-    """Tell, and remember for ``pliant status``, that an ended run can be resumed; or that not."""
+    """Tell that an ended run can be resumed; or that not."""
     out, board, kept = config.out, view.board, view.board.checkpoint
     if code in (EXIT_OK, EXIT_USAGE) or not out.exists():
         return
     if kept is not None and code == EXIT_STATE_LOST:
         return  # none of them verifies: the last sentence says so
     if kept is not None:
-        record_suspended(config.name, out, int(kept["committed"]), config.state.jobs)
         how = f"it can go on after step {kept['committed']}: pliant resume {out}{_unsaved(board)}"
     elif board.committed and board.checkpoint_failure is not None:
         how = f"it can begin again at step 0: pliant resume {out}{_unsaved(board)}"

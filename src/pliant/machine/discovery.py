@@ -18,14 +18,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from pliant.core.errors import ConfigError
 from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.locks import lock
-from pliant.machine.processes import process_lives, process_started
+from pliant.machine.processes import ProcessMark
 
 STARTED_S = 60.0
 """A token without a record is of what was killed, if it is as old as that, in seconds."""
@@ -52,6 +52,11 @@ class StateDirectory:
         return self.path / "jobs"
 
     @property
+    def runs(self) -> Path:
+        """Return where it is kept which runs there were."""
+        return self.path / "runs"
+
+    @property
     def pools(self) -> Path:
         """Return where the records of pools lie, and each pool's own directory."""
         return self.path / "pools"
@@ -72,14 +77,18 @@ class Served:
 
     started: float
     token_file: Path
-    began: str = ""
-    """When its process began (``machine.processes``): ids are used again, after a reboot soon.
-    Empty: the record is of an earlier version."""
+    mark: ProcessMark
+    """Its process: ids are used again, after a reboot soon."""
 
     @property
     def lives(self) -> bool:
-        """Whether its process does."""
-        return process_started(self.pid) is not None and process_lives(self.pid, self.began)
+        """Whether its process does, here."""
+        return self.mark.lives() is True
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended; who shares the directory from elsewhere cannot tell."""
+        return self.mark.lives() is False
 
     def token(self) -> str:
         """Read the token that its REST interface asks for.
@@ -116,14 +125,13 @@ class RuntimeFiles:
         values = {
             self.kind: self.record.stem,
             "url": url,
-            "pid": os.getpid(),
-            "began": process_started(os.getpid()) or "",
+            **asdict(ProcessMark.own()),
             "started": time.time(),
             "out": str(out.absolute()),
         }
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with _alone(self.record.parent, within_s=WRITE_S):
+            with alone_in(self.record.parent, within_s=WRITE_S):
                 replace_file(self.token, token.encode(), mode=PRIVATE)
                 replace_file(self.record, json.dumps(values).encode(), mode=PRIVATE)
         except OSError as error:
@@ -142,9 +150,9 @@ def served(kind: str, directory: Path) -> list[Served]:
     """Return what is served, oldest first; remove the records of what is gone."""
     records = {path: _read(kind, path) for path in directory.glob("*.json")}
     found = [one for one in records.values() if one is not None and one.lives]
-    stale = [path for path, one in records.items() if one is not None and not one.lives]
+    stale = [path for path, one in records.items() if one is not None and one.is_gone]
     if stale or any(_is_orphan(token) for token in directory.glob("*.token")):
-        with suppress(OSError), _alone(directory, within_s=0) as is_alone:
+        with suppress(OSError), alone_in(directory, within_s=0) as is_alone:
             if is_alone:  # else whoever looks next removes them
                 _sweep(kind, directory, stale)
     return sorted(found, key=lambda one: (one.started, one.name))
@@ -157,10 +165,12 @@ def the_one(
     *,
     none_at_all: Callable[[], str],
     not_that_one: str,
+    told_apart: Callable[[Served], str] = lambda one: one.name,
 ) -> Served:
     """Return the job, or the pool, of ``found`` that is meant; without a name the only one.
 
-    ``none_at_all`` says that none runs, ``not_that_one`` what to do if one was named then.
+    ``none_at_all`` says that none runs, ``not_that_one`` what to do if one was named then,
+    ``told_apart`` tells one from others.
 
     Raises:
         ConfigError: none runs, several do and none was named, or none has that name.
@@ -175,12 +185,13 @@ def the_one(
     if not found:
         raise ConfigError(none_at_all())
     if len(found) > 1:
-        raise ConfigError(f"several {kind}s are running, say which with --{kind}: {names}")
+        listed = ", ".join(map(told_apart, found))
+        raise ConfigError(f"several {kind}s are running, say which with --{kind}: {listed}")
     return found[0]
 
 
 @contextmanager
-def _alone(directory: Path, *, within_s: float) -> Iterator[bool]:
+def alone_in(directory: Path, *, within_s: float) -> Iterator[bool]:
     """Keep others from writing or removing records meanwhile; yield whether that is so."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -196,7 +207,7 @@ def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:
     """Remove the records of the dead, and the tokens of what was killed before it was found."""
     for path in stale:
         one = _read(kind, path)
-        if one is None or one.lives:  # another has been written since
+        if one is None or not one.is_gone:  # another has been written since
             continue
         for left in (one.token_file, path):
             with suppress(OSError):
@@ -218,15 +229,17 @@ def _is_orphan(token: Path) -> bool:
 def _read(kind: str, path: Path) -> Served | None:
     try:
         values = json.loads(path.read_text())
+        if (mark := ProcessMark.of(values)) is None:
+            return None
         return Served(
             kind=kind,
             name=str(values[kind]),
             url=str(values["url"]),
-            pid=int(values["pid"]),
+            pid=mark.pid,
             out=Path(values["out"]),
             started=float(values["started"]),
             token_file=path.with_suffix(".token"),
-            began=str(values.get("began", "")),
+            mark=mark,
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # being written, or not ours

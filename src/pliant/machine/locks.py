@@ -47,6 +47,20 @@ def lock(fd: int, *, shared: bool = False, within_s: float | None = None) -> boo
             return True
 
 
+def lock_is_held(path: Path) -> bool:
+    """Whether somebody holds the lock of a file; else it is taken for the moment of the look."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not lock(fd, within_s=0)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 @contextmanager
 def held(path: Path, *, within_s: float = WAIT_S) -> Iterator[None]:
     """Hold a lock that others hold for moments only.

@@ -1,8 +1,8 @@
 """Processes of this machine: whether one still lives, and that one dies with its parent.
 
-Owns that a process is known by its id and the moment it began (ids are used again), what the kernel
-tells of its being alive, and the calls that tie a process to its parent.  Must not know what any of
-them runs.
+Owns that a process is known by its id, the moment it began and the boot (ids are used again), what
+the kernel tells of its being alive, and the calls that tie a process to its parent.  Must not know
+what any of them runs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,6 +47,53 @@ def process_lives(pid: int, started: str) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMark:
+    """A process as what is written of it knows it; on another machine, or later, too."""
+
+    pid: int
+    began: str = ""
+    """When it began; empty: not known."""
+
+    machine: str = ""
+    """Boot and process namespace in which its id counts; empty: not known."""
+
+    host: str = ""
+
+    @classmethod
+    def own(cls) -> Self:
+        """Return that of this process."""
+        pid = os.getpid()
+        return cls(
+            pid=pid,
+            began=process_started(pid) or "",
+            machine=machine_id(),
+            host=socket.gethostname(),
+        )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self | None:
+        """Return the one that a record tells of; None: it tells of none."""
+        pid = values.get("pid")
+        if not isinstance(pid, int) or pid <= 0:
+            return None
+        more = {name: str(values.get(name) or "") for name in ("began", "machine", "host")}
+        return cls(pid=pid, **more)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is of another machine, by the name of its host."""
+        return bool(self.host) and self.host != socket.gethostname()
+
+    def lives(self) -> bool | None:
+        """Return whether it does; None: this machine cannot tell, it is one of another."""
+        here = machine_id()
+        if self.machine and self.machine != here:
+            is_another_boot = self.machine.split()[:1] != here.split()[:1]
+            return False if is_another_boot and not self.is_elsewhere else None
+        return process_started(self.pid) is not None and process_lives(self.pid, self.began)
 
 
 class LifeWatch:

@@ -7,7 +7,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
 
     job                 name
     state               starting, training, waiting (below the minimum, or for its pool),
-                        stopping, finished, failed, stopped, suspended, lost
+                        stopping, finished, failed, stopped, suspended, lost; killed (runs)
     generation          newest generation that anyone entered
     step                number of committed steps
     total_steps         steps the script asked for, or null
@@ -269,7 +269,7 @@ class Board:
         self._former |= self.replicas
         self.replicas.clear()
         self.exit_code = self.reason = None
-        self.about = self.about | _chosen(record, "out", "url", "pid")
+        self.about = self.about | record
 
     def _on_node_joined(self, record: Record) -> None:
         """An agent says whom it runs: they have lived through a change of coordinators."""

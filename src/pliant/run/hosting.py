@@ -11,26 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from pliant.core.commands import EndJob
-from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.errors import ConfigError, ConflictError, PermanentError, PliantError
 from pliant.core.events import StopRequested
-from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
+from pliant.machine.processes import ProcessMark
 from pliant.observe.log import EventLog, Journal, Record
+from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
 from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig
+from pliant.run.run_directory import holder_of
 
 if TYPE_CHECKING:
     from pliant.coordinator.driver import JobDriver
@@ -107,6 +110,7 @@ async def hosted(
     *,
     token: str,
     follows: bool = False,
+    is_apart: bool = False,
     devices: int | None = None,
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
@@ -115,6 +119,7 @@ async def hosted(
 
     Args:
         follows: another coordinator has gone before, and what it started may still run.
+        is_apart: its agents are in other processes.
         devices: how many there are, if that is known.
         on_offer: takes what the job's pool offers; None: it is in none.
     """
@@ -142,9 +147,48 @@ async def hosted(
     signals = on_signals(_interrupts(driver, interrupted, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
         await driver.begin(is_asked=not follows)
-        async with serving(app, sock, files, token=token, out=config.out):
-            _log_start(log, config, url, follows=follows, devices=devices)
-            yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+        with _remembered(config, driver, is_apart=is_apart):
+            async with serving(app, sock, files, token=token, out=config.out):
+                _log_start(log, config, url, follows=follows, devices=devices)
+                yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+
+
+@contextlib.contextmanager
+def _remembered(config: JobConfig, driver: JobDriver, *, is_apart: bool) -> Iterator[None]:
+    """Let ``pliant ls`` know of this life: while it lasts, and how it ended."""
+    index = RunIndex(config.state.runs)
+    run = IndexedRun(
+        job=config.name,
+        out=config.out.absolute(),
+        holder=holder_of(config.out, config.name),
+        mark=ProcessMark.own(),
+        began_at=time.time(),
+        is_apart=is_apart,
+    )
+    index.begin(run)
+    try:
+        yield
+    except ConflictError:
+        raise  # it goes on, and who has taken over remembers it
+    except BaseException as error:
+        outcome = Outcome.of(driver.board)
+        if outcome.exit_code is None:
+            outcome = _ended_by(error, outcome)
+        index.end(run, outcome, time.time())
+        raise
+    index.end(run, Outcome.of(driver.board), time.time())
+
+
+def _ended_by(error: BaseException, outcome: Outcome) -> Outcome:
+    """Return how a life ended that its coordinator did not end itself."""
+    if isinstance(error, PliantError):
+        said, code = str(error), EXIT_USAGE
+    elif isinstance(error, Exception):
+        said, code = f"the job ended: {error}", EXIT_FAILED
+    else:
+        said, code = "interrupted", EXIT_INTERRUPTED
+    state = "stopped" if code == EXIT_INTERRUPTED else "failed"
+    return replace(outcome, state=state, exit_code=code, reason=said)
 
 
 def _or_unsaved(end: EndJob, board: Board) -> EndJob:
@@ -202,7 +246,7 @@ def _interrupts(
 def _log_start(
     log: EventLog, config: JobConfig, url: str, *, follows: bool, devices: int | None
 ) -> None:
-    where = {"out": str(config.out.absolute()), "url": url, "pid": os.getpid()}
+    where = {"out": str(config.out.absolute()), "url": url, **asdict(ProcessMark.own())}
     if follows:
         log.write("coordinator_started", **where)
         return

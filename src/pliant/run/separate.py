@@ -73,7 +73,9 @@ async def _coordinate(
     with locked(config.out, alone=False):
         follows = _follows(config)
         token = lasting_token(config.out)
-        async with hosted(config, token=token, follows=follows, observer=observer) as host:
+        async with hosted(
+            config, token=token, follows=follows, is_apart=True, observer=observer
+        ) as host:
             on_serving(host.url)
             end = await host.until_the_end()
             await host.driver.nodes.hung_up(HANG_UP_S)

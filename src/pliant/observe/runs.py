@@ -1,0 +1,283 @@
+"""Every run of this user here, running or not: what it came to, and how it can go on.
+
+Owns what is concluded from the index of runs, the processes that live and the logs of runs; and
+which run a command is about.  Knows nothing of how it is shown.
+
+A run whose processes are gone and that has not said how it ended was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pliant.core.counts import counted
+from pliant.core.errors import ConfigError
+from pliant.machine import run_files
+from pliant.machine.discovery import Served, StateDirectory
+from pliant.machine.jobs import NONE_RUNNING, find_job, running_jobs
+from pliant.machine.locks import lock_is_held
+from pliant.machine.processes import ProcessMark
+from pliant.observe.history import read_history
+from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
+from pliant.observe.status import Board
+
+KILLED = "killed"
+"""What a run is whose processes are gone without a word."""
+
+WHY_KILLED = "its processes are gone: they were killed, or the machine was restarted"
+
+ELSEWHERE = "elsewhere"
+"""What a run is that another machine began and whose end is not known here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRun:
+    """One run as people see it."""
+
+    job: str
+    out: Path
+    began_at: float
+    outcome: Outcome
+    lives: int = 1
+    ended_at: float | None = None
+    """When it ended, or was last heard of; None: it runs."""
+
+    is_apart: bool = False
+    has_its_files: bool = True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its processes live."""
+        return self.ended_at is None
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether ``pliant resume`` goes on with it."""
+        may = not self.is_running and self.has_its_files and not self.is_apart
+        return may and self.outcome.is_resumable and self.outcome.state != ELSEWHERE
+
+    @property
+    def came_to(self) -> str:
+        """Say in a few words how it ended: ``suspended after step 7``."""
+        return f"{self.outcome.state} after {counted(self.outcome.step, 'step')}"
+
+
+def known_runs(state: StateDirectory) -> list[KnownRun]:
+    """Return all that are known: the running ones, oldest first, then the others, newest first."""
+    index = RunIndex(state.runs)
+    found = [_known(run, index) for run in index.runs()]
+    listed = {run.out for run in found if run.is_running}
+    for job in running_jobs(state.jobs):  # whose index could not be written
+        if job.out not in listed:
+            outcome = Outcome.of(_board(job.out))
+            found.append(KnownRun(job=job.name, out=job.out, began_at=job.started, outcome=outcome))
+    running = [run for run in found if run.is_running]
+    running.sort(key=lambda run: (run.began_at, run.job))
+    found = [run for run in found if not run.is_running]
+    return [*running, *sorted(found, key=lambda run: -(run.ended_at or 0.0))]
+
+
+def run_in(out: Path) -> KnownRun:
+    """Return the run in a directory, wherever it ran."""
+    board = _board(out)
+    mark = ProcessMark.of(board.about)
+    outcome = Outcome.of(board)
+    ended_at = _ended_at(outcome, out, mark)
+    return KnownRun(
+        job=board.job,
+        out=out.absolute(),
+        began_at=float(board.about.get("at") or 0.0),
+        outcome=_concluded(outcome, mark, is_over=ended_at is not None),
+        ended_at=ended_at,
+    )
+
+
+def status_of(run: KnownRun, board: Board) -> dict[str, Any]:
+    """Return the documented shape of a status, of a run that does not answer itself."""
+    outcome = run.outcome
+    shape = board.as_json() | {"job": run.job, "state": outcome.state, "out": str(run.out)}
+    if not run.is_running:
+        shape |= {"replicas": [], "eta_s": None, "exit_code": outcome.exit_code}
+        shape["reason"] = outcome.reason or shape["reason"]
+    return shape
+
+
+def find_run(name: str | None, out: Path | None, state: StateDirectory) -> Path:
+    """Return the output directory that is meant: ``out``, or that of a job, which may have ended.
+
+    Without either, that of the only running job, else the newest run below ``runs/`` here.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if out is not None:
+        if not run_files.holds_run(out):
+            raise ConfigError(f"{out} holds no run: it has no {run_files.EVENTS}")
+        return out
+    running = running_jobs(state.jobs)
+    if name is None and not running and (newest := run_files.newest_run()) is not None:
+        return newest
+    if name is None or any(job.name == name for job in running):
+        return find_running(name, state).out
+    return find_ended(name, state).out
+
+
+def find_running(name: str | None, state: StateDirectory) -> Served:
+    """Return the running job that is meant.
+
+    Raises:
+        ConfigError: it does not run, none does, or several do and none was named.
+    """
+    if name is not None and all(job.name != name for job in running_jobs(state.jobs)):
+        for run in known_runs(state):
+            if run.job == name:
+                raise ConfigError(f"job {name} does not run: {run.came_to}{_and_now(run)}")
+    return find_job(name, state.jobs, none_running=lambda: none_running(state))
+
+
+def find_ended(name: str, state: StateDirectory) -> KnownRun:
+    """Return the newest run of a name, whose files are still there.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    runs = known_runs(state)
+    named = [run for run in runs if run.job == name]
+    if not named:
+        known = ", ".join(dict.fromkeys(run.job for run in runs))
+        instead = f"known: {known}" if known else "none is; start one with pliant run"
+        raise ConfigError(f"no job named {name} is running or has ended; {instead}")
+    run = named[0]
+    if not run.has_its_files:
+        why = f": {run.outcome.reason}" if run.outcome.reason else ""
+        raise ConfigError(f"job {name}: {run.came_to}{why}; its files are no longer in {run.out}")
+    return run
+
+
+def find_resumable(which: str | None, state: StateDirectory) -> Path:
+    """Return the directory of the run to resume: named, or the only one that waits, or here.
+
+    Raises:
+        ConfigError: there is none, or several wait.
+    """
+    if which is not None and run_files.holds_run(Path(which)):
+        return Path(which)
+    runs = _newest_of_each_name(known_runs(state))
+    waiting = {run.job: run.out for run in runs if run.is_resumable}
+    names = ", ".join(waiting)
+    if which is not None:
+        if which in waiting:
+            return waiting[which]
+        for run in runs:
+            if run.job == which:
+                raise ConfigError(f"job {which}: {_why_not_resumed(run)}")
+        known = names or "none does"
+        raise ConfigError(f"{which} is neither a run's directory nor a job that waits ({known})")
+    if len(waiting) > 1:
+        raise ConfigError(f"several jobs can go on, say which: {names}")
+    if waiting:
+        return waiting.popitem()[1]
+    if (newest := run_files.newest_run()) is None:
+        raise ConfigError("there is no run to resume here; name its directory")
+    return newest
+
+
+def none_running(state: StateDirectory) -> str:
+    """Say that no job runs, and what can be done instead."""
+    runs = _newest_of_each_name(known_runs(state))
+    if not runs:
+        return NONE_RUNNING
+    run = next((run for run in runs if run.is_resumable), runs[0])
+    more = "; see pliant ls" if len(runs) > 1 else ""
+    return f"no job is running; {run.job}: {run.came_to}{_and_now(run)}{more}"
+
+
+def how_to_go_on(run: KnownRun, runs: Sequence[KnownRun] = ()) -> str:
+    """Return the command that goes on with a run; empty: there is none."""
+    if run.outcome.state == ELSEWHERE:
+        return ""
+    if run.is_running:
+        return f"pliant status --job {run.job}"
+    if run.is_resumable:
+        newest = next((other for other in runs if other.job == run.job), None)
+        return f"pliant resume {run.job if newest and newest.out == run.out else run.out}"
+    if run.is_apart and run.outcome.state == KILLED:
+        return "the same pliant coordinator again"
+    return ""
+
+
+def _and_now(run: KnownRun) -> str:
+    command = "resume" if run.is_resumable else "status --job"
+    return f" (pliant {command} {run.job})"
+
+
+def _why_not_resumed(run: KnownRun) -> str:
+    if run.is_running:
+        return "it is running; see pliant status"
+    if run.is_apart:
+        return f"{run.came_to}; start its coordinator again as it was started"
+    if not run.has_its_files:
+        return f"{run.came_to}; its files are no longer in {run.out}"
+    if run.outcome.state == "finished":
+        return f"{run.came_to}; nothing is left to do"
+    return f"{run.came_to}, without checkpoints (Session(checkpoint=...)): it cannot go on"
+
+
+def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:
+    by_name: dict[str, KnownRun] = {}
+    for run in runs:
+        by_name.setdefault(run.job, run)
+    return list(by_name.values())
+
+
+def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
+    outcome, ended_at, has_files = run.outcome, run.ended_at, run.has_its_files
+    if outcome is None or ended_at is None:
+        outcome = Outcome.of(_board(run.out)) if has_files else Outcome(state="starting")
+        ended_at = _ended_at(outcome, run.out, run.mark)
+        outcome = _concluded(outcome, run.mark, is_over=ended_at is not None)
+        if ended_at is not None and outcome.state != ELSEWHERE:
+            index.end(run, outcome, ended_at)  # so that its log is not read each time
+    return KnownRun(
+        job=run.job,
+        out=run.out,
+        began_at=run.began_at,
+        outcome=outcome,
+        lives=run.lives,
+        ended_at=ended_at,
+        is_apart=run.is_apart,
+        has_its_files=has_files,
+    )
+
+
+def _ended_at(outcome: Outcome, out: Path, mark: ProcessMark | None) -> float | None:
+    """Return when a run ended, or was last heard of; None: it runs."""
+    if outcome.exit_code is None and _is_served(out, mark):
+        return None
+    try:
+        return run_files.event_log(out).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_served(out: Path, mark: ProcessMark | None) -> bool:
+    lives = None if mark is None else mark.lives()
+    if lives is None:  # in another container: the lock of the directory tells across these
+        return lock_is_held(out / run_files.RUNNING_LOCK)
+    return lives
+
+
+def _concluded(outcome: Outcome, mark: ProcessMark | None, *, is_over: bool) -> Outcome:
+    """Return the outcome with what the log cannot say of itself."""
+    if not is_over or outcome.exit_code is not None:
+        return outcome
+    if mark is not None and mark.is_elsewhere:
+        return replace(outcome, state=ELSEWHERE, reason=f"it ran on {mark.host}")
+    return replace(outcome, state=KILLED, reason=WHY_KILLED)
+
+
+def _board(out: Path) -> Board:
+    return read_history(run_files.event_log(out)).board

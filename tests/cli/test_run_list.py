@@ -1,0 +1,160 @@
+"""``pliant ls`` and ``status --job`` tell of what has ended, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.observe.test_run_index import gone
+from tests.observe.test_runs import begun
+
+from pliant.cli.main import code_of
+from pliant.cli.run_list import SHOWN, last_words
+from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.machine.processes import ProcessMark
+from pliant.observe.run_index import Outcome, RunIndex
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDirectory:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return StateDirectory(tmp_path / "pliant")
+
+
+def test_without_any_run_it_says_how_to_start_one(state: StateDirectory, capsys: Captured) -> None:
+    assert code_of(["ls"]) == 0
+    assert capsys.readouterr().out == "no run is known here; start one with pliant run\n"
+    assert code_of(["ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"runs": []}
+
+
+def test_on_a_pipe_each_run_is_one_line_however_long(
+    state: StateDirectory, capsys: Captured
+) -> None:
+    begun(state, "killed", gone(), kept=5)
+    begun(state, "lives", ProcessMark.own())
+    far = begun(state, "a" * 60, gone(), at=3.0)
+    RunIndex(state.runs).end(far, Outcome(state="failed", step=1, exit_code=1), 9.0)
+
+    assert code_of(["ls"]) == 0
+
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        "job",
+        "state",
+        "steps",
+        "replicas",
+        "began",
+        "for",
+        "where",
+        "to",
+        "go",
+        "on",
+    ]
+    assert [line.split()[:4] for line in lines] == [
+        ["lives", "training", "7/9", "1"],
+        ["killed", "killed", "7/9", "1"],
+        ["a" * 60, "failed", "1", "0"],
+    ]
+    assert lines[1].split()[-4:] == ["runs/killed", "pliant", "resume", "killed"]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_programs_get_every_fact(state: StateDirectory, capsys: Captured) -> None:
+    run = begun(state, "gpt", gone(), at=2.0, kept=5)
+
+    assert code_of(["ls", "--json"]) == 0
+
+    (values,) = json.loads(capsys.readouterr().out)["runs"]
+    assert values.pop("ended_at") == (run.out / "events.jsonl").stat().st_mtime
+    assert values == {
+        "job": "gpt",
+        "state": "killed",
+        "is_running": False,
+        "step": 7,
+        "total_steps": 9,
+        "num_replicas": 1,
+        "began_at": 2.0,
+        "lives": 1,
+        "exit_code": None,
+        "reason": "its processes are gone: they were killed, or the machine was restarted",
+        "checkpoint": 5,
+        "out": str(run.out),
+        "has_its_files": True,
+        "go_on": "pliant resume gpt",
+    }
+
+
+def test_older_ones_are_shown_when_all_are_asked_for(
+    state: StateDirectory, capsys: Captured
+) -> None:
+    for number in range(SHOWN + 2):
+        begun(state, f"run-{number}", gone())
+
+    assert code_of(["ls"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + SHOWN
+    assert code_of(["ls", "--all"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + SHOWN + 2
+
+
+def test_the_status_of_an_ended_job_tells_its_end_and_its_last_words(
+    state: StateDirectory, capsys: Captured
+) -> None:
+    run = begun(state, "gpt", gone(), kept=5)
+    logs = run.out / "logs"
+    logs.mkdir()
+    (logs / "r1.log").write_text("".join(f"line {n}\n" for n in range(9)) + "10%\r\x1b[31mend\n")
+    (logs / "forkserver.log").write_text("not of a replica\n")
+
+    assert code_of(["status", "--job", "gpt"]) == 0
+
+    said = capsys.readouterr().out
+    assert "gpt  killed" in said
+    assert "training" not in said
+    assert ": its processes are gone: they were killed, or the machine was restarted\n" in said
+    assert "last words of r1:\n  line 5\n  line 6\n  line 7\n  line 8\n  \\x1b[31mend\n" in said
+    assert said.endswith("to go on: pliant resume gpt\n")
+    assert code_of(["status", "--out", str(run.out), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["state"], values["step"], values["replicas"]) == ("killed", 7, [])
+    assert (values["go_on"], len(values["last_words"]["r1"])) == ("pliant resume gpt", 5)
+
+
+def test_with_several_running_status_lists_them(state: StateDirectory, capsys: Captured) -> None:
+    for name in ("a", "b"):
+        begun(state, name, ProcessMark.own())
+        files = RuntimeFiles.of("job", name, state.jobs)
+        files.write(url="http://127.0.0.1:9", token="t", out=Path("runs") / name)
+    begun(state, "ended", gone())
+
+    assert code_of(["status"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["a", "training"], ["b", "training"]]
+    assert code_of(["status", "--json"]) == 2
+    assert "say which with --job: a (in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["explain", "logs", "audit"])
+def test_what_an_ended_job_left_is_found_by_its_name(
+    state: StateDirectory, capsys: Captured, command: str
+) -> None:
+    run = begun(state, "gpt", gone())
+    (run.out / "logs").mkdir()
+    (run.out / "logs" / "r1.log").write_text("hello\n")
+
+    code_of([command, "--job", "gpt"])
+
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out
+
+
+def test_a_run_whose_output_cannot_be_read_has_no_last_words(tmp_path: Path) -> None:
+    assert last_words(tmp_path) == {}
+    (tmp_path / "logs" / "r1.log").mkdir(parents=True)
+    assert last_words(tmp_path) == {}
