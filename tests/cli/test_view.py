@@ -11,6 +11,7 @@ from tests.observe.story import Story, eventful
 
 from pliant.cli.screens import job_panel, stalled_line
 from pliant.cli.view import LiveView, PlainView, view_for
+from pliant.observe.status import board_of
 
 
 def plain(show: str | None = None) -> tuple[PlainView, io.StringIO]:
@@ -53,7 +54,7 @@ def test_a_resize_without_a_price_is_told_at_the_end() -> None:
 def test_a_resize_that_was_soon_replaced_is_told_with_the_next_one() -> None:
     story = Story().started().start("r1", "r2").spare("r1", "r2").switch("r1", "r2").steps(5)
     story.start("r3", "r4").spare("r3", "r4").switch("r1", "r2", "r3").steps(1)
-    story.switch("r1", "r2", "r3", "r4").steps(2)
+    story.switch("r1", "r2", "r3", "r4").steps(4)
 
     lines = told(story)
 
@@ -61,6 +62,34 @@ def test_a_resize_that_was_soon_replaced_is_told_with_the_next_one() -> None:
     assert joined == [
         "r3 joined at step 5, generation 2, now 3 replicas",
         "r4 joined at step 6, generation 3, now 4 replicas",
+    ]
+
+
+def test_a_request_that_was_refused_is_told_with_its_reason_and_nothing_else() -> None:
+    story = Story().started()
+    why = "its script keeps no checkpoints to go on from; pliant stop ends it"
+    story.write("declined", reason=why, request={"kind": "suspend_requested", "reason": ""})
+    story.write("declined", reason="no", request={"kind": "drain_requested", "replica": "r9"})
+    story.write("declined", reason="no", request={"kind": "scaled", "target": 9})
+    story.write("declined", reason="of another version")
+
+    assert told(story) == [
+        f"refused to suspend: {why}",
+        "refused to drain r9: no",
+        "refused to scale to 9: no",
+        "refused to do so: of another version",
+    ]
+    assert board_of(story.records).state == "starting"
+
+
+def test_the_first_ctrl_c_says_what_a_second_one_does() -> None:
+    story = Story().started()
+    story.write("interrupted")
+    story.write("stop_requested", at_once=False)
+
+    assert told(story) == [
+        "Ctrl-C again ends the job at once, and saves nothing more",
+        "stopping at the next step boundary",
     ]
 
 

@@ -367,7 +367,9 @@ def test_a_person_hears_what_the_core_said(tmp_path: Path) -> None:
 
     world = play(tmp_path, scene)
 
-    assert "declined" in world.kinds()
+    (refusal,) = [record for record in world.records if record["kind"] == "declined"]
+    assert refusal["request"] == {"kind": "scaled", "target": 0}
+    assert "scaled" not in world.kinds()  # nothing of it looks as if it had been accepted
 
 
 def committed_by(name: str, step: int, generation: int = 1) -> Committed:

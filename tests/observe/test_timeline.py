@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.observe.story import Story, eventful
 
-from pliant.observe.timeline import Resize, ResizeKind, Timeline, timeline_of
+from pliant.observe.timeline import NORMAL_GAPS, Resize, ResizeKind, Timeline, timeline_of
 
 
 def resizes(story: Story) -> list[Resize]:
@@ -93,10 +93,22 @@ def test_the_price_is_open_until_the_new_size_has_a_normal_step() -> None:
 
     [before] = resizes(story)
     [during] = resizes(story.steps(1))
+    [known_too_little] = resizes(story.steps(NORMAL_GAPS - 1))
     [after] = resizes(story.steps(1))
+    [much_later] = resizes(story.steps(50, step_s=3.0))
 
-    assert (before.pause_s, during.pause_s) == (None, None)
+    assert [one.pause_s for one in (before, during, known_too_little)] == [None] * 3
     assert after.pause_s is not None
+    assert much_later.pause_s == after.pause_s  # it was told
+
+
+def test_at_the_end_of_a_job_what_is_known_must_do_for_the_price() -> None:
+    story = two_running().exited("r2", "signal", "SIGKILL").reform("r1").steps(2)
+    story.write("end_job", exit_code=0, reason="finished")
+
+    [resize] = resizes(story)
+
+    assert resize.pause_s is not None
 
 
 def test_the_new_size_is_that_of_the_first_commit_after_the_event() -> None:

@@ -34,7 +34,7 @@ REFRESH_HZ = 4
 NEWS = 2
 """Sentences below the table of events."""
 
-STAYING = ("stop_requested", "resumed")
+STAYING = ("stop_requested", "suspend_requested", "interrupted", "declined", "resumed")
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
 

@@ -45,7 +45,7 @@ from pliant.core.values import Generation, Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.observe.history import History
-from pliant.observe.log import EventLog
+from pliant.observe.log import EventLog, fields_of, kind_of
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
@@ -303,15 +303,19 @@ class JobDriver:
     # --- the log ----------------------------------------------------------------------
 
     def _write_event(self, event: Event, ready: Ready, now_s: float) -> None:
-        """Log an event; a tick or heartbeat without effect would only fill the disk."""
-        if ready.commands or not isinstance(event, Ticked | Progressed | Running):
+        """Log an event; a tick or heartbeat without effect would only fill the disk.
+
+        Of a request that is refused only that: nothing has come of it.
+        """
+        if ready.declined is not None:
+            request = {"kind": kind_of(event), **fields_of(event)}
+            self.log.write_value(ready.declined, request=request)
+        elif ready.commands or not isinstance(event, Ticked | Progressed | Running):
             self.log.write_value(event)
         if ready.decision is not None:
             decision = ready.decision
             wait_s = decision.earliest_s - now_s if decision.is_waiting else None
             self.log.write_value(decision, looks_again_s=wait_s)
-        if ready.declined is not None:
-            self.log.write_value(ready.declined)
         for sentence in ready.notes:
             self.log.write("note", text=sentence)
 

@@ -36,6 +36,9 @@ and commands by their snake_case name, and these:
     save_failed   replica, committed, reason, retry_s
     pool          pool, team, priority, admission, devices, offered, wanted, reason,
                   is_suspended, silence; again at every change
+    declined      reason, request (the event under its kind): a request of a person or a pool
+                  that is refused; there is no other record of it
+    interrupted   Ctrl-C was pressed once
     job_ended     exit_code, reason
     log_continued carried; begins each part but the first (see ``observe.parts``).  ``carried`` are
                   records of parts before, as they were, that readers may not do without; they

@@ -18,6 +18,8 @@ JOB_ENDS = "the job ends"
 
 STOPPING = "stopping at the next step boundary"
 
+AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"
+
 THE_SCRIPT = "the script "
 """How a detail begins that is a sentence of its own, and no exception."""
 
@@ -130,6 +132,22 @@ def pool_line(values: Record) -> str:
             return f"{name} offers {has} of {values.get('wanted')} wanted{because}"
 
 
+def _declined(record: Record, who: str) -> str:
+    """Say what was asked for, and why it was refused."""
+    request = record.get("request")
+    asked = request if isinstance(request, dict) else {}
+    kind, name = str(asked.get("kind")), asked.get("replica")
+    what = {
+        "scaled": f"scale to {asked.get('target')}",
+        "policy_set": "change the policy",
+        "drain_requested": f"drain {name}",
+        "kill_requested": f"kill {name}",
+        "stop_requested": "stop",
+        "suspend_requested": "suspend",
+    }
+    return f"refused to {what.get(kind, 'do so')}: {record.get('reason')}"
+
+
 _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "coordinator_started": lambda r, who: "another coordinator goes on with what runs",
     "start_replica": lambda r, who: f"{who} is starting on {r.get('node') or 'this node'}",
@@ -141,6 +159,8 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "drain_requested": lambda r, who: f"asked to drain {who}, {_seconds(r.get('notice_s'))} notice",
     "kill_requested": lambda r, who: f"asked to kill {who}",
     "stop_requested": lambda r, who: "ending at once" if r.get("at_once") else STOPPING,
+    "interrupted": lambda r, who: AGAIN,
+    "declined": _declined,
     "suspend_requested": lambda r, who: f"{STOPPING}, with a checkpoint",
     "pool": lambda r, who: pool_line(r),
     "resumed": lambda r, who: f"the run {r.get('sentence')}",

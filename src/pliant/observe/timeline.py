@@ -5,7 +5,8 @@ the event, minus the median step at the new size.  *Across* starts at the last c
 cause (the first Prepare of a planned change; the end of a process, or the broken group, of a
 loss) and ends with the first commit of the generation that answers it, so a slow preparation
 counts.  A median step is the median gap between commits of one generation, over all generations
-of that size.  Times are the node's monotonic clock.
+of that size so far: a pause is told once ``NORMAL_GAPS`` of them are known, and then stays.
+Times are the node's monotonic clock.
 
 Knows nothing of files, processes or the wall clock; a ``Timeline`` eats records one by one, in
 file order, in bounded memory, so that the live view and the report after the fact are one code.
@@ -30,6 +31,9 @@ KEPT_COMMITS = 20_000
 
 KEPT_GAPS = 1_001
 """Gaps of one size that its median is taken over: the newest ones."""
+
+NORMAL_GAPS = 3
+"""Gaps of a size after which their median is a normal step; at the end of a job one is enough."""
 
 HARMLESS_EXITS = frozenset({"finished", "left", "taken"})
 """Kinds of ``exited`` that are no loss."""
@@ -133,6 +137,9 @@ class Timeline:
     num_commits: int = 0
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
     _resizes: list[_OpenResize] = field(default_factory=list)
+    _unpriced: dict[int, list[int]] = field(default_factory=dict)
+    """Which resizes wait for a normal step, by size."""
+
     _first_prepare: float | None = None
     _first_loss: float | None = None
     _losses: dict[str, str] = field(default_factory=dict)
@@ -144,7 +151,20 @@ class Timeline:
 
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
-        name = str(record.get("replica"))
+        match record.get("kind"):
+            case "broken" | "node_lost":
+                self._on_loss(record)
+            case "prepare" | "switch" | "reform":
+                self._on_order(record)
+            case "commit":
+                self._on_commit(record)
+            case "end_job" | "job_ended":
+                for size in [size for size in self._unpriced if self._gaps.get(size)]:
+                    self._price(size)
+            case _:
+                self._add_of_replica(record, str(record.get("replica")))
+
+    def _add_of_replica(self, record: Record, name: str) -> None:
         life = self.lives.get(name)
         match record.get("kind"):
             case "decision":
@@ -166,14 +186,8 @@ class Timeline:
                 self._losses.setdefault(name, str(record["reason"]))
             case "exited":
                 self._on_exited(record, name, life)
-            case "broken" | "node_lost":
-                self._on_loss(record)
-            case "prepare" | "switch" | "reform":
-                self._on_order(record)
             case "switched":
                 self._on_switched(record, life)
-            case "commit":
-                self._on_commit(record)
             case _:
                 pass  # records about other things
 
@@ -198,8 +212,7 @@ class Timeline:
     def resizes(self, last: int | None = None) -> list[Resize]:
         """Return every resize so far, or the last ones, with what is known of its cost by now."""
         chosen = self._resizes if last is None else self._resizes[-last:] if last else []
-        normal_s = {size: self.median_step_s(size) for size in {one.size for one in chosen}}
-        return [_priced(opened, normal_s[opened.size]) for opened in chosen]
+        return [opened.resize for opened in chosen]
 
     def bound(self) -> None:
         """Keep as much as ever, after it was read from where no bound is known."""
@@ -316,7 +329,8 @@ class Timeline:
             resize = opened.resize
             if resize.generation < generation:
                 return
-            if resize.kind is ResizeKind.JOIN and life.replica in resize.replicas:
+            is_open = resize.pause_s is None  # else it was told
+            if is_open and resize.kind is ResizeKind.JOIN and life.replica in resize.replicas:
                 opened.resize = replace(resize, ready_s=self._ready_s(resize.replicas))
 
     def _on_commit(self, record: Record) -> None:
@@ -339,10 +353,16 @@ class Timeline:
             if size:
                 gaps = self._gaps.setdefault(size, deque(maxlen=KEPT_GAPS))
                 gaps.append(commit.mono - last.mono)
-        for opened in reversed(self._resizes):
+                if size in self._unpriced and len(gaps) >= NORMAL_GAPS:
+                    self._price(size)
+        for index in range(len(self._resizes) - 1, -1, -1):
+            opened = self._resizes[index]
             if opened.longest_s is not None or opened.resize.generation > commit.generation:
                 break
             self._close(opened, last, commit)
+            self._unpriced.setdefault(opened.size, []).append(index)
+            if len(self._gaps.get(opened.size, ())) >= NORMAL_GAPS:
+                self._price(opened.size)
 
     def _close(self, opened: _OpenResize, last: Commit, commit: Commit) -> None:
         """The first commit after the resize: the event is over, its longest gap is known."""
@@ -356,11 +376,13 @@ class Timeline:
         opened.size = len(self.members.get(commit.generation, ())) or opened.resize.num_replicas
         opened.resize = replace(opened.resize, steps_lost=max(last.step + 1 - commit.step, 0))
 
-
-def _priced(opened: _OpenResize, normal_s: float | None) -> Resize:
-    if opened.longest_s is None or normal_s is None:
-        return opened.resize
-    return replace(opened.resize, pause_s=opened.longest_s - normal_s)
+    def _price(self, size: int) -> None:
+        """Say what the resizes to a size cost, once and for all."""
+        normal_s = self.median_step_s(size) or 0.0
+        for index in self._unpriced.pop(size, ()):
+            opened = self._resizes[index]
+            pause_s = (opened.longest_s or 0.0) - normal_s
+            opened.resize = replace(opened.resize, pause_s=pause_s)
 
 
 def timeline_of(records: Iterable[Record]) -> Timeline:

@@ -232,6 +232,7 @@ def _interrupts(
         nonlocal requests
         requests += 1
         if requests == 1:
+            driver.log.write("interrupted")
             stop()
         else:
             interrupted.set()
