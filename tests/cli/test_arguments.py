@@ -1,4 +1,4 @@
-"""How words are read that the parser cannot tell: the one behind ``--pool``, and durations."""
+"""How words are read that the parser cannot tell: behind ``--pool`` or a script, and durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.arguments import seconds, with_name
+from pliant.cli.arguments import of_script, seconds, with_name
 from pliant.core.errors import ConfigError
 
 ALONE = ("--resume", "--detach", "--json")
@@ -58,3 +58,46 @@ def test_durations_have_units(text: str, value_s: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
         seconds(text)
+
+
+FLAGS = {"--max", "--max-restarts", "--out", "--json"}
+
+
+def words_of_script(script: Path, *typed: str) -> list[str]:
+    return of_script(str(script), typed, flags=FLAGS, command="pliant run")
+
+
+def test_what_stands_behind_the_script_is_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text("add_argument('--out')  # and --max-steps")
+
+    assert words_of_script(script, "5", "--lr", "1", "-v") == ["5", "--lr", "1", "-v"]
+    assert words_of_script(script, "--out", "w.pt", "--out=w.pt") == ["--out", "w.pt", "--out=w.pt"]
+    assert words_of_script(script, "--", "--max", "2") == ["--max", "2"]
+    assert words_of_script(script, "a", "--", "--max") == ["a", "--", "--max"]
+    assert words_of_script(tmp_path / "gone.py", "--max", "2") == ["--max", "2"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (("--max", "2"), "--max 2"),
+        (("5", "--max=2"), "--max=2"),
+        (("--json",), "--json"),
+        (("--json", "--lr", "3"), "--json"),
+    ],
+)
+def test_an_option_of_ours_behind_a_script_that_does_not_name_it_is_asked_about(
+    tmp_path: Path, typed: tuple[str, ...], shown: str
+) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text("add_argument('--max-steps')")
+
+    with pytest.raises(ConfigError) as caught:
+        words_of_script(script, *typed)
+
+    flag = shown.partition("=")[0].partition(" ")[0]
+    assert str(caught.value) == (
+        f"{flag} stands behind {script}, which does not name it: write pliant run {shown} {script} "
+        f"if it is for pliant, and pliant run {script} -- {' '.join(typed)} if it is for the script"
+    )

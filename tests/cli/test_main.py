@@ -367,3 +367,18 @@ def test_following_ends_with_the_job(
     assert code_of(["logs", "-f", "r1", "--out", "runs/gpt"]) == 0
 
     assert capsys.readouterr().out == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [([], "Usage: pliant [OPTIONS]"), (["pool"], "Usage: pliant pool [OPTIONS]")],
+)
+def test_alone_it_prints_its_help(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], first: str
+) -> None:
+    assert code_of(arguments) == 0
+
+    said = capsys.readouterr()
+    assert said.out.startswith(first)
+    assert "Commands:\n" in said.out
+    assert said.err == ""

@@ -26,7 +26,7 @@ def told(story: Story) -> list[str]:
     return [line.partition("  ")[2] for line in text.getvalue().splitlines()]
 
 
-def test_a_plain_view_has_a_line_per_event_and_every_ten_steps() -> None:
+def test_a_plain_view_has_a_line_per_event_and_of_progress_now_and_then() -> None:
     lines = told(eventful().planned(100))
 
     assert lines[:4] == [
@@ -36,10 +36,26 @@ def test_a_plain_view_has_a_line_per_event_and_every_ten_steps() -> None:
         "r2 is ready to join",
     ]
     steps = [line.split()[1] for line in lines if line.startswith("step ")]
-    assert steps == ["10/100", "20/100", "30/100", "40/100"]
+    assert steps == ["1/100", "26/100"]
     assert sum(" joined at step " in line for line in lines) == 2
     assert sum(" drained at step " in line for line in lines) == 1
     assert sum(" lost at step " in line for line in lines) == 1
+
+
+def test_without_a_terminal_progress_is_told_by_time_and_at_the_end() -> None:
+    story = Story().started().planned(500).start("r1").spare("r1").switch("r1")
+    story.steps(400, step_s=0.02)  # 8 s
+    assert [line.split()[1] for line in told(story)[-1:]] == ["1/500"]
+
+    story.steps(3, step_s=15.0)
+    story.steps(1, step_s=0.1)
+    story.write("end_job", exit_code=0, reason="finished")
+
+    *_, before, last = told(story)
+    steps = [line.split()[1] for line in told(story) if line.startswith("step ")]
+    assert steps == ["1/500", "401/500", "402/500", "403/500", "404/500"]
+    assert before.startswith("step 404/500")
+    assert last == "the job ends with exit code 0: finished"
 
 
 def test_a_resize_without_a_price_is_told_at_the_end() -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine import collaborators
 from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
@@ -570,6 +571,18 @@ def test_log_writes_one_line_when_alone(capsys: pytest.CaptureFixture[str]) -> N
                 step.backward(loss_of(arguments["model"], batch))
             session.log(loss=0.25, lr=torch.tensor(1e-3))
     assert capsys.readouterr().out == "step 0  loss 0.25  lr 0.001\n"
+
+
+def test_the_memory_of_gradient_sums_is_told_where_it_matters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pliant.Session(**small()):
+        pass
+    assert "gradient cop" not in capsys.readouterr().err
+    monkeypatch.setattr(collaborators, "NOTEWORTHY", 0.0)
+    with pliant.Session(**small()):
+        pass
+    assert "gradient copies of 0.0 MB while" in capsys.readouterr().err
 
 
 def test_threads_are_set_and_given_back() -> None:

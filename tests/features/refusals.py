@@ -1739,6 +1739,13 @@ TYPED = [
         script=certificate_for_servers,
     ),
     Refusal(
+        sentence="--max stands behind train.py, which does not name it: write pliant run --max 2 "
+        "train.py if it is for pliant, and pliant run train.py -- --max 2 if it is for the script",
+        when="an option of pliant stands behind a script that has no such option",
+        instead="one of the two",
+        command="run train.py --max 2",
+    ),
+    Refusal(
         sentence="no job is running; start one with pliant run",
         when="`status`, `scale`, `drain`, `kill`, `stop` or `explain` has nobody to ask",
         instead="`pliant run train.py`",

@@ -83,7 +83,7 @@ def job(home: Path) -> Iterator[Path]:
     """A job in the background that would run for hours; two replicas of at most three."""
     started = pliant(
         home, "run", "--detach", "--name", "slow", "--max", "3", "--start", "2", "train.py",
-        "100000", "--min", "7",
+        "--", "100000", "--min", "7",
     )  # fmt: skip
     assert started.returncode == 0, started.stderr
     yield home
@@ -148,7 +148,7 @@ def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:
     run = pliant(home, "run", "job.yaml")
 
     assert run.returncode == 0, run.stderr
-    assert "step 20/25" in run.stdout
+    assert "step 25/25" in run.stdout
     metrics = (home / "runs" / "filed" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in metrics] == list(range(25))
     assert pliant(home, "audit").returncode == 0

@@ -1,12 +1,14 @@
 """What was typed, where the parser of the command line cannot tell.
 
-Owns how durations and fields of a policy are read, and whether the word after ``--pool``, which may
-stand alone, is the pool's name or what is to run.  Knows nothing of what they mean.
+Owns how durations and fields of a policy are read, whether the word after ``--pool``, which may
+stand alone, is the pool's name or what is to run, and whose an option behind the script is.  Knows
+nothing of what they mean.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,13 @@ class RunCommand(TyperCommand):
         """Spell the pool's name out before the words are parsed."""
         switches = [one for one in self.get_params(ctx) if getattr(one, "is_flag", False)]
         alone = {word for option in switches for word in option.opts}
-        return super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
+        left = super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
+        if self.has_script and ctx.params.get("target"):
+            flags = {word for option in self.get_params(ctx) for word in option.opts}
+            script, typed = ctx.params["target"], ctx.params.get("arguments") or []
+            left_over = of_script(script, typed, flags=flags, command=ctx.command_path)
+            ctx.params["arguments"] = left_over
+        return left
 
 
 class ExplainCommand(RunCommand):
@@ -71,6 +79,40 @@ def with_name(
             spelt += typed[at : at + 1]
             at += 1
     return [*spelt, *typed[at:]]
+
+
+def of_script(
+    script: str, typed: Sequence[str], *, flags: Collection[str], command: str
+) -> list[str]:
+    """Return what is the script's of the words behind it: all, but for a ``--`` right behind it.
+
+    Raises:
+        ConfigError: one is an option of ours, and the script has no such word.
+    """
+    if list(typed[:1]) == ["--"]:
+        return list(typed[1:])
+    for at, word in enumerate(typed):
+        if word == "--":
+            break
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag in flags and not _has_word(Path(script), flag):
+            value = "".join(f" {each}" for each in typed[at + 1 : at + 2] if each[:1] != "-")
+            shown = word if "=" in word else f"{word}{value}"
+            raise ConfigError(
+                f"{flag} stands behind {script}, which does not name it: write {command} {shown} "
+                f"{script} if it is for pliant, and {command} {script} -- {' '.join(typed)} if it "
+                "is for the script"
+            )
+    return list(typed)
+
+
+def _has_word(script: Path, flag: str) -> bool:
+    """Whether a script names an option, as far as can be seen without running it."""
+    try:
+        text = script.read_text(errors="replace")
+    except OSError:
+        return True  # what is wrong with it is said by who reads it
+    return re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text) is not None
 
 
 def _is_name(word: str) -> bool:

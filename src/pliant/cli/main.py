@@ -39,7 +39,6 @@ from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
 app = typer.Typer(
     name="pliant",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # markup would swallow "[default: 1]"
@@ -50,7 +49,7 @@ SCRIPT_FOLLOWS = {"allow_interspersed_args": False}
 
 COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     run_commands.run: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
-    run_commands.coordinator: {"context_settings": SCRIPT_FOLLOWS},
+    run_commands.coordinator: {"cls": RunCommand, "context_settings": SCRIPT_FOLLOWS},
     run_commands.agent: {},
     run_list.ls: {},
     job_commands.status: {},
@@ -72,9 +71,9 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
 
 for _command, _options in COMMANDS.items():
     app.command(**{"cls": TyperCommand, **_options})(_command)
-app.add_typer(checkpoint_commands.app)
-app.add_typer(job_commands.policy_app)
-app.add_typer(pool_commands.app)
+GROUPS = (checkpoint_commands.app, job_commands.policy_app, pool_commands.app)
+for _group in GROUPS:
+    app.add_typer(_group)
 
 
 def _version(wanted: bool) -> None:
@@ -99,9 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def code_of(arguments: Sequence[str]) -> int:
     """Run the command line; return its exit code.  Bad input becomes one sentence on stderr."""
-    return exit_code_of(
-        lambda: app(args=list(arguments), prog_name="pliant", standalone_mode=False)
-    )
+    asked = list(arguments)
+    if asked in ([], *([group.info.name] for group in GROUPS)):
+        asked.append("--help")  # as a page: click would call it a mistake
+    return exit_code_of(lambda: app(args=asked, prog_name="pliant", standalone_mode=False))
 
 
 def exit_code_of(command: Callable[[], Any]) -> int:

@@ -42,7 +42,11 @@ Detach = Annotated[
 ]
 Target = Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script untouched.")
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGS",
+        help="The script's; behind -- if they look like options of pliant.",
+    ),
 ]
 
 

@@ -133,7 +133,7 @@ def step_line(status: dict[str, Any], metrics: dict[str, Any] | None = None) -> 
     parts = [f"step {status['step']}" + _of(status["total_steps"])]
     parts += [in_one_line(f"{name} {value}") for name, value in _numbers(status, metrics or {})]
     present = sum(replica["state"] == "training" for replica in status["replicas"])
-    parts.append(counted(present, "replica"))
+    parts += [counted(present, "replica")] if present else []  # none at the end
     return "  ".join(parts)
 
 

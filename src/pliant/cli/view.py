@@ -22,13 +22,10 @@ from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
 from pliant.core.printable import line_left, printable_values
 from pliant.machine.clock import Clock
-from pliant.observe.log import Record
-from pliant.observe.prose import line, resize_line
+from pliant.observe.log import Record, number
+from pliant.observe.prose import PROGRESS_S, line, resize_line
 from pliant.observe.status import ENDINGS, Board
 from pliant.observe.timeline import Resize
-
-EVERY_STEPS = 10
-"""Without a terminal: steps between two lines of progress."""
 
 REFRESH_HZ = 4
 NEWS = 2
@@ -140,7 +137,13 @@ class JobView:
 
 
 class PlainView(JobView):
-    """One line per event and every few steps; for files, pipes and CI."""
+    """One line per event, and of progress now and then; for files, pipes and CI."""
+
+    _progress_at_s: float | None = None
+    """When the last commit of which a line was printed was made."""
+
+    _told = 0
+    """Committed steps in that line."""
 
     def record(self, record: Record) -> None:
         """Print what a record says, if it says something to people."""
@@ -148,19 +151,32 @@ class PlainView(JobView):
         resizes = self.take_record(record)
         sentence, trace = self.sentence(record), self.traceback(record)
         at = float(record.get("at") or 0.0)
+        if record.get("kind") in ENDINGS and self._told != self.board.committed:
+            self._print_progress(at)
         if sentence is not None:
             self._print(at, sentence)
         for resize in resizes:
             self._print(at, resize_line(resize))
         if trace is not None:
             self.console.print(Text(trace), soft_wrap=True)
-        if record.get("kind") == "commit" and self.board.committed % EVERY_STEPS == 0:
-            self._print(at, step_line(self.board.as_json(), self.values))
+        if record.get("kind") == "commit" and self._is_due(number(record.get("mono")) or 0.0):
+            self._print_progress(at)
 
     def output(self, replica: str, text: str) -> None:
         """Print a line of a replica, if its output is shown."""
         for shown in self.shown_lines(replica, line_left(text)):
             self.console.print(Text(self.label(replica) + shown), soft_wrap=True)
+
+    def _is_due(self, commit_s: float) -> bool:
+        last_s = self._progress_at_s
+        if last_s is not None and commit_s - last_s < PROGRESS_S:
+            return False
+        self._progress_at_s = commit_s
+        return True
+
+    def _print_progress(self, at: float) -> None:
+        self._told = self.board.committed
+        self._print(at, step_line(self.board.as_json(), self.values))
 
     def _print(self, at: float, sentence: str) -> None:
         self.console.print(Text(f"{clock(at)}  {sentence}"), soft_wrap=True)

@@ -52,6 +52,9 @@ from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
 from pliant.wire.messages import Planned
 
+NOTEWORTHY = 0.05
+"""Part of the machine's memory from which on the sums of gradients are worth a line."""
+
 MAX_REASON_CHARACTERS = 300
 """Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
 
@@ -269,11 +272,16 @@ class Collaborators:
             parameter.grad = None
 
     def _note_memory(self) -> None:
+        """Say how much memory the sums of gradients take, where that is worth a line."""
         owned = range(self._settings.num_slots)
         copies = batching.peak_copies(self._settings.num_slots, owned)
-        megabytes = sum(
+        copy_bytes = sum(
             bucket.numel * bucket.dtype.itemsize for bucket in self._shape.layout.buckets
-        ) / (1 << 20)
+        )
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if copies * copy_bytes < memory_bytes * NOTEWORTHY:
+            return
+        megabytes = copy_bytes / (1 << 20)
         what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
         slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
         self.reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")

@@ -16,6 +16,9 @@ from pliant.observe.timeline import Resize, ResizeKind
 JOB_ENDS = "the job ends"
 """Why replicas are ended that the job's own end takes along; its sentence says it for all."""
 
+PROGRESS_S = 10.0
+"""Between two lines of progress where no panel shows it, in seconds."""
+
 STOPPING = "stopping at the next step boundary"
 
 AGAIN = "Ctrl-C again ends the job at once, and saves nothing more"

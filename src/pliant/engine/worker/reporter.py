@@ -7,10 +7,12 @@ standard error; under an agent the same travels as notes of the wire.  Must not 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.observe.prose import PROGRESS_S
 from pliant.wire.messages import Committed, Logged, Noted, Planned
 
 
@@ -29,9 +31,21 @@ class Reporter(Protocol):
     def noted(self, text: str) -> None:
         """Pass on one sentence for people."""
 
+    def closed(self) -> None:
+        """Say what is left to say, as the session ends."""
+
 
 class Printer:
-    """The reporter of a script that runs alone."""
+    """The reporter of a script that runs alone; logged values now and then, as ``pliant run``.
+
+    Each set of names has its own clock, so that what is logged once an epoch is not passed over
+    for what is logged at every step.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._told: dict[tuple[str, ...], tuple[float, int]] = {}
+        self._left: dict[tuple[str, ...], tuple[int, Mapping[str, float]]] = {}
 
     def planned(self, planned: Planned) -> None:
         """Say nothing: the script's author knows."""
@@ -40,7 +54,23 @@ class Printer:
         """Say nothing: the script logs what it wants seen."""
 
     def logged(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line."""
+        """Write one line, if the last of its kind was long enough ago; keep it else."""
+        names, now_s = tuple(values), self._monotonic()
+        told_s, told_step = self._told.get(names, (now_s, step))
+        if now_s - told_s < PROGRESS_S and step != told_step:
+            self._left[names] = (step, values)
+            return
+        self._told[names] = (now_s, step)
+        self._left.pop(names, None)
+        self._write(step, values)
+
+    def closed(self) -> None:
+        """Write the last values, so that the end is seen."""
+        for step, values in sorted(self._left.values(), key=lambda left: left[0]):
+            self._write(step, values)
+        self._left.clear()
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
         words = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         sys.stdout.write(f"step {step}  {words}\n")
         sys.stdout.flush()
@@ -72,3 +102,6 @@ class WireReporter:
     def noted(self, text: str) -> None:
         """Pass on one sentence for people."""
         self._context.link.send(Noted(replica=self._context.replica, text=text), urgent=False)
+
+    def closed(self) -> None:
+        """Say nothing: all was passed on."""
