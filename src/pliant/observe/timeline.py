@@ -137,9 +137,7 @@ class Timeline:
     num_commits: int = 0
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
     _resizes: list[_OpenResize] = field(default_factory=list)
-    _unpriced: dict[int, list[int]] = field(default_factory=dict)
-    """Which resizes wait for a normal step, by size."""
-
+    _unpriced: dict[int, list[int]] = field(default_factory=dict)  # by size
     _first_prepare: float | None = None
     _first_loss: float | None = None
     _losses: dict[str, str] = field(default_factory=dict)
@@ -211,8 +209,8 @@ class Timeline:
 
     def resizes(self, last: int | None = None) -> list[Resize]:
         """Return every resize so far, or the last ones, with what is known of its cost by now."""
-        chosen = self._resizes if last is None else self._resizes[-last:] if last else []
-        return [opened.resize for opened in chosen]
+        first = 0 if last is None else max(len(self._resizes) - last, 0)
+        return [opened.resize for opened in self._resizes[first:]]
 
     def bound(self) -> None:
         """Keep as much as ever, after it was read from where no bound is known."""
