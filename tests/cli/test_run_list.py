@@ -13,7 +13,7 @@ from pliant.cli.main import code_of
 from pliant.cli.run_list import SHOWN, last_words
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.processes import ProcessMark
-from pliant.observe.run_index import Outcome, RunIndex
+from pliant.observe.run_index import RunIndex, RunOutcome
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,7 +38,7 @@ def test_on_a_pipe_each_run_is_one_line_however_long(
     begun(state, "killed", gone(), kept=5)
     begun(state, "lives", ProcessMark.own())
     far = begun(state, "a" * 60, gone(), at=3.0)
-    RunIndex(state.runs).end(far, Outcome(state="failed", step=1, exit_code=1), 9.0)
+    RunIndex(state.runs).end(far, RunOutcome(state="failed", step=1, exit_code=1), 9.0)
 
     assert code_of(["ls"]) == 0
 

@@ -14,9 +14,9 @@ import pytest
 from pliant.machine import files
 from pliant.machine.processes import ProcessMark
 from pliant.observe import run_index
-from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
+from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 
-DONE = Outcome(state="finished", step=5, exit_code=0)
+DONE = RunOutcome(state="finished", step=5, exit_code=0)
 
 
 def run(name: str = "gpt", *, at: float = 1.0, mark: ProcessMark | None = None) -> IndexedRun:
@@ -136,12 +136,12 @@ def test_a_directory_whose_name_is_no_unicode_ends_no_run(tmp_path: Path) -> Non
     ("outcome", "can"),
     [
         (DONE, False),
-        (Outcome(state="suspended", exit_code=3, step=7, kept=7), True),
-        (Outcome(state="killed", step=7, kept=5), True),
-        (Outcome(state="killed", step=7), False),
-        (Outcome(state="lost", exit_code=4, step=7, kept=5), False),
-        (Outcome(state="failed", exit_code=1, step=7, can_begin_again=True), True),
+        (RunOutcome(state="suspended", exit_code=3, step=7, kept=7), True),
+        (RunOutcome(state="killed", step=7, kept=5), True),
+        (RunOutcome(state="killed", step=7), False),
+        (RunOutcome(state="lost", exit_code=4, step=7, kept=5), False),
+        (RunOutcome(state="failed", exit_code=1, step=7, can_begin_again=True), True),
     ],
 )
-def test_what_has_a_checkpoint_that_verifies_can_go_on(outcome: Outcome, can: bool) -> None:
+def test_what_has_a_checkpoint_that_verifies_can_go_on(outcome: RunOutcome, can: bool) -> None:
     assert outcome.is_resumable is can

@@ -16,7 +16,7 @@ from pliant.machine import processes
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.machine.locks import locked
 from pliant.machine.processes import ProcessMark
-from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
+from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.runs import (
     KnownRun,
     find_ended,
@@ -209,11 +209,17 @@ def test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_tra
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
-        (Outcome(state="finished", exit_code=0, step=9), "finished after 9 steps; nothing is left"),
-        (Outcome(state="failed", exit_code=1, step=1), "failed after 1 step, without checkpoints"),
+        (
+            RunOutcome(state="finished", exit_code=0, step=9),
+            "finished after 9 steps; nothing",
+        ),
+        (
+            RunOutcome(state="failed", exit_code=1, step=1),
+            "failed after 1 step, without check",
+        ),
     ],
 )
-def test_what_cannot_go_on_says_why(state: StateDirectory, outcome: Outcome, why: str) -> None:
+def test_what_cannot_go_on_says_why(state: StateDirectory, outcome: RunOutcome, why: str) -> None:
     run = begun(state, "gpt", ProcessMark.own())
     RunIndex(state.runs).end(run, outcome, 9.0)
 

@@ -53,7 +53,7 @@ _FILE = re.compile(r"[0-9a-f]{32}\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How far a run came, and how it ended if it has."""
 
     state: str
@@ -113,7 +113,7 @@ class IndexedRun:
     """Its coordinator ran alone; agents may run its replicas without it."""
 
     ended_at: float | None = None
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     """None: it runs, or was killed."""
 
     @property
@@ -149,7 +149,7 @@ class RunIndex:
                 self._write(run)
                 self._forget_oldest()
 
-    def end(self, run: IndexedRun, outcome: Outcome, at: float) -> None:
+    def end(self, run: IndexedRun, outcome: RunOutcome, at: float) -> None:
         """Remember how a life ended, unless another has begun since."""
         with suppress(OSError, ValueError), alone_in(self._directory, within_s=WAIT_S):
             newest = _read(self._path(run))

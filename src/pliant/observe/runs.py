@@ -21,7 +21,7 @@ from pliant.machine.jobs import NONE_RUNNING, find_job, running_jobs
 from pliant.machine.locks import lock_is_held
 from pliant.machine.processes import ProcessMark
 from pliant.observe.history import read_history
-from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
+from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
 
 KILLED = "killed"
@@ -40,7 +40,7 @@ class KnownRun:
     job: str
     out: Path
     began_at: float
-    outcome: Outcome
+    outcome: RunOutcome
     lives: int = 1
     ended_at: float | None = None
     """When it ended, or was last heard of; None: it runs."""
@@ -72,7 +72,7 @@ def known_runs(state: StateDirectory) -> list[KnownRun]:
     listed = {run.out for run in found if run.is_running}
     for job in running_jobs(state.jobs):  # whose index could not be written
         if job.out not in listed:
-            outcome = Outcome.of(_board(job.out))
+            outcome = RunOutcome.of(_board(job.out))
             found.append(KnownRun(job=job.name, out=job.out, began_at=job.started, outcome=outcome))
     running = [run for run in found if run.is_running]
     running.sort(key=lambda run: (run.began_at, run.job))
@@ -84,7 +84,7 @@ def run_in(out: Path) -> KnownRun:
     """Return the run in a directory, wherever it ran."""
     board = _board(out)
     mark = ProcessMark.of(board.about)
-    outcome = Outcome.of(board)
+    outcome = RunOutcome.of(board)
     ended_at = _ended_at(outcome, out, mark)
     return KnownRun(
         job=board.job,
@@ -236,7 +236,7 @@ def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:
 def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     outcome, ended_at, has_files = run.outcome, run.ended_at, run.has_its_files
     if outcome is None or ended_at is None:
-        outcome = Outcome.of(_board(run.out)) if has_files else Outcome(state="starting")
+        outcome = RunOutcome.of(_board(run.out)) if has_files else RunOutcome(state="starting")
         ended_at = _ended_at(outcome, run.out, run.mark)
         outcome = _concluded(outcome, run.mark, is_over=ended_at is not None)
         if ended_at is not None and outcome.state != ELSEWHERE:
@@ -253,7 +253,7 @@ def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     )
 
 
-def _ended_at(outcome: Outcome, out: Path, mark: ProcessMark | None) -> float | None:
+def _ended_at(outcome: RunOutcome, out: Path, mark: ProcessMark | None) -> float | None:
     """Return when a run ended, or was last heard of; None: it runs."""
     if outcome.exit_code is None and _is_served(out, mark):
         return None
@@ -270,7 +270,7 @@ def _is_served(out: Path, mark: ProcessMark | None) -> bool:
     return lives
 
 
-def _concluded(outcome: Outcome, mark: ProcessMark | None, *, is_over: bool) -> Outcome:
+def _concluded(outcome: RunOutcome, mark: ProcessMark | None, *, is_over: bool) -> RunOutcome:
     """Return the outcome with what the log cannot say of itself."""
     if not is_over or outcome.exit_code is not None:
         return outcome

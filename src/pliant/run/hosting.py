@@ -30,7 +30,7 @@ from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.processes import ProcessMark
 from pliant.observe.log import EventLog, Journal, Record
-from pliant.observe.run_index import IndexedRun, Outcome, RunIndex
+from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import holder_of
@@ -171,15 +171,15 @@ def _remembered(config: JobConfig, driver: JobDriver, *, is_apart: bool) -> Iter
     except ConflictError:
         raise  # it goes on, and who has taken over remembers it
     except BaseException as error:
-        outcome = Outcome.of(driver.board)
+        outcome = RunOutcome.of(driver.board)
         if outcome.exit_code is None:
             outcome = _ended_by(error, outcome)
         index.end(run, outcome, time.time())
         raise
-    index.end(run, Outcome.of(driver.board), time.time())
+    index.end(run, RunOutcome.of(driver.board), time.time())
 
 
-def _ended_by(error: BaseException, outcome: Outcome) -> Outcome:
+def _ended_by(error: BaseException, outcome: RunOutcome) -> RunOutcome:
     """Return how a life ended that its coordinator did not end itself."""
     if isinstance(error, PliantError):
         said, code = str(error), EXIT_USAGE
