@@ -12,7 +12,6 @@ from pliant.cli.settings import (
     job_name,
     policy_of,
     pool_of,
-    read_command,
     resolve,
     shown_replica,
     tls_of,
@@ -144,37 +143,6 @@ def test_only_a_replicas_name_can_be_shown(show: str) -> None:
         shown_replica(resolve({"show": show}, {}, None))
 
     assert str(caught.value) == f"--show {show!r} is neither all nor none nor a replica such as r1"
-
-
-def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.touch()
-
-    command, job = read_command(str(script), ["--steps", "5", "--min", "3"])
-
-    assert (command, job) == ([str(script), "--steps", "5", "--min", "3"], None)
-
-
-def test_a_job_file_names_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    Path("job.yaml").write_text(JOB)
-
-    command, job = read_command("job.yaml", [])
-
-    assert command == ["train.py"]
-    assert job is not None
-    with pytest.raises(ConfigError, match=r"put --steps 3 into spec\.command"):
-        read_command("job.yaml", ["--steps", "3"])
-
-
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the script nowhere\.py does not exist"):
-        read_command("nowhere.py", [])
-    with pytest.raises(ConfigError, match=r"is a directory; name a script or a job file"):
-        read_command(str(tmp_path), [])
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
-        read_command("nowhere.yaml", [])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
+from pliant.cli.names import replica_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
 from pliant.core.counts import counted
@@ -70,7 +71,12 @@ def scale(
 
 
 def drain(
-    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who leaves, e.g. r3.")],
+    replica: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPLICA", help="Who leaves, e.g. r3.", autocompletion=replica_names
+        ),
+    ],
     notice: Annotated[
         str, typer.Option("--notice", metavar="TIME", help="Time it has, e.g. 30s.")
     ] = "30s",
@@ -84,7 +90,10 @@ def drain(
 
 
 def kill(
-    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Who dies, e.g. r2.")],
+    replica: Annotated[
+        str,
+        typer.Argument(metavar="REPLICA", help="Who dies, e.g. r2.", autocompletion=replica_names),
+    ],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
@@ -140,7 +149,10 @@ def explain(
 
 def logs(
     replica: Annotated[
-        str | None, typer.Argument(metavar="REPLICA", help="Whose output, e.g. r1.")
+        str | None,
+        typer.Argument(
+            metavar="REPLICA", help="Whose output, e.g. r1.", autocompletion=replica_names
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,
     job: Job = None,

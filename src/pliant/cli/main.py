@@ -26,6 +26,7 @@ from typer.core import TyperCommand
 
 from pliant.cli import (
     checkpoint_commands,
+    completion,
     config_table,
     job_commands,
     pool_commands,
@@ -71,7 +72,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
 
 for _command, _options in COMMANDS.items():
     app.command(**{"cls": TyperCommand, **_options})(_command)
-GROUPS = (checkpoint_commands.app, job_commands.policy_app, pool_commands.app)
+GROUPS = (checkpoint_commands.app, job_commands.policy_app, pool_commands.app, completion.app)
 for _group in GROUPS:
     app.add_typer(_group)
 
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def code_of(arguments: Sequence[str]) -> int:
     """Run the command line; return its exit code.  Bad input becomes one sentence on stderr."""
     asked = list(arguments)
+    if completion.VARIABLE in os.environ:
+        completion.prepare()
     if asked in ([], *([group.info.name] for group in GROUPS)):
         asked.append("--help")  # as a page: click would call it a mistake
     return exit_code_of(lambda: app(args=asked, prog_name="pliant", standalone_mode=False))

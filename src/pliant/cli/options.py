@@ -14,10 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from pliant.cli.arguments import changes_of
+from pliant.cli.names import job_names
 from pliant.cli.settings import SETTINGS, Setting
 
 Job = Annotated[
-    str | None, typer.Option("--job", metavar="NAME", help="Which job, if several run.")
+    str | None,
+    typer.Option(
+        "--job", metavar="NAME", help="Which job, if several run.", autocompletion=job_names
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 LogJson = Annotated[

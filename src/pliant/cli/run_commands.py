@@ -16,9 +16,11 @@ from rich.text import Text
 
 from pliant.cli import screens
 from pliant.cli.arguments import seconds, state_directory
+from pliant.cli.job_file import read_command
+from pliant.cli.names import job_names
 from pliant.cli.options import Arguments, Detach, Json, LogJson, Target, with_settings
 from pliant.cli.printing import print_json
-from pliant.cli.settings import COORDINATOR, RUN, read_command, resolve
+from pliant.cli.settings import COORDINATOR, RUN, resolve
 from pliant.cli.terminal import PlainConsole, complain
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
@@ -44,8 +46,10 @@ def run(
     from pliant.cli import start
 
     require_engine("pliant run")
-    command, job = read_command(target, arguments or [])
-    planned = start.planned(command, resolve(given, os.environ, job), os.environ)
+    what = read_command(target, arguments or [])
+    settings = resolve(given, os.environ, what.job)
+    planned = start.planned(what.words, settings, os.environ)
+    planned = start.working_in(planned, what.directory)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
 
 
@@ -60,8 +64,10 @@ def coordinator(
     """
     from pliant.cli import start
 
-    command, job = read_command(target, arguments or [])
-    planned = start.planned_coordinator(command, resolve(given, os.environ, job), os.environ)
+    what = read_command(target, arguments or [])
+    settings = resolve(given, os.environ, what.job)
+    planned = start.planned_coordinator(what.words, settings, os.environ)
+    planned = start.working_in(planned, what.directory)
     return start.attached(planned, as_json=as_json)
 
 
@@ -112,7 +118,11 @@ def agent(
 def resume(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="RUN|JOB", help="Its directory, or its name; see pliant ls."),
+        typer.Argument(
+            metavar="RUN|JOB",
+            help="Its directory, or its name; see pliant ls.",
+            autocompletion=job_names,
+        ),
     ] = None,
     detach: Detach = False,
     as_json: Json = False,

@@ -21,10 +21,9 @@ from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
-from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.limits import Limits
-from pliant.spec.load import load, parse_policy
+from pliant.spec.load import parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import ElasticPolicy, core_policy, merged
 
@@ -372,26 +371,3 @@ def job_name(settings: Settings, script: str) -> str:
     if not NAME.fullmatch(name.value):
         raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")
     return str(name.value)
-
-
-def read_command(target: str, arguments: list[str]) -> tuple[list[str], ElasticJob | None]:
-    """Return what to run: a script with its arguments, or what a job file names.
-
-    Raises:
-        ConfigError: the file is missing, is no job, or arguments follow a job file.
-    """
-    path = Path(target)
-    if path.is_dir():
-        raise ConfigError(f"{target} is a directory; name a script or a job file")
-    if path.suffix not in (".yaml", ".yml"):
-        command, job = [target, *arguments], None
-    else:
-        if arguments:
-            raise ConfigError(
-                f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
-            )
-        job = load(read_named(path), source=target)
-        command = list(job.spec.command)
-    if not Path(command[0]).is_file():
-        raise ConfigError(f"the script {command[0]} does not exist")
-    return command, job

@@ -125,6 +125,16 @@ def planned(
     )
 
 
+def working_in(start: Start, directory: Path | None) -> Start:
+    """Go where the job works, if that is not here; what was typed is still meant from here."""
+    if directory is None:
+        return start
+    init = start.init
+    typed = init if init is None or "://" in init else str(Path(init).absolute())
+    os.chdir(directory)
+    return replace(start, init=typed)
+
+
 def _told_to_core(settings: Settings) -> JobSettings:
     restarts, limit = settings["max_restarts"].value, settings["limit"]
     if restarts < 0:

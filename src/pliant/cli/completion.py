@@ -1,0 +1,173 @@
+"""``pliant completion``: the shell completes commands, options, and names of jobs and replicas.
+
+Owns where each shell looks for that, and that it can be undone.  The scripts are Typer's.
+
+    bash, zsh   <data>/pliant/completion.SHELL, and a line in ~/.bashrc or ~/.zshrc that reads it
+    fish        ~/.config/fish/completions/pliant.fish, where fish looks by itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.completion import get_completion_inspect_parameters, shell_complete
+
+from pliant.cli.printing import say
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_OK
+from pliant.machine.files import make_private_directory, replace_file
+
+PROGRAM = "pliant"
+VARIABLE = "_PLIANT_COMPLETE"
+"""By which a shell asks the program itself; what Typer makes of the name."""
+
+MARK = "# pliant completion"
+"""Ends the line in a start-up file; by it the line is found again."""
+
+SHELLS = ("bash", "zsh", "fish")
+
+Shell = Annotated[
+    str | None,
+    typer.Argument(metavar="SHELL", help="bash, zsh or fish.  [default: that of $SHELL]"),
+]
+
+app = typer.Typer(
+    name="completion",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Let the shell complete commands, options and names.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionPlaces:
+    """Where the completion of one shell lies."""
+
+    script: Path
+    startup: Path | None = None
+    """The file that gets a line; None: the shell looks by itself."""
+
+    @classmethod
+    def of(cls, shell: str, environ: Mapping[str, str]) -> CompletionPlaces:
+        """Return those of a shell, for this user."""
+        home = Path(environ.get("HOME") or Path.home())
+        if shell == "fish":
+            config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+            return cls(script=config / "fish" / "completions" / f"{PROGRAM}.fish")
+        data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+        startup = home / ".bashrc"
+        if shell == "zsh":
+            startup = Path(environ.get("ZDOTDIR") or home) / ".zshrc"
+        return cls(script=data / PROGRAM / f"completion.{shell}", startup=startup)
+
+    @property
+    def line(self) -> str:
+        """Return what the start-up file gets; a script that is gone is no mistake there."""
+        path = shlex.quote(str(self.script))
+        load = f"[ -r {path} ] && . {path}"
+        if self.script.suffix == ".zsh":  # compdef must be there
+            load = f"(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}; {load}"
+        return f"{load}  {MARK}"
+
+
+@app.command("install")
+def install(ctx: typer.Context, shell: Shell = None) -> int:
+    """Install it for your shell; says what it did, and how to undo it."""
+    shell = _shell(shell)
+    places = CompletionPlaces.of(shell, os.environ)
+    with _one_sentence():
+        make_private_directory(places.script.parent)
+        replace_file(places.script, script_of(shell, ctx.find_root().command).encode())
+        done = f"wrote {places.script}"
+        if places.startup is not None and _add_line(places.startup, places.line):
+            done += f", and added a line to {places.startup} that reads it"
+    say(f"{done}; it works in every {shell} that is started from now on")
+    return say(f"to undo it: {PROGRAM} completion uninstall {shell}")
+
+
+@app.command("uninstall")
+def uninstall(shell: Shell = None) -> int:
+    """Undo what install did."""
+    shell = _shell(shell)
+    places, done = CompletionPlaces.of(shell, os.environ), []
+    with _one_sentence():
+        if places.script.exists():
+            places.script.unlink()
+            done.append(f"removed {places.script}")
+        if places.startup is not None and _remove_line(places.startup):
+            done.append(f"removed the line from {places.startup}")
+    return say(", and ".join(done) or f"nothing of it is installed for {shell}")
+
+
+@app.command("show")
+def show(ctx: typer.Context, shell: Shell = None) -> int:
+    """Print the script, to put it somewhere yourself."""
+    print(script_of(_shell(shell), ctx.find_root().command))
+    return EXIT_OK
+
+
+def script_of(shell: str, program: Any) -> str:
+    """Return what a shell has to read; ``program`` is the whole command line."""
+    prepare()
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        shell_complete(program, {}, PROGRAM, VARIABLE, f"source_{shell}")
+    return text.getvalue()
+
+
+def prepare() -> None:
+    """Let the program answer the shells, which ask it by a variable."""
+    get_completion_inspect_parameters()  # Typer keeps what it registers with these options
+
+
+def _shell(asked: str | None) -> str:
+    shell = asked or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        which = f"{shell!r} is none of them" if shell else "$SHELL does not say which it is"
+        raise ConfigError(f"completion is for {', '.join(SHELLS)}, and {which}; name one of them")
+    return shell
+
+
+def _add_line(startup: Path, line: str) -> bool:
+    """Put our line at the end of a start-up file, once; return whether it was not there."""
+    text = startup.read_text(errors="surrogateescape") if startup.exists() else ""
+    if line in text.split("\n"):
+        return False
+    _remove_line(startup)  # of another place
+    text = startup.read_text(errors="surrogateescape") if startup.exists() else ""
+    start = "\n" if text and not text.endswith("\n") else ""
+    with startup.open("a") as file:
+        file.write(f"{start}{line}\n")
+    return True
+
+
+def _remove_line(startup: Path) -> bool:
+    """Take our line out of a start-up file, wherever a link leads; return whether it was there."""
+    if not startup.exists():
+        return False
+    text = startup.read_text(errors="surrogateescape")
+    kept = [line for line in text.split("\n") if not line.endswith(MARK)]
+    if len(kept) == text.count("\n") + 1:
+        return False
+    data = "\n".join(kept).encode(errors="surrogateescape")
+    found = startup.resolve()
+    mode = found.stat().st_mode & 0o777
+    replace_file(found, data, mode=mode)
+    found.chmod(mode)
+    return True
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None

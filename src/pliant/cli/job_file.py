@@ -1,0 +1,68 @@
+"""What to run: a script with its arguments, or a job file that names one.
+
+Owns that everything in a job file means what it says beside that file, wherever the command was
+typed; what was typed, or is in the environment, is meant from there.  Knows nothing of settings.
+
+    paths of a job file       spec.command[0], spec.tls.*: relative to the file
+    paths of its script       checkpoints, data: the job works in the directory of the file
+    --out, --init, --tls-*    relative to where they are typed; runs/NAME as well
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.core.errors import ConfigError
+from pliant.machine.files import read_named
+from pliant.spec.job import ElasticJob
+from pliant.spec.load import load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatToRun:
+    """What to run, and where."""
+
+    words: list[str]
+    """The script and its arguments; the script is relative to ``directory``."""
+
+    job: ElasticJob | None = None
+    """What a job file says; None: a script was named."""
+
+    directory: Path | None = None
+    """That of the job file, in which the job works; None: where the command was typed."""
+
+
+def read_command(target: str, arguments: list[str]) -> WhatToRun:
+    """Return what to run: a script with its arguments, or what a job file names.
+
+    Raises:
+        ConfigError: the file is missing, is no job, or arguments follow a job file.
+    """
+    path = Path(target)
+    if path.is_dir():
+        raise ConfigError(f"{target} is a directory; name a script or a job file")
+    if path.suffix not in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"the script {target} does not exist")
+        return WhatToRun(words=[target, *arguments])
+    if arguments:
+        raise ConfigError(
+            f"{target} names its command itself; put {' '.join(arguments)} into spec.command"
+        )
+    job = load(read_named(path), source=target)
+    directory, words = path.absolute().parent, list(job.spec.command)
+    if not (directory / words[0]).is_file():
+        beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
+        raise ConfigError(f"the script {words[0]} does not exist{beside}")
+    return WhatToRun(words=words, job=_beside(job, directory), directory=directory)
+
+
+def _beside(job: ElasticJob, directory: Path) -> ElasticJob:
+    """Return the job with its paths as the file means them."""
+    tls = job.spec.tls
+    if tls is None:
+        return job
+    found = {name: str(directory / path) for name, path in tls.model_dump().items()}
+    spec = job.spec.model_copy(update={"tls": tls.model_copy(update=found)})
+    return job.model_copy(update={"spec": spec})

@@ -1,0 +1,144 @@
+"""A shell completes what can be typed, is set up by one command, and that can be undone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.observe.test_run_index import gone
+from tests.observe.test_runs import begun
+
+from pliant.cli import names
+from pliant.cli.completion import MARK, SHELLS, CompletionPlaces
+from pliant.cli.main import code_of
+from pliant.machine.discovery import StateDirectory
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR", "SHELL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_it_is_installed_once_told_and_undone(home: Path, capsys: Captured, shell: str) -> None:
+    places = CompletionPlaces.of(shell, os.environ)
+    before = "export A=1  # no newline at the end"
+    if places.startup is not None:
+        places.startup.write_text(before)
+        places.startup.chmod(0o640)
+
+    assert code_of(["completion", "install", shell]) == 0
+    said = capsys.readouterr().out
+    assert code_of(["completion", "install", shell]) == 0
+
+    assert str(places.script) in said
+    assert f"to undo it: pliant completion uninstall {shell}" in said
+    assert "_PLIANT_COMPLETE" in places.script.read_text()
+    if places.startup is not None:
+        lines = places.startup.read_text().splitlines()
+        assert (lines[0], len(lines), lines[1].endswith(MARK)) == (before, 2, True)
+        assert str(places.startup) in said
+
+    assert code_of(["completion", "uninstall", shell]) == 0
+    assert not places.script.exists()
+    if places.startup is not None:
+        assert places.startup.read_text() == before + "\n"
+        assert places.startup.stat().st_mode & 0o777 == 0o640
+    capsys.readouterr()
+    assert code_of(["completion", "uninstall", shell]) == 0
+    assert capsys.readouterr().out == f"nothing of it is installed for {shell}\n"
+
+
+def test_the_shell_is_that_of_the_user_or_named(
+    home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code_of(["completion", "install"]) == 2
+    assert "$SHELL does not say which it is; name one of them" in capsys.readouterr().err
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert code_of(["completion", "install"]) == 2
+    assert "for bash, zsh, fish, and 'tcsh' is none of them" in capsys.readouterr().err
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert code_of(["completion", "install"]) == 0
+    assert (home / ".config/fish/completions/pliant.fish").exists()
+
+
+def test_a_start_up_file_that_cannot_be_written_is_one_sentence(
+    home: Path, capsys: Captured
+) -> None:
+    (home / ".bashrc").mkdir()
+
+    assert code_of(["completion", "install", "bash"]) == 2
+
+    assert f"{home / '.bashrc'} cannot be written: Is a directory" in capsys.readouterr().err
+
+
+def test_a_line_is_taken_out_of_the_file_that_a_link_leads_to(home: Path) -> None:
+    (home / "dotfiles").mkdir()
+    (home / "dotfiles" / "bashrc").write_text("a\n")
+    (home / ".bashrc").symlink_to("dotfiles/bashrc")
+
+    assert code_of(["completion", "install", "bash"]) == 0
+    assert MARK in (home / "dotfiles" / "bashrc").read_text()
+    assert code_of(["completion", "uninstall", "bash"]) == 0
+
+    assert (home / ".bashrc").is_symlink()
+    assert (home / "dotfiles" / "bashrc").read_text() == "a\n"
+
+
+def test_names_of_jobs_and_replicas_are_completed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateDirectory(home / "state" / "pliant")
+    run = begun(state, "gpt", gone())
+    begun(state, "cnn", gone())
+    (run.out / "logs").mkdir()
+    for name in ("r1", "r10", "r2", "forkserver"):
+        (run.out / "logs" / f"{name}.log").touch()
+
+    class Typed:
+        params = {"job": "gpt"}  # noqa: RUF012
+
+    assert sorted(names.job_names("")) == ["cnn", "gpt"]
+    assert names.job_names("g") == ["gpt"]
+    assert names.replica_names(Typed, "r") == ["r1", "r2", "r10"]  # type: ignore[arg-type]
+    Typed.params = {"job": "gone"}
+    assert names.replica_names(Typed, "r") == []  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(60)
+def test_bash_completes_commands_options_and_jobs(home: Path, capsys: Captured) -> None:
+    begun(StateDirectory(home / "state" / "pliant"), "gpt", gone())
+    bin_ = home / "bin"
+    bin_.mkdir()
+    (bin_ / "pliant").write_text(f'#!/bin/sh\nexec {sys.executable} -m pliant "$@"\n')
+    (bin_ / "pliant").chmod(0o755)
+    assert code_of(["completion", "show", "bash"]) == 0
+    (home / "script").write_text(capsys.readouterr().out)
+    ask = """
+        source ./script
+        try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            ${function} pliant; echo "${COMPREPLY[@]}"; }
+        function=$(complete -p pliant | sed -n 's/.*-F \\([^ ]*\\).*/\\1/p')
+        try pliant sus; try pliant status --jo; try pliant status --job g
+    """
+
+    done = subprocess.run(
+        ["bash", "--norc", "-c", ask],
+        cwd=home,
+        env={**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.split("\n")[:3] == ["suspend", "--job", "gpt"], done.stderr
