@@ -109,6 +109,12 @@ DEFAULT = {
     "two nodes at two coordinators": Case(
         devices=1, others=(1,), steps=1, faults=Faults(overlaps=1), is_prompt=True
     ),
+    "nodes that do not reach each other any more": Case(
+        devices=1, others=(1,), max_replicas=2, steps=1, faults=Faults(severs=1), is_prompt=True
+    ),
+    "an agent that lists what it runs, and a join": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(lists=1), is_prompt=True
+    ),
     "a warm spare and a kill": Case(
         devices=3, spares=1, steps=1, faults=Faults(kills=1), is_prompt=True
     ),
@@ -125,6 +131,17 @@ DEFAULT = {
 }  # fmt: skip
 
 SOAK = {
+    "three nodes of which two do not reach each other, and a kill": Case(
+        devices=1, others=(1, 1), members=3, steps=1, faults=Faults(severs=1, kills=1),
+        is_prompt=True,
+    ),
+    "nodes that do not reach each other, and a coordinator that dies": Case(
+        devices=1, others=(2,), members=3, steps=1, faults=Faults(severs=1, restarts=1),
+        is_prompt=True,
+    ),
+    "lists, a kill and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(lists=2, kills=1, restarts=1), is_prompt=True
+    ),
     "a sign of life that is late, and a kill": Case(
         devices=2, steps=1, faults=Faults(beats=1, kills=1), is_prompt=True
     ),

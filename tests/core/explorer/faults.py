@@ -12,6 +12,7 @@ from tests.core.explorer.coordinator import (
     crash,
     decide_and_write,
     drop,
+    list_all,
     reboot,
     take_over,
     tick,
@@ -79,6 +80,17 @@ def lose_connections(universe: Universe, world: World) -> Iterator[Action]:
             yield ("the connection of", name, "breaks"), partial(drop, spent, number, loses=False)
             label = ("the connection of", name, "breaks; what was on its way is lost")
             yield label, partial(drop, spent, number)
+        if faults.lists:
+            spent = world._replace(faults=faults._replace(lists=faults.lists - 1))
+            label = ("the agent of", name, "lists what it runs")
+            yield label, partial(list_all, universe, spent, number)
+        for other in range(number + 1, len(world.nodes)) if faults.severs else ():
+            spent = world._replace(
+                faults=faults._replace(severs=faults.severs - 1),
+                severed=world.severed | {(number, other)},
+            )
+            apart = (name, "and", universe.node_name(other), "do not reach each other any more")
+            yield apart, partial(_same, spent)
         if faults.cuts:
             spent = world._replace(faults=faults._replace(cuts=faults.cuts - 1))
             label = ("the connection of", name, "breaks for ever")
@@ -87,6 +99,10 @@ def lose_connections(universe: Universe, world: World) -> Iterator[Action]:
             spent = world._replace(faults=faults._replace(reboots=faults.reboots - 1))
             label = ("the agent of", name, "dies and is started anew")
             yield label, partial(reboot, universe, spent, number)
+
+
+def _same(world: World) -> World:
+    return world
 
 
 def lose_coordinator(universe: Universe, world: World) -> Iterator[Action]:

@@ -44,7 +44,9 @@ from tests.core.explorer.world import (
     find,
     has_posted,
     has_sent,
+    is_apart,
     node_of,
+    out_of_reach,
     peer_is_gone,
     place_of,
     posted,
@@ -228,10 +230,14 @@ def building(universe: Universe, world: World, process: Process, mine: Member) -
     generation = order.generation
     if not has_posted(process, generation, "build", 0) or generation in process.abandoned:
         return
-    if all_posted(world, order, "build", 0) is not None:
+    unreached = out_of_reach(world, process, order)
+    if all_posted(world, order, "build", 0) is not None and not is_apart(world, order):
         label = (process.name, "has built", generation)
         yield label, partial(built, universe, world, process, generation)
-    if peer_is_gone(world, process, order):
+    if unreached:
+        told = (process.name, "cannot build", generation, "with", *unreached)
+        yield told, partial(not_built, universe, world, process, generation, unreached)
+    elif peer_is_gone(world, process, order):
         label = (process.name, "cannot build", generation)
         yield label, partial(not_built, universe, world, process, generation)
 
@@ -269,6 +275,8 @@ def collective(
     if protocol.is_sealed(mine, order.generation):
         return
     name, generation = process.name, order.generation
+    if out_of_reach(world, process, order):
+        yield (name, "is cut off in", generation), partial(fail, universe, world, process)
     completed = completion(universe, world, process, mine, order)
     if completed is not None:
         label = (name, "completes", process.phase, mine.committed, "in", generation)

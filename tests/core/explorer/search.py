@@ -119,7 +119,7 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it has finished and a process cannot be reaped, if the last holder of the state is
-    silent for ever, and if too few devices are left on nodes that can be reached.
+    silent for ever, and if too few devices are left on nodes that reach each other and are reached.
     """
     if world.ended is not None:
         return True
@@ -132,7 +132,21 @@ def is_over(universe: Universe, world: World) -> bool:
     room = sum(universe.nodes[number] for number, _ in nodes) - sum(
         process.unreaped and not node_of(world, process).is_cut for process in world.processes
     )
+    if world.severed:
+        room = min(room, most_together(universe, world))
     return bool(job.membership.unheard & mute) or room < universe.min_replicas
+
+
+def most_together(universe: Universe, world: World) -> int:
+    """Return how many devices nodes have at most that all reach each other and a coordinator."""
+    there = [number for number, node in enumerate(world.nodes) if not node.is_cut]
+    groups = (
+        group
+        for count in range(len(there) + 1)
+        for group in itertools.combinations(there, count)
+        if not world.severed.intersection(itertools.combinations(group, 2))
+    )
+    return max(sum(universe.nodes[number] for number in group) for group in groups)
 
 
 def settle(universe: Universe, world: World) -> World:

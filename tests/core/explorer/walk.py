@@ -26,7 +26,7 @@ FAULT_SHARE = 0.2
 
 MOST_OF = Faults(
     kills=2, hangs=1, breaks=1, ticks=1, repeats=2, restarts=1, crashes=1, overlaps=1, damages=1,
-    drops=2, cuts=1, reboots=1, unreaped=1, beats=2,
+    drops=2, cuts=1, reboots=1, unreaped=1, beats=2, lists=3, severs=1,
 )  # fmt: skip
 """How many of each kind a walk may meet."""
 
@@ -106,7 +106,8 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
     faults = Faults(**{kind: drawn.randint(1, getattr(most_of, kind)) for kind in kinds})
     wishes = tuple(_draw_wish(drawn, members) for _ in range(drawn.randint(0, 2)))
     # With devices gone for good a job may hold for ever.
-    is_roomy = not (faults.cuts or faults.unreaped or any(isinstance(w, Reclaimed) for w in wishes))
+    is_roomy = not (faults.cuts or faults.unreaped or faults.severs)
+    is_roomy = is_roomy and not any(isinstance(wish, Reclaimed) for wish in wishes)
     return Case(
         members=members,
         devices=sizes[0],

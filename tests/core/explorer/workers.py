@@ -135,8 +135,15 @@ def built(universe: Universe, world: World, process: Process, generation: Genera
     return perform(universe, changed, process.name, tasks)
 
 
-def not_built(universe: Universe, world: World, process: Process, generation: Generation) -> World:
-    moved, tasks = universe.move(process, protocol.on_build_failed, generation, "peer gone")
+def not_built(
+    universe: Universe,
+    world: World,
+    process: Process,
+    generation: Generation,
+    unreached: tuple[ReplicaId, ...] = (),
+) -> World:
+    why = ("peer gone", unreached)
+    moved, tasks = universe.move(process, protocol.on_build_failed, generation, *why)
     posts = without(process.posts, generation)
     changed = change(world, process.name, member=moved, posts=posts)
     return perform(universe, changed, process.name, tasks)

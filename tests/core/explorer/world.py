@@ -8,6 +8,7 @@ differ between generations: two makers of one step, in one lineage, are two resu
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from tests.core.explorer.process import Post, Process
@@ -61,6 +62,12 @@ class Faults(NamedTuple):
 
     beats: int = 0
     """Signs of life that are on their way for long."""
+
+    lists: int = 0
+    """Agents that list what they run although nothing was lost."""
+
+    severs: int = 0
+    """Pairs of nodes that do not reach each other any more, though both reach the coordinator."""
 
 
 NO_FAULTS = Faults()
@@ -131,6 +138,9 @@ class World(NamedTuple):
     """Checkpoints that may still be written."""
 
     nodes: tuple[Node, ...] = (Node(),)
+
+    severed: frozenset[tuple[int, int]] = frozenset()
+    """Pairs of nodes between which no connection can be made, lower number first."""
 
     used: tuple[ReplicaId, ...] = ()
     """Names given to replicas so far."""
@@ -238,6 +248,21 @@ def peer_is_gone(world: World, process: Process, order: Order) -> bool:
             if peer is None or not peer.alive or order.generation in peer.abandoned:
                 return True
     return False
+
+
+def out_of_reach(world: World, process: Process, order: Order) -> tuple[ReplicaId, ...]:
+    """Return the living members of an order to which this one cannot connect."""
+    if not world.severed:
+        return ()
+    peers = [peer for peer in map(partial(find, world), order.replicas) if peer and peer.alive]
+    here = process.node
+    return tuple(p.name for p in peers if (min(here, p.node), max(here, p.node)) in world.severed)
+
+
+def is_apart(world: World, order: Order) -> bool:
+    """Whether two living members of an order cannot connect to each other."""
+    there = [find(world, name) for name in order.replicas]
+    return any(peer and peer.alive and out_of_reach(world, peer, order) for peer in there)
 
 
 def all_posted(world: World, order: Order, kind: str, number: int) -> tuple[Any, ...] | None:

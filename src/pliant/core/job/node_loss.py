@@ -41,6 +41,8 @@ def lose_node(tx: Transaction, node: NodeId) -> None:
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
     if not is_known or tx.job.stage is Stage.FINISHING:
         return
+    if tx.job.stage is Stage.STARTING and sum(tx.job.nodes.values()) < tx.moment.min_replicas:
+        tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)  # as at the start
     what = f"node {node} with {', '.join(sorted(lost)) or 'no replica'}"
     if lost:
         charge(tx, ExitKind.SIGNAL, what)

@@ -358,7 +358,10 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     if state.is_hurried:
         state = replace(state, passed_over=state.passed_over | joiners)
         return at_rest(state, "late"), ()
-    lost = group.dispensable(state, silent & (joiners | state.late))
+    late = state.late
+    if not silent & state.unheard:  # else no group can be built, whoever joins
+        late |= joiners
+    lost = group.dispensable(state, silent & late)
     state = replace(state, late=silent - lost)
     return _end(state, lost, reason, moment) if lost else (at_rest(state, "late"), ())
 
