@@ -16,6 +16,26 @@ _TRANSFER = partial(
     suite=("tests/engine/state/test_transfer.py",),
     old="stamp.generation, stamp.step, stamp.lineage, manifest, chunk)",
 )
+_BOUNDS = partial(
+    Fault,
+    rule="4",
+    room="wire",
+    path="bounds.py",
+    suite=("tests/wire/test_bounds.py", "tests/wire/test_codec.py", "tests/fuzz"),
+)
+_CONNECTIONS = partial(
+    Fault,
+    rule="4",
+    room="http",
+    path="connections.py",
+    suite=("tests/http",),
+)
+_PRINTABLE = partial(
+    Fault,
+    rule="4",
+    path="printable.py",
+    suite=("tests/core/test_printable.py", "tests/observe"),
+)
 _LEASE = partial(Fault, rule="R20", room="checkpoint/lease", suite=("tests/checkpoint/lease",))
 
 SHELL_FAULTS = [
@@ -86,5 +106,174 @@ SHELL_FAULTS = [
         what="a lease that was removed is still held",
         old="    return found is not None and found.holder == holder",
         new="    return found is None or found.holder == holder",
+    ),
+    _COORDINATOR(
+        rule="R20",
+        path="driver.py",
+        what="a checkpoint is allowed by a coordinator that was overtaken",
+        old="isinstance(command, Publish | EndJob):  # R20",
+        new="isinstance(command, EndJob):  # R20",
+    ),
+    Fault(
+        rule="R20",
+        room="checkpoint",
+        path="publisher.py",
+        suite=("tests/checkpoint/test_writer.py",),
+        what="a checkpoint is published without asking",
+        old="        if not self.channel.may_publish(\n",
+        new="        if False and not self.channel.may_publish(\n",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        path="driver.py",
+        what="an agent that is started anew is turned away",
+        old="        if life is None or not life.follows(joined.life):\n",
+        new="        if life is None or life == joined.life:\n",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        room="core",
+        path="values.py",
+        what="of two lives of an agent clocks say which came later",
+        old="        if self.boot and self.boot == other.boot:\n",
+        new="        if False:\n",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        path="driver.py",
+        what="an agent that can start nothing says so to nobody",
+        old="                self.put(NodeFailed(node=node, reason=reason))\n",
+        new="                pass\n",
+    ),
+    Fault(
+        rule="5.4",
+        path="job/node_loss.py",
+        suite=("tests/conformance",),
+        what="replicas are started on a node that can start nothing",
+        old="tx.job.nodes.put(event.node, 0))\n",
+        new="tx.job.nodes)\n",
+    ),
+    Fault(
+        rule="5.4",
+        path="job/node_loss.py",
+        suite=("tests/conformance",),
+        what="a node that can start nothing ends a job that has others",
+        old="    if not any(tx.job.nodes.values()):\n",
+        new="    if True:\n",
+    ),
+    _BOUNDS(
+        what="a message may count below zero",
+        old="0 <= value <= most else",
+        new="value <= most else",
+    ),
+    _BOUNDS(
+        what="a message may count beyond what can be computed with",
+        old="0 <= value <= most else",
+        new="0 <= value else",
+    ),
+    _BOUNDS(
+        what="a node may have any number of devices",
+        old='most = MOST_DEVICES if key == "devices" else MOST',
+        new="most = MOST",
+    ),
+    _BOUNDS(
+        what="a duration may be no number, or have no end",
+        old='        return None if 0 <= value <= MOST_S else f"',
+        new='        return None if value not in (-1.0,) else f"',
+    ),
+    _BOUNDS(
+        what="a replica may be called anything",
+        old="        return REPLICA.fullmatch(text) is not None\n",
+        new="        return True\n",
+    ),
+    _BOUNDS(
+        what="a replica's number may have any length",
+        old="r[1-9][0-9]{0,14}",
+        new="r[1-9][0-9]*",
+    ),
+    _BOUNDS(
+        what="a name may begin with good characters and go on with any",
+        old="        return NAME.fullmatch(text) is not None\n",
+        new="        return NAME.match(text) is not None\n",
+    ),
+    _BOUNDS(
+        what="a name may have any length",
+        old="[A-Za-z0-9._-]{0,252}",
+        new="[A-Za-z0-9._-]*",
+    ),
+    _BOUNDS(
+        what="what lies inside a message is not looked at",
+        old='        return found and f"{key}.{found}"\n',
+        new="        return None\n",
+    ),
+    _BOUNDS(
+        what="what a list of a message holds is not looked at",
+        old="        return next(filter(None, (_excess(key, item) for item in value)), None)\n",
+        new="        return None\n",
+    ),
+    _CONNECTIONS(
+        what="there is a place for all who come",
+        old="        if len(others) > most_connections():\n",
+        new="        if False:\n",
+    ),
+    _CONNECTIONS(
+        what="a connection that is answered gives its place to a flood",
+        old="key=lambda one: (one.is_answering, one.since_s)",
+        new="key=lambda one: one.since_s",
+    ),
+    _CONNECTIONS(
+        what="who has come last gives its place up",
+        old="            min(others, key",
+        new="            max(others, key",
+    ),
+    _CONNECTIONS(
+        what="a request that never ends is waited for",
+        old="        if left_s <= 0:\n",
+        new="        if False:\n",
+    ),
+    _CONNECTIONS(
+        what="an answer that nobody reads keeps its place",
+        old="        patience_s = ANSWER_S if is_whole else REQUEST_S\n",
+        new="        patience_s = 1e9 if is_whole else REQUEST_S\n",
+    ),
+    _CONNECTIONS(
+        what="places do not depend on what descriptors there are",
+        old="    return min(MOST_CONNECTIONS, max(descriptors // 4, 8))\n",
+        new="    return MOST_CONNECTIONS\n",
+    ),
+    _CONNECTIONS(
+        what="the connection of an agent ends for want of a request",
+        old="        self._stop_waiting()\n        super().handle_websocket_upgrade(event)\n",
+        new="        super().handle_websocket_upgrade(event)\n",
+    ),
+    _PRINTABLE(
+        what="escape sequences pass",
+        old='\\x08\\x0b-\\x1f\\x7f-\\x9f"',
+        new='\\x08"',
+    ),
+    _PRINTABLE(
+        what="text may change the direction of a line",
+        old='    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"',
+        new='    ""',
+    ),
+    _PRINTABLE(
+        what="half a character passes",
+        old='    "\\ud800-\\udfff]"',
+        new='    "]"',
+    ),
+    _PRINTABLE(
+        what="a text passes for a line of ours",
+        old='    return printable(text).replace("\\n", " ").strip()\n',
+        new="    return printable(text).strip()\n",
+    ),
+    _PRINTABLE(
+        what="what lies inside a value is not made printable",
+        old="            return [printable_values(item) for item in value]\n",
+        new="            return list(value)\n",
+    ),
+    _PRINTABLE(
+        what="names inside a value are not made printable",
+        old="{printable_values(key): printable_values(item)",
+        new="{key: printable_values(item)",
     ),
 ]

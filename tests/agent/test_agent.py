@@ -529,6 +529,24 @@ def test_a_fork_server_is_started_again_once(play: Play) -> None:
                 await world.hear(Started, 2)
         (failed,) = await world.hear(AgentFailed)
         assert "fork server died" in failed.reason
+        await world.say(start("r3"))
+        told = (await world.hear(Exited, 3))[-1]
+        assert (told.replica, told.kind) == ("r3", ExitKind.SIGNAL)
+        assert told.detail == "it could not be started: its agent has failed"
+
+    play(scene)
+
+
+def test_a_worker_that_cannot_be_started_ends_alone(play: Play, tmp_path: Path) -> None:
+    """Out of descriptors, a full disk: another may get what this one lacks."""
+
+    async def scene(world: World) -> None:
+        (tmp_path / "logs" / "r1.log").mkdir(parents=True)
+        await world.say(start("r1"))
+        (told,) = await world.hear(Exited)
+        assert told.detail.startswith("it could not be started: ")
+        await world.say(start("r2"))
+        assert (await world.hear(Started))[0].replica == "r2"
 
     play(scene)
 

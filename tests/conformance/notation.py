@@ -33,6 +33,7 @@ from pliant.core.events import (
     ExitKind,
     Finished,
     KillRequested,
+    NodeFailed,
     NodeJoined,
     NodeLost,
     Offered,
@@ -85,6 +86,8 @@ def parse(words: list[str]) -> list[Event]:
             return [Running(node=NodeId(rest[0]), replicas=runs)]
         case "node-lost":
             return [NodeLost(node=NodeId(rest[0]))]
+        case "node-failed":
+            return [NodeFailed(node=NodeId(rest[0]), reason=" ".join(rest[1:]))]
         case "exit":
             detail = " ".join(rest[2:])
             return [Exited(replica=ReplicaId(rest[0]), kind=ExitKind(rest[1]), detail=detail)]

@@ -8,11 +8,10 @@ generations, torch or why a replica starts or ends: it decides nothing.
                                  \\=======one socket pair per worker=======/
 
 A device is free only when the process that had it was reaped.  A fork server that dies takes its
-workers with it and is started once more; a second death ends the agent.
+workers with it and is started once more; after a second death nothing is started here any more.
 
-Of a pool's devices an agent may use those that it was told (``may_use``), which can change while
-it runs.  A worker takes the lock of its device itself, so that the kernel holds it as long as the
-worker lives.
+Of a pool's devices an agent may use those that it was told (``may_use``), which can change.  A
+worker takes the lock of its device itself, so that the kernel holds it as long as the worker lives.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import asyncio
 import logging
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,12 +30,13 @@ from pliant.agent.launcher import Launcher
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
 from pliant.agent.work import obstacle_to, told
-from pliant.agent.worker import LOOK_S, Worker
+from pliant.agent.worker import LOOK_S, Worker, not_started
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Running
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.machine import run_files
+from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
@@ -89,7 +88,7 @@ class Agent:
         self._refused = 0
         self._has_failed = False
         self._misfit: PermanentError | None = None
-        self._life = time.time_ns() // 1000
+        self._life = new_life()
         self._signs = 0
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,17 +214,16 @@ class Agent:
     def _start(self, replica: ReplicaId) -> None:
         if replica in self._exits:
             self._send(self._exits[replica])
-            return
-        if replica in self._workers or replica in self._waiting:
-            return
-        if not _REPLICA_NAME.fullmatch(replica):
+        elif not _REPLICA_NAME.fullmatch(replica):
             self._refuse(replica, "is no name for a replica")
-            return
-        self._waiting.append(replica)
-        self._fill_devices()
+        elif replica not in self._workers and replica not in self._waiting:
+            self._waiting.append(replica)
+            self._fill_devices()
 
     def _fill_devices(self) -> None:
-        """Start those who wait, as far as devices are free."""
+        """Start those who wait, as far as devices are free; none where nothing can be started."""
+        while self._waiting and self._has_failed:
+            self._report_exit(not_started(self._waiting.popleft(), "its agent has failed"))
         while self._waiting and self._devices.put(self._waiting[0]) is not None:
             replica = self._waiting.popleft()
             worker = Worker(replica, on_message=self._send, on_refusal=self._refuse)
@@ -237,7 +235,15 @@ class Agent:
         replica, work = worker.replica, self._work
         if work is None:
             raise PermanentError(f"{replica} is to start before anybody said what it runs")
-        fds = await worker.open(Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener)
+        try:
+            fds = await worker.open(
+                Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener
+            )
+        except OSError as error:  # another may get what this one lacks
+            self._devices.leave(replica)
+            self._workers.pop(replica).close()
+            self._report_exit(not_started(replica, str(error)))
+            return
         assignment = launch.Assignment(
             replica=replica,
             work=work,
@@ -344,7 +350,7 @@ class Agent:
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
         node, replicas = self.node, (*self._workers, *self._waiting)
-        devices = min(self._config.devices, MOST_DEVICES)
+        devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
         return [NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
 
     def _send(self, message: Message) -> None:
@@ -359,6 +365,7 @@ class Agent:
             return
         self._has_failed = True
         self._send(AgentFailed(node=self.node, reason=reason))
+        self._fill_devices()
 
     def _refuse(self, replica: ReplicaId, reason: str) -> None:
         self._refused += 1

@@ -49,6 +49,12 @@ LOOK_S = 0.5
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES
 
 
+def not_started(replica: ReplicaId, why: str) -> Exited:
+    """Return how one has ended that never had a process."""
+    detail = f"it could not be started: {why}"
+    return Exited(replica=replica, kind=ExitKind.SIGNAL, detail=detail)
+
+
 class Worker(asyncio.Protocol):
     """A worker from the request to start it until its exit was reported."""
 
@@ -81,10 +87,10 @@ class Worker(asyncio.Protocol):
     async def open(self, log: Path, listener: OutputListener) -> tuple[int, int, int]:
         """Open socket and pipes; return the child's ends: control, stdout, stderr."""
         loop = asyncio.get_running_loop()
+        self._file = file = RotatingFile(log)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         await loop.create_connection(lambda: self, sock=ours)
-        self._file = file = RotatingFile(log)
         ends = [theirs.detach()]
         for _ in range(2):
             read_end, write_end = os.pipe2(os.O_CLOEXEC)

@@ -28,6 +28,7 @@ from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
     Event,
     Exited,
+    NodeFailed,
     NodeJoined,
     NodeLost,
     Progressed,
@@ -160,7 +161,7 @@ class JobDriver:
         self.nodes.attach(joined, channel)
         if self._end is not None:
             channel.send(self._end, self.incarnation)
-        if life is not None and life < joined.life:
+        if life is not None and joined.life.follows(life):
             self.put(NodeLost(node=joined.node))
         if joined.replicas or life != joined.life:
             self.put(joined)
@@ -168,7 +169,7 @@ class JobDriver:
     def superseded(self, joined: NodeJoined) -> str | None:
         """Say why an agent may not join; None if it may: none was started after it as this node."""
         life = self.nodes.life_of(joined.node)
-        if life is None or life <= joined.life:
+        if life is None or not life.follows(joined.life):
             return None
         return f"another agent was started later as node {joined.node}; give each node a name"
 
@@ -334,8 +335,8 @@ class JobDriver:
                 self._on_committed(note)
             case SaveFailed(reason=reason, committed=committed, retry_s=None):
                 self._give_up(f"no checkpoint since step {committed}: {reason}")
-            case AgentFailed(reason=reason):  # nothing to decide: nothing can be started any more
-                self._give_up(reason)
+            case AgentFailed(node=node, reason=reason):
+                self.put(NodeFailed(node=node, reason=reason))
             case Alive(node=node, refused=refused):
                 self.refused[f"workers of {node}"] = refused
             case _:

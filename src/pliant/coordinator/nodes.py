@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined, Refused
-from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.core.values import Incarnation, Life, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message
 from pliant.wire.ports import NodeChannel
@@ -29,7 +29,7 @@ class _Node:
     """One agent: its channel while it is connected, and how long it has been away."""
 
     channel: NodeChannel | None
-    life: int
+    life: Life
     away_since_s: float = 0.0
 
 
@@ -41,7 +41,7 @@ class JobNodes:
         self._homes: dict[ReplicaId, NodeId] = {}
         self._hung_up = asyncio.Event()
 
-    def life_of(self, node: NodeId) -> int | None:
+    def life_of(self, node: NodeId) -> Life | None:
         """Return the life of a node's agent that has joined last; None if none has."""
         return self._nodes[node].life if node in self._nodes else None
 

@@ -14,6 +14,7 @@ from pliant.core.values import (
     Found,
     Generation,
     Incarnation,
+    Life,
     Lineage,
     NodeId,
     ReplicaId,
@@ -28,7 +29,6 @@ class Spare:
 
     replica: ReplicaId
     calls: int
-
     num_slots: int
     """K of the script: micro-batches of one step."""
 
@@ -43,7 +43,6 @@ class Spare:
     """What must be equal for exact results (seed, threads, versions), by name."""
 
     has_state: bool = False
-
     is_durable: bool = False
     """Its script keeps checkpoints."""
 
@@ -59,7 +58,6 @@ class Registered:
     """
 
     replica: ReplicaId
-
     asked_by: Incarnation
     """Whose RollCall it answers.  From then on the worker refuses older coordinators."""
 
@@ -69,7 +67,6 @@ class Registered:
 
     calls: int
     has_state: bool
-
     current: Generation
     """The generation it is in; 0: none was entered yet."""
 
@@ -152,7 +149,6 @@ class Refused:
 
     generation: Generation
     reason: str
-
     joiner: bool
     """True: ``replica`` is an incompatible or failed joiner.  False: only try again."""
 
@@ -169,7 +165,6 @@ class Switched:
 
     replica: ReplicaId
     generation: Generation
-
     step: int
     """Its number of committed steps on entering."""
 
@@ -263,8 +258,7 @@ class NodeJoined:
     replicas: tuple[ReplicaId, ...] = ()
     """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
 
-    life: int = 0
-    """Number of this life of the agent; one that is started later has a higher one."""
+    life: Life = Life()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +267,14 @@ class Running:
 
     node: NodeId
     replicas: tuple[ReplicaId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailed:
+    """The agent of a node can start no worker any more; what it ran has ended, and it says so."""
+
+    node: NodeId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,7 +386,7 @@ WorkerEvent = (
     | Saved
     | Finished
 )
-AgentEvent = NodeJoined | Running | NodeLost | Exited
+AgentEvent = NodeJoined | Running | NodeLost | NodeFailed | Exited
 PeopleEvent = (
     Scaled
     | PolicySet

@@ -131,6 +131,26 @@ class StopKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One life of an agent; of two under one name the later one counts."""
+
+    boot: int = 0
+    """Of which machine, and which of its starts; 0: not known."""
+
+    uptime: int = 0
+    """Microseconds from that start to the agent's."""
+
+    at: int = 0
+    """Its wall clock then, in microseconds since 1970: clocks jump, so it says least."""
+
+    def follows(self, other: Life) -> bool:
+        """Whether this one began later."""
+        if self.boot and self.boot == other.boot:
+            return self.uptime > other.uptime
+        return self.at > other.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a job ends: written before anything that depends on it, so that it is decided once."""
 

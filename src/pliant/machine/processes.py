@@ -12,11 +12,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from pliant.core.values import Life
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -147,3 +150,13 @@ def machine_id() -> str:
     with suppress(OSError):
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return " ".join(parts) or socket.gethostname()
+
+
+def new_life() -> Life:
+    """Return the life of what begins now, which no jump of a clock makes older than one before."""
+    boot = uptime_ns = 0
+    with suppress(OSError, ValueError, AttributeError):  # the system may have neither
+        uptime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+        boot = int(boot_id.replace("-", "")[:12], 16)
+    return Life(boot=boot, uptime=uptime_ns // 1000, at=time.time_ns() // 1000)

@@ -80,7 +80,8 @@ class PoolLife:
         driver = self.host.driver
         if devices != self._devices:
             self._devices = devices
-            driver.put(NodeJoined(node=self.agent.node, devices=devices))
+            running = tuple(self.agent.used.values())  # else it looks like one that began anew
+            driver.put(NodeJoined(node=self.agent.node, devices=devices, replicas=running))
         offered = Offered(replicas=now.room, notice_s=offer.notice_s, reason=offer.reason)
         leaving = {name for device, name in self.agent.used.items() if device in now.unwanted}
         fresh = leaving - self._leaving

@@ -118,15 +118,16 @@ def end_fairly(universe: Universe, world: World, live: dict[World, int]) -> int:
 def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
-    That is so if it has finished and a process cannot be reaped, if the last holder of the state is
-    silent for ever, and if too few devices are left on nodes that reach each other and are reached.
+    That is so if it is offered less than its minimum, if the last holder of the state is silent for
+    ever, and if too few devices are left on nodes that reach each other and are reached.
     """
     if world.ended is not None:
         return True
     job: Job = universe.states[world.coordinator]
-    is_left = [process.unreaped for process in world.processes]
     if job.stage is Stage.FINISHING:
-        return any(is_left) and all(is_left)
+        return False
+    if job.offered is not None and job.offered < universe.min_replicas:
+        return True
     mute = {process.name for process in world.processes if process.hung or process.unreaped}
     nodes = [(number, node) for number, node in enumerate(world.nodes) if not node.is_cut]
     room = sum(universe.nodes[number] for number, _ in nodes) - sum(

@@ -157,6 +157,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
             registration.on_running(tx, event)
         case events.NodeLost(node=node):
             node_loss.on_node_lost(tx, node)
+        case events.NodeFailed():
+            node_loss.on_node_failed(tx, event)
         case events.Exited():
             handlers.on_exited(tx, event)
         case events.Ticked():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.events import ExitKind
+from pliant.core.events import ExitKind, NodeFailed
+from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import lifecycle
 from pliant.core.job.state import Job, ReplicaState, Stage, is_durable
 from pliant.core.job.transaction import Transaction, charge
-from pliant.core.job.transitions import ReplicaCause
+from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
 from pliant.core.values import NodeId, ReplicaId
@@ -29,6 +30,16 @@ def on_node_lost(tx: Transaction, node: NodeId) -> None:
             f"node {node} is not heard; what is left of the run is there, so it is waited for, "
             f"{wait_s:g} s at most"
         )
+
+
+def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
+    """Start nothing on a node any more; end the job where no other can start anything."""
+    if tx.job.stage is Stage.FINISHING or event.node not in tx.job.nodes:
+        return
+    tx.job = replace(tx.job, nodes=tx.job.nodes.put(event.node, 0))
+    tx.notes.append(f"node {event.node} can start nothing any more: {event.reason}")
+    if not any(tx.job.nodes.values()):
+        lifecycle.end_job(tx, EXIT_FAILED, event.reason, StageCause.INPUT_REFUSED)
 
 
 def lose_node(tx: Transaction, node: NodeId) -> None:

@@ -20,6 +20,7 @@ from pliant.core.events import (
     Exited,
     ExitKind,
     KillRequested,
+    NodeFailed,
     NodeJoined,
     NodeLost,
     Offered,
@@ -140,7 +141,7 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case StopRequested(at_once=True):
             stop_at_once(tx)
             return ()
-        case StopRequested() | SuspendRequested() | Offered() | Reclaimed():
+        case StopRequested() | SuspendRequested() | Offered() | Reclaimed() | NodeFailed():
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case Progressed(replica=name) if name in rejoin.awaited(
             tx.job.membership, tx.job.registered

@@ -19,7 +19,14 @@ from pliant.core.commands import (
     Switch,
 )
 from pliant.core.events import ExitKind
-from pliant.core.job.state import Replica, ReplicaState, free_devices, is_member, trainers
+from pliant.core.job.state import (
+    Replica,
+    ReplicaState,
+    Stage,
+    free_devices,
+    is_member,
+    trainers,
+)
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
@@ -155,6 +162,10 @@ def end_overdue(tx: Transaction) -> None:
 
 def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     reason = replica.reason
+    if tx.job.stage is Stage.FINISHING and isinstance(replica.farewell, EndReplica):
+        tx.notes.append(f"the job ends without {name}, whose process could not be ended")
+        tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+        return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {tx.settings.start_s:g} s"
         charge(tx, ExitKind.SIGNAL, f"{name} ({reason})", likeness="late")
@@ -164,6 +175,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
             tx.put(name, replace(replica, due_s=tx.now_s + notice_s))
             return
         reason = f"{replica.reason}, and its notice is over"
+    reason = reason or "it did not exit in time"
     end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=False)
 
 
