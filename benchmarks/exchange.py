@@ -4,6 +4,7 @@
     python -m benchmarks.exchange --replicas 2 --network 1gbit
     python -m benchmarks.exchange --busy
     python -m benchmarks.exchange --abort 20
+    python -m benchmarks.exchange --flood 20 --replicas 3
 
 Every round runs every variant once, in the same processes; before that, the results of all are
 compared bit for bit.  Printed are medians over the rounds, of the slowest member, from a barrier to
@@ -26,6 +27,7 @@ from torch import distributed as dist
 from benchmarks import certificates, network
 from benchmarks.exchange_abort import measure_abort
 from benchmarks.exchange_busy import measure_busy
+from benchmarks.exchange_flood import compile_flood, measure_flood
 from benchmarks.exchange_ways import GLOO, Builder, Exchange, Model, check_alike, gloo_all_reduce
 from benchmarks.processes import Member, interleave, report, run_processes
 from pliant.engine.groups.group import Group
@@ -126,6 +128,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--network", choices=network.RATES, help="not loopback; needs root")
     parser.add_argument("--busy", action="store_true", help="cost to a main thread beside it")
     parser.add_argument("--abort", type=int, metavar="TIMES", help="time from abandon to its end")
+    parser.add_argument("--flood", type=int, metavar="TIMES", help="time to meet beside strangers")
     return parser.parse_args()
 
 
@@ -140,6 +143,10 @@ def main() -> None:
             run_processes(
                 chosen.replicas, measure_and_leave, measure_abort, chosen.abort, network=where
             )
+        elif chosen.flood:
+            compile_flood(Path(name))
+            measured = partial(measure_flood, times=chosen.flood, encrypts=chosen.tls)
+            run_processes(chosen.replicas, measure_and_leave, measured, Path(name), network=where)
         elif chosen.busy:
             tasks = (measure_busy, ways(chosen), chosen, Path(name))
             run_processes(chosen.replicas, measure_and_leave, *tasks, network=where)

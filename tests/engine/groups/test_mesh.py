@@ -433,9 +433,11 @@ def test_many_strangers_delay_nobody(ports: list[Port], says: bytes) -> None:
     assert took_s < 3.0
 
 
-def test_who_says_what_no_member_says_is_left_to_the_kernel(ports: list[Port]) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_who_says_what_no_member_says_is_left_to_the_kernel(ports: list[Port], tls: bool) -> None:
+    contexts = tls_contexts() if tls else None
     three = ports[:3]
-    meeting = Meeting(three, 0).start()
+    meeting = Meeting(three, 0, tls=contexts).start()
     wait_until(lambda: listens(three[0]))
     with contextlib.ExitStack() as stack:
         address = parse_endpoint(three[0].endpoint)
@@ -448,7 +450,7 @@ def test_who_says_what_no_member_says_is_left_to_the_kernel(ports: list[Port]) -
         for sock in strangers:
             with pytest.raises(BlockingIOError):  # nobody has hung up
                 sock.recv(1)
-        check_met([meeting, *(Meeting(three, rank).start() for rank in (1, 2))])
+        check_met([meeting, *(Meeting(three, rank, tls=contexts).start() for rank in (1, 2))])
 
 
 def test_members_meet_where_the_kernel_takes_no_filter(

@@ -21,6 +21,7 @@ from typing import Any
 
 from pliant.engine.groups.ending import Abort, GroupBroken, LayoutMismatch
 from pliant.engine.groups.group import Group
+from pliant.engine.groups.handovers import quick_handovers
 from pliant.engine.groups.handshake import SECRET_BYTES
 from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port
@@ -106,6 +107,10 @@ class GroupBuild:
             raise self._failed("its members were given no secret")
         self._window = self._provide_window()
         self._check()
+        with quick_handovers():
+            return self._connected()
+
+    def _connected(self) -> Group:
         peers = self._meet()
         communicator = SocketCommunicator(
             self._generation,

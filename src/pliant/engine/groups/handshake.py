@@ -6,6 +6,7 @@ know how many connections there are, when one is given up, or what a greeting is
     connector                                                      acceptor
         knock: a word of the generation, who to whom,
                a nonce, HMAC(secret, ...)               ------------>   a stranger is sent away here
+        <------------  heard: HMAC(secret, knock); with TLS only
         <============= TLS 1.3 from here on, if the job wants it =============>
         <------------  answer: a nonce, HMAC(secret, knock, nonce)
         proof: HMAC(secret, knock, nonce, greeting), greeting  ----->
@@ -13,7 +14,8 @@ know how many connections there are, when one is given up, or what a greeting is
 
 Challenge and response with HMAC (RFC 2104) over SHA-256, as in ISO/IEC 9798-4.  Nothing is said to
 who has not knocked properly, or plays back a knock; every text names its direction, so none can be
-sent back.  What travels later is protected by TLS alone.
+sent back.  What travels later is protected by TLS alone.  TLS does not begin with a knock, and the
+kernel lets nothing else through to a listener (``knock_filter``): it waits to be heard first.
 """
 
 from __future__ import annotations
@@ -128,6 +130,8 @@ def connecting(hello: Hello, greeting: bytes) -> Steps[bytes]:
     who += os.urandom(_NONCE_BYTES)
     knock = who + hello.mac(b"knock", who)
     yield from _write(hello.sock, knock)
+    if hello.tls is not None:
+        hello.check((yield from _read(hello.sock, _MAC_BYTES)), b"heard", knock)
     yield from hello.encrypt(is_server=False)
     answer = yield from _read(hello.sock, _NONCE_BYTES + _MAC_BYTES)
     nonce, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
@@ -152,6 +156,8 @@ def accepting(hello: Hello, greet: Callable[[bytes], bytes]) -> Steps[bytes]:
     if not hello.rank < peer < hello.size:
         raise HandshakeFailed(f"rank {peer} does not connect to rank {hello.rank}")
     hello.admit(peer, knock)
+    if hello.tls is not None:
+        yield from _write(hello.sock, hello.mac(b"heard", knock))
     yield from hello.encrypt(is_server=True)
     nonce = os.urandom(_NONCE_BYTES)
     yield from _write(hello.sock, nonce + hello.mac(b"answer", knock, nonce))

@@ -275,8 +275,7 @@ class Mesh:
 
     def _listen(self) -> None:
         if self._listener is None:
-            # With TLS a member goes on talking before anybody can have the kernel hear all.
-            self._listener = self._port.listen(b"" if self._tls else word_of(self._secret))
+            self._listener = self._port.listen(word_of(self._secret))
             self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
     def _close_listener(self) -> None:

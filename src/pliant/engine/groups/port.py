@@ -36,7 +36,7 @@ class Port:
             OSError: this machine has no such address.
         """
         self._listeners: dict[socket.socket, bytes] = {}
-        """All that listen, with the word that each lets in; empty for everybody."""
+        """All that listen, with the word that each lets in."""
         self._lock = threading.Lock()
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
         reserved = self._bound((address, 0))
@@ -47,7 +47,7 @@ class Port:
         self.close = weakref.finalize(self, os.close, reserved.detach())
         """Give the port back; as happens once nobody refers to this any more."""
 
-    def listen(self, word: bytes = b"") -> socket.socket:
+    def listen(self, word: bytes) -> socket.socket:
         """Return a socket that listens; for ``stop_listening``.
 
         ``word``: what comes in begins with it, or with that of another that listens: a connection
@@ -58,7 +58,7 @@ class Port:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_S)
         with self._lock:
             words = {word, *self._listeners.values()}
-            for each in (listener, *self._listeners) if all(words) else ():
+            for each in (listener, *self._listeners):
                 let_in(each, words)
             listener.listen(_BACKLOG)
             self._listeners[listener] = word
