@@ -437,6 +437,38 @@ def test_who_only_sends_hears_of_an_abandon_behind_what_it_does_not_take(way: st
 
 
 @every_way
+def test_who_waits_for_another_one_hears_of_an_abandon(way: str) -> None:
+    """The one that it waits for may be stopped, and the one that abandons has given all."""
+    with circle(3, way) as members:
+        first, second, _ = members.members
+        waiting = Running(lambda: second.wait(second.post(receives=[(2, torch.zeros(9))])))
+        time.sleep(0.1)
+
+        first.abandon("told to")
+
+        assert isinstance(waiting.result(), GroupBroken)
+
+
+@every_way
+def test_who_waits_for_another_one_goes_on_when_one_has_left_in_order(way: str) -> None:
+    """What it still sends to the one that has left is answered with a reset."""
+    with circle(3, way) as members:
+        first, second, third = members.members
+        target = torch.zeros(9)
+        second.post(sends=[(0, torch.ones(1000))])
+        time.sleep(0.1)
+        first.close()  # with something that it has not read
+        waiting = Running(lambda: second.wait(second.post(receives=[(2, target)])))
+        before = time.thread_time()
+        time.sleep(0.3)
+        third.post(sends=[(1, torch.ones(9))])
+
+        assert waiting.result() is None
+        assert target.sum() == 9
+        assert time.thread_time() - before < 0.2
+
+
+@every_way
 def test_what_had_arrived_before_an_abandon_counts(way: str) -> None:
     with circle(2, way) as members:
         giver, taker = members.members

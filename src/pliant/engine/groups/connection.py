@@ -9,12 +9,15 @@ collectives, or that there are other members.
 
 A piece that nobody awaits yet stays in the socket, and everything behind it: whoever sends it is
 ahead, and waits.  That the other end is closed matters where something is awaited from it or sent
-to it: a member that was abandoned, or has died, may have given all that this one needed.
+to it: a member that has left may have given all that this one needed.  That it was reset matters
+always: that member has abandoned the generation, or died in the middle of something.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import os
 import select
@@ -49,6 +52,9 @@ _RECORDS_BYTES = 1 << 20
 _AT_ONCE = 8
 _RESET = struct.pack("ii", 1, 0)
 """Linger for no time: to close sends a reset, which passes by what waits to be sent."""
+
+_NOBODY = struct.pack("H14x", socket.AF_UNSPEC)
+_libc = ctypes.CDLL(None)
 
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -85,7 +91,7 @@ class _Part:
 
 
 class Connection:
-    """See the module's text; of one thread, but for ``shut_down``."""
+    """See the module's text; of one thread, but for ``cut``."""
 
     def __init__(self, sock: socket.socket, rank: int) -> None:
         sock.setblocking(False)
@@ -112,6 +118,8 @@ class Connection:
         self._number = self._length = 0
         self._note = bytearray()
         self._low_water = 1
+        self.is_over = False
+        """It has ended in order, and nobody wished for more."""
 
     def fileno(self) -> int:
         """Return the descriptor, also after closing it."""
@@ -179,9 +187,14 @@ class Connection:
         Raises:
             PeerGone: the connection has ended, or what comes is not what is awaited.
         """
-        if events & select.EPOLLERR and self._num_unread() < self._rest:
+        wishes = self.wishes
+        if events & select.EPOLLERR and (not wishes or self._num_unread() < self._rest):
             error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            raise self._gone(OSError(error, os.strerror(error)))  # what there is would not do
+            if wishes or error == errno.ECONNRESET:  # after an orderly end it would be another
+                raise self._gone(OSError(error, os.strerror(error)))  # what there is would not do
+        if not wishes:
+            self.is_over = True
+            return
         if events & ~select.EPOLLOUT and self.wishes & select.EPOLLIN:
             self.pull()
         if events & ~select.EPOLLIN:
@@ -309,10 +322,15 @@ class Connection:
 
     # --- the end --------------------------------------------------------------------------
 
-    def shut_down(self) -> None:
-        """End it, from any thread: whoever moves something ends that; for ``reset``."""
-        with contextlib.suppress(OSError):  # the other end may be faster
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+    def cut(self) -> None:
+        """End it, from any thread: whoever moves something ends that; for ``reset``.
+
+        By a reset without an orderly end before it (connect(2) to nobody), whoever else holds the
+        descriptor: so the other side can tell it from that of a member that had left in order.
+        """
+        if _libc.connect(self._sock.fileno(), _NOBODY, len(_NOBODY)):
+            with contextlib.suppress(OSError):  # a system that cannot, or it is closed
+                socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def reset(self) -> None:
         """Give the descriptor back, and drop what has not arrived: it would delay the news."""

@@ -193,12 +193,17 @@ class Group:
             error = self._communicator.broken(str(failed))
         except Exception as raised:  # thread boundary: becomes the ticket's error
             error = raised
+        reason = error.reason if isinstance(error, GroupBroken) else f"a job failed: {error}"
         if error is not None:
             let_go(error)
+            if not isinstance(error, GroupBroken):
+                # The others may be about to find the same: they get what they were sent for it.
+                self._end.set(reason)
+                self._communicator.close()
         with self._lock:
             ticket._resolve(value, error)  # noqa: SLF001
             self._open.discard(ticket)
         if error is None:
             return True
-        self.abandon(error.reason if isinstance(error, GroupBroken) else f"a job failed: {error}")
+        self.abandon(reason)
         return False

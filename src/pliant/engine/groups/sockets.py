@@ -25,6 +25,10 @@ UNREACHABLE_S = 30
 """For so long a member may be silent to the kernel (not to us) before its connection ends."""
 
 
+_ONLY_RESETS, _UNKNOWN = 0, -1
+"""What epoll looks for, besides events: it tells of a reset whatever it looks for."""
+
+
 class SocketCommunicator(Communicator):
     """See the module's text."""
 
@@ -44,7 +48,7 @@ class SocketCommunicator(Communicator):
         self._epoll = select.epoll()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._waker, select.EPOLLIN)
-        self._looked_for = dict.fromkeys(self._by_descriptor, 0)
+        self._looked_for = dict.fromkeys(self._by_descriptor, _UNKNOWN)
         self._moving = threading.Lock()
         """Held while sockets are used; after ``abandon`` has had it none is."""
         self._closing = threading.Lock()
@@ -90,7 +94,8 @@ class SocketCommunicator(Communicator):
             if ahead := next((each for each in waits_for if each.is_ahead), None):
                 reason = f"rank {ahead.rank} has gone on without {name}"
                 raise LeftAlone(self.end.generation, reason)
-            self._turn(deadline_at)
+            # Notes may say that all have to end, and who has them all does: that is nobody's fault.
+            self._turn(deadline_at, idle=_UNKNOWN)
         self.wait(transfer)
         theirs = {rank: each.notes.pop(name) for rank, each in self._connections.items()}
         return [theirs.get(rank, payload) for rank in range(self.size)]
@@ -102,7 +107,7 @@ class SocketCommunicator(Communicator):
             if not self._epoll.closed:
                 os.eventfd_write(self._waker, 1)
             for connection in self._connections.values():
-                connection.shut_down()
+                connection.cut()
             with self._moving:
                 for connection in self._connections.values():
                     connection.reset()
@@ -118,11 +123,14 @@ class SocketCommunicator(Communicator):
 
     # --- moving -----------------------------------------------------------------------------
 
-    def _turn(self, deadline_at: float) -> None:
-        """Sleep until something can be moved, and move it."""
+    def _turn(self, deadline_at: float, *, idle: int = _ONLY_RESETS) -> None:
+        """Sleep until something can be moved, and move it.
+
+        ``idle``: what to look for where nothing is to be moved.
+        """
         with self._moving:
             self.check()
-            self._look()
+            self._look(idle)
         left_s = deadline_at - time.monotonic()
         happened = self._epoll.poll(max(0.0, left_s))
         with self._moving:
@@ -135,15 +143,17 @@ class SocketCommunicator(Communicator):
             except PeerGone as gone:
                 raise self.broken(str(gone)) from None
 
-    def _look(self) -> None:
+    def _look(self, idle: int) -> None:
         """Tell epoll what the connections wait for; it also tells of the end of what it knows."""
         for descriptor, connection in self._by_descriptor.items():
-            wishes, before = connection.wishes, self._looked_for[descriptor]
+            before = self._looked_for[descriptor]
+            # It would tell of what is over again and again.
+            wishes = connection.wishes or (_UNKNOWN if connection.is_over else idle)
             if wishes == before:
                 continue
-            if not before:
+            if before == _UNKNOWN:
                 self._epoll.register(descriptor, wishes)
-            elif not wishes:
+            elif wishes == _UNKNOWN:
                 self._epoll.unregister(descriptor)
             else:
                 self._epoll.modify(descriptor, wishes)
