@@ -114,11 +114,3 @@ def test_where_two_listen_at_one_port_each_word_is_let_in_by_both(port: Port) ->
                 found = accepted(listeners)
                 assert found is not None, number
                 found.close()
-
-
-def test_who_listens_without_a_word_hears_everybody(port: Port) -> None:
-    with listening(port, b"") as listeners, connect(port) as sock:
-        sock.send(bytes(100))
-        found = accepted(listeners)
-        assert found is not None
-        found.close()
