@@ -15,6 +15,7 @@ from tests.certificates import Authority
 
 from pliant.cli import start
 from pliant.cli.main import code_of
+from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.run.run_directory import locked
@@ -266,3 +267,17 @@ def test_a_resumed_run_has_the_files_of_its_start_and_looks_at_them_again(
     assert code_of(["resume", str(out)]) == 2
     said = f"pliant: the key {files.key} cannot be read: No such file or directory\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [("30min", (1800.0, 2000.0)), ("2s", (2.0, 600.0)), (None, (540.0, 600.0))],
+)
+def test_a_script_that_may_be_late_with_its_session_may_be_late_with_its_steps(
+    given: str | None, limits: tuple[float, float]
+) -> None:
+    settings = resolve({"session_timeout": given}, {}, None)
+
+    config = start.planned(["train.py"], settings, {}).config
+
+    assert (config.work().session_s, config.settings.start_s) == limits

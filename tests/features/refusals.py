@@ -498,7 +498,7 @@ class InWorker:
         self.values = {"assignment": SimpleNamespace(work=work), "session": session}
 
     def __enter__(self) -> None:
-        context: Any = SimpleNamespace(**self.values)
+        context: Any = SimpleNamespace(**self.values, meet_session=lambda: None)
         bootstrap.set_context(context)
 
     def __exit__(self, *_: object) -> None:
@@ -1590,6 +1590,32 @@ TYPED = [
         command="run job.yaml --steps 3",
     ),
     Refusal(
+        sentence="fit.ipynb is a notebook; make a script of it, `jupyter nbconvert --to script "
+        "fit.ipynb`, and run fit.py",
+        when="`pliant run` is given a notebook",
+        instead="its cells as a script",
+        command="run fit.ipynb",
+    ),
+    Refusal(
+        sentence="pliant run starts the workers itself, without torchrun: pliant run train.py",
+        when="another launcher, or `python`, is typed before the script",
+        instead="the script alone",
+        command="run torchrun --nproc_per_node 2 train.py",
+    ),
+    Refusal(
+        sentence="pliant run takes a file, not a module: pliant run package/train.py, or a file "
+        "that imports package.train and calls a function of it",
+        when="`-m` is typed as to Python",
+        instead="the file",
+        command="run -m package.train",
+    ),
+    Refusal(
+        sentence="--session-timeout 0s must be more than 0",
+        when="the script is given no time",
+        instead="a time, as `30min`",
+        command="run --session-timeout 0s train.py",
+    ),
+    Refusal(
         sentence="--max 0 must be at least 1",
         when="a size is below 1",
         instead="a size from 1",
@@ -1857,7 +1883,88 @@ WRITTEN = [
     ),
 ]
 
+OTHER = "tests/engine/worker/test_other_scripts.py"
+SHOWN = "in docs/howto/bring-your-script.md shows the lines (train.py, line 7)"
+
+OTHERS = [
+    Refusal(
+        sentence="the script asks for RANK, which torchrun sets and pliant does not. Delete "
+        "init_process_group, DistributedDataParallel and DistributedSampler, and give the plain "
+        f"model, optimizer and dataset to pliant.Session; `From torchrun` {SHOWN}",
+        when="a script for torchrun asks for a variable, and it is not there",
+        instead="a session",
+        proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
+    ),
+    Refusal(
+        sentence="the script calls torch.distributed.init_process_group, as under torchrun. ... ",
+        when="it joins a process group; one of this process alone is nobody's business",
+        instead="a session",
+        proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
+    ),
+    Refusal(
+        sentence="the script starts processes of its own with torch.multiprocessing.spawn. ... ",
+        when="a script starts its own process group",
+        instead="a session",
+        proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
+    ),
+    Refusal(
+        sentence="the script makes a transformers.Trainer outside of a pliant.Session. Give its "
+        "model, a torch optimizer and its dataset to pliant.Session, and write the loop in place "
+        f"of trainer.train(); `From a Trainer of Hugging Face` {SHOWN}",
+        when="a script that says nothing of pliant makes a Trainer of Hugging Face, Lightning, "
+        "Composer or fastai, an Accelerator, a Fabric or a DeepSpeed engine",
+        instead="a session",
+        proof=f"{OTHER}::test_who_makes_a_trainer_is_told_there",
+    ),
+    Refusal(
+        sentence="the script steps AdamW outside of a pliant.Session. Give model, optimizer and "
+        "dataset to pliant.Session, and call step.backward(loss) for loss.backward(), "
+        f"optimizer.step() and zero_grad(); `From a plain loop` {SHOWN}",
+        when="a script that says nothing of pliant trains; one that does may warm up",
+        instead="a session",
+        proof=f"{OTHER}::test_it_is_told_once_what_it_does_and_where_to_read_on",
+    ),
+    Refusal(
+        sentence="the script has made no pliant.Session in 540 s and is at train.py, line 7. If it "
+        "needs longer to get there, say so: --session-timeout 2h; if it trains otherwise, "
+        "docs/howto/bring-your-script.md shows what to change",
+        when="a script does something else, or prepares its data for long",
+        instead="`--session-timeout`, `spec.sessionTimeoutInSeconds`",
+        proof=f"{OTHER}::test_who_makes_no_session_in_time_is_ended_wherever_it_is",
+    ),
+    Refusal(
+        sentence="the script ended without opening a pliant.Session; train inside `with "
+        "pliant.Session(...) as session:`. One is made at loop.py, line 3, under `if __name__ == "
+        '"__main__":`, which does not run where loop.py is imported; start that file, or call a '
+        "function of it",
+        when="it comes to its end before",
+        instead="the file with the session",
+        proof=f"{OTHER}::test_a_script_that_ends_without_a_session_is_told_where_one_is",
+    ),
+    Refusal(
+        sentence="the script showed its help and ended: python train.py --help",
+        when="`--help` stands behind the script, which is passed on",
+        instead="`pliant run --help` for that of pliant",
+        proof=f"{OTHER}::test_a_script_that_ends_without_a_session_is_told_where_one_is",
+    ),
+    Refusal(
+        sentence="the script exited with code 2: the following arguments are required: lr",
+        when="the script's own parser refuses its arguments",
+        instead="arguments that it takes",
+        proof=f"{OTHER}::test_how_a_script_fails_is_said_in_its_own_words",
+    ),
+    Refusal(
+        sentence="the script uses an accelerator, and pliant trains on the CPU for now: leave out "
+        ".cuda() and .to('cuda'), or write device = 'cpu'; torch says: Found no NVIDIA driver on "
+        "your system. ... (train.py, line 7)",
+        when="something is moved to a GPU, and there is none, or the model is not there",
+        instead='`device = "cpu"`',
+        proof=f"{OTHER}::test_how_a_script_fails_is_said_in_its_own_words",
+    ),
+]
+
 TABLES = {
+    "A script that was not written for pliant": OTHERS,
     "When a session is made": MADE,
     "Inside the loop": LOOP,
     "When replicas differ": TOGETHER,

@@ -92,13 +92,16 @@ class Servant:
         name: str = "r1",
         device: int | None = None,
         tls: TlsFiles | None = None,
+        **more: Any,
     ) -> Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(DEADLINE_S)
         read_end, write_end = os.pipe()
         assignment = Assignment(
             replica=ReplicaId(name),
-            work=Work(job="j", command=command, cwd=str(cwd), out=str(cwd / "out"), tls=tls),
+            work=Work(
+                job="j", command=command, cwd=str(cwd), out=str(cwd / "out"), tls=tls, **more
+            ),
             address="127.0.0.1",
             incarnation=Incarnation(3),
             device=device,

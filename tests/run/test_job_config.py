@@ -32,6 +32,7 @@ def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> No
         out=Path("runs/gpt"),
         pool=PoolPlace(name="gpus", priority="high"),
         tls=TlsFiles(ca="/tls/ca.pem", certificate="/tls/node.pem", key="/tls/node.key"),
+        session_s=1800.0,
         environ={},
     )
     document = json.loads(json.dumps(config.document()))
@@ -57,3 +58,13 @@ def test_a_run_of_before_tls_goes_on_without(tmp_path: Path) -> None:
     del document["tls"]
 
     assert JobConfig.of(document, name="gpt", out=tmp_path, environ={}) == config
+
+
+def test_a_script_has_nine_tenths_of_the_start_to_make_its_session_unless_told(
+    tmp_path: Path,
+) -> None:
+    settings = JobSettings(start_s=100.0)
+    config = JobConfig(name="gpt", argv=("train.py",), settings=settings, out=tmp_path, environ={})
+
+    assert config.work().session_s == 90.0
+    assert replace(config, session_s=7200.0).work().session_s == 7200.0

@@ -89,7 +89,8 @@ def test_sizes_have_defaults() -> None:
             "startReplicas: 2",
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
-            " startReplicas, workersPerReplica, maxRestarts, limits, pool, tls",
+            " startReplicas, workersPerReplica, maxRestarts, limits, sessionTimeoutInSeconds,"
+            " pool, tls",
         ),
         (
             "minReplicas: 1",

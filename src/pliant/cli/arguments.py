@@ -36,6 +36,8 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Spell the pool's name out before the words are parsed."""
+        if self.has_script:
+            _refuse_module(args)
         switches = [one for one in self.get_params(ctx) if getattr(one, "is_flag", False)]
         alone = {word for option in switches for word in option.opts}
         left = super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
@@ -51,6 +53,20 @@ class ExplainCommand(RunCommand):
     """``pliant explain``, in which ``--pool`` needs no name, and nothing is run."""
 
     has_script = False
+
+
+def _refuse_module(typed: Sequence[str]) -> None:
+    """Name the file where ``-m`` is typed as to Python.
+
+    Raises:
+        ConfigError: a module is to be run.
+    """
+    if typed[:1] == ["-m"] and len(typed) > 1:
+        module = typed[1]
+        raise ConfigError(
+            f"pliant run takes a file, not a module: pliant run {module.replace('.', '/')}.py, or "
+            f"a file that imports {module} and calls a function of it"
+        )
 
 
 def state_directory() -> StateDirectory:

@@ -1,7 +1,8 @@
 """What to run: a script with its arguments, or a job file that names one.
 
 Owns that everything in a job file means what it says beside that file, wherever the command was
-typed; what was typed, or is in the environment, is meant from there.  Knows nothing of settings.
+typed; what was typed, or is in the environment, is meant from there; and what people type there out
+of habit.  Knows nothing of settings.
 
     paths of a job file       spec.command[0], spec.tls.*: relative to the file
     paths of its script       checkpoints, data: the job works in the directory of the file
@@ -17,6 +18,9 @@ from pliant.core.errors import ConfigError
 from pliant.machine.files import read_named
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load
+
+LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "lightning")
+"""What starts scripts elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
         ConfigError: the file is missing, is no job, or arguments follow a job file.
     """
     path = Path(target)
+    if (why := _misunderstanding(path, arguments)) is not None:
+        raise ConfigError(why)
     if path.is_dir():
         raise ConfigError(f"{target} is a directory; name a script or a job file")
     if path.suffix not in (".yaml", ".yml"):
@@ -66,3 +72,17 @@ def _beside(job: ElasticJob, directory: Path) -> ElasticJob:
     found = {name: str(directory / path) for name, path in tls.model_dump().items()}
     spec = job.spec.model_copy(update={"tls": tls.model_copy(update=found)})
     return job.model_copy(update={"spec": spec})
+
+
+def _misunderstanding(path: Path, arguments: list[str]) -> str | None:
+    """Say what is to be typed for what cannot be run like this."""
+    if path.suffix == ".ipynb":
+        made = path.with_suffix(".py")
+        return (
+            f"{path} is a notebook; make a script of it, `jupyter nbconvert --to script {path}`, "
+            f"and run {made}"
+        )
+    if path.name in LAUNCHERS and not path.is_file():
+        script = next((word for word in arguments if word.endswith(".py")), "train.py")
+        return f"pliant run starts the workers itself, without {path}: pliant run {script}"
+    return None

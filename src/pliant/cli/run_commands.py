@@ -82,7 +82,7 @@ def agent(
         typer.Option(
             "--devices",
             metavar="N",
-            help="Replicas at a time.  [default: accelerators, or 4 cores]",
+            help="Replicas at a time.  [default: cores, at most 4]",
         ),
     ] = None,
     node: Annotated[

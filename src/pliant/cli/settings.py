@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from pliant.cli.arguments import changes_of
+from pliant.cli.arguments import changes_of, some_seconds
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
@@ -75,7 +75,7 @@ SETTINGS = (
         name="max_replicas",
         kind=int,
         file_field="spec.elasticPolicy.maxReplicas",
-        help="Most replicas.  [default: accelerators, or 4 cores]",
+        help="Most replicas.  [default: cores, at most 4]",
         help_in={COORDINATOR: "Most replicas.  [default: devices of all agents]"},
     ),
     Setting(
@@ -123,6 +123,12 @@ SETTINGS = (
         kind=dict,
         file_field="spec.limits",
         help="How long to wait for what, e.g. hangInSeconds=600; may be repeated.",
+    ),
+    Setting(
+        name="session_timeout",
+        metavar="TIME",
+        file_field="spec.sessionTimeoutInSeconds",
+        help="How long the script may take until its Session.  [default: 9min]",
     ),
     Setting(
         name="port",
@@ -316,6 +322,16 @@ def policy_of(settings: Settings) -> Policy:
     if high.value is not None:
         fields["maxReplicas"] = high.value
     return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
+
+
+def session_limit_of(settings: Settings) -> float | None:
+    """Return how long a script may take until it makes its session, in seconds; None: unsaid.
+
+    Raises:
+        ConfigError: it is no duration, or 0.
+    """
+    given = settings["session_timeout"]
+    return None if given.value is None else some_seconds(given.source, str(given.value))
 
 
 def pool_of(settings: Settings) -> PoolPlace | None:

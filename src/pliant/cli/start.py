@@ -18,7 +18,15 @@ from typing import Any, Self
 
 from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import print_record, say
-from pliant.cli.settings import Settings, job_name, policy_of, pool_of, shown_replica, tls_of
+from pliant.cli.settings import (
+    Settings,
+    job_name,
+    policy_of,
+    pool_of,
+    session_limit_of,
+    shown_replica,
+    tls_of,
+)
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
@@ -46,7 +54,7 @@ from pliant.observe.reading import only
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
-from pliant.run.job_config import JobConfig
+from pliant.run.job_config import SESSION_SHARE, JobConfig
 from pliant.run.local import run_job
 from pliant.run.run_directory import RUNS
 from pliant.run.separate import run_coordinator
@@ -94,6 +102,9 @@ def planned(
 ) -> Start:
     """Check everything that can be checked before anything is written, and make the directory."""
     of_job, name = _told_to_core(settings), job_name(settings, command[0])
+    session_s = session_limit_of(settings)
+    if session_s is not None:  # who may make its session later may reach steps() later, too
+        of_job = replace(of_job, start_s=max(of_job.start_s, session_s / SESSION_SHARE))
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
@@ -117,6 +128,7 @@ def planned(
             environ=environ,
             from_checkpoint=from_checkpoint,
             tls=tls,
+            session_s=session_s,
         ),
         init=init,
         show=show,

@@ -112,6 +112,8 @@ class Session:
                 "this is the script's second session, and a job trains one; train everything in "
                 "one session, with a call of steps() for each phase"
             )
+        if self._context is not None:
+            self._context.meet_session()
         session_settings.check_checkpoint(checkpoint)
         data = data_arguments(
             dataset,

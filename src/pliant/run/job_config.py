@@ -23,6 +23,10 @@ from pliant.spec.load import parse_limits, parse_policy
 from pliant.spec.policy import core_policy, fields_beside_bounds
 from pliant.wire.messages import Work
 
+SESSION_SHARE = 0.9
+"""Of the limit for reaching ``steps()``: how long a script may take until it makes its session,
+which comes a little before; so that the one who says what is wrong is first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
@@ -49,6 +53,8 @@ class JobConfig:
 
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
     tls: TlsFiles | None = None
+    session_s: float | None = None
+    """Longest time from the start of the script until it makes a session, in seconds."""
 
     @property
     def state(self) -> StateDirectory:
@@ -66,6 +72,7 @@ class JobConfig:
             holder=holder_of(self.out, self.name),
             from_checkpoint=self.from_checkpoint,
             tls=self.tls,
+            session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
         )
 
     def document(self) -> dict[str, Any]:
@@ -84,6 +91,7 @@ class JobConfig:
             "from_checkpoint": str(self.from_checkpoint),
             "limits": document_of_limits(self.settings),
             "tls": None if self.tls is None else asdict(self.tls),
+            "session_s": self.session_s,
         }
 
     @classmethod
@@ -108,6 +116,7 @@ class JobConfig:
             pool=PoolPlace(**place) if isinstance(place, dict) else None,
             from_checkpoint=FromCheckpoint(document.get("from_checkpoint", FromCheckpoint.AUTO)),
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
+            session_s=document.get("session_s"),
         )
 
     def _init(self) -> str | None:

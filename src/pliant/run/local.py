@@ -30,7 +30,7 @@ from pliant.run.run_directory import locked
 from pliant.wire.bounds import name_from
 
 CPU_DEVICES = 4
-"""Most replicas on a machine without accelerators, unless ``--max`` says otherwise."""
+"""Most replicas on a machine, unless ``--max`` says otherwise."""
 
 
 def run_job(
@@ -49,9 +49,14 @@ def run_job(
 
 
 def count_devices() -> int:
-    """Return how many replicas this machine has room for, by its accelerators or cores."""
+    """Return how many replicas this machine has room for by its cores: they train on the CPU."""
+    return min(CPU_DEVICES, len(os.sched_getaffinity(0)))
+
+
+def count_pool_devices() -> int:
+    """Return how many devices a machine shares out: a claim may be for accelerators."""
     accelerators = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
-    return len(accelerators) or min(CPU_DEVICES, len(os.sched_getaffinity(0)))
+    return len(accelerators) or count_devices()
 
 
 async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:

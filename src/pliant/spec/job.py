@@ -81,6 +81,10 @@ class JobSpec(Model):
     limits: Limits = Field(default_factory=Limits)
     """How long the job waits for what; ``pliant config`` lists them."""
 
+    session_timeout_in_seconds: Annotated[float, Field(gt=0)] | None = None
+    """From the start of the script until it makes its session; the default is nine tenths of
+    ``limits.startInSeconds``."""
+
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
 

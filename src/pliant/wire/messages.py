@@ -169,6 +169,9 @@ class Work:
     tls: TlsFiles | None = None
     """Of each node, for what replicas tell each other; None: no TLS."""
 
+    session_s: float = 540.0
+    """Longest time from the start of the script until it makes a session, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:

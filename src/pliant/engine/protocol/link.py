@@ -74,6 +74,7 @@ class Link:
         self._early: list[tuple[Command, Incarnation]] = []
         self._on_command: CommandHandler | None = None
         self._heartbeat: Heartbeat = self._idle_heartbeat
+        self._while_idle: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._empty = threading.Condition(self._lock)
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -83,6 +84,10 @@ class Link:
     def start(self) -> None:
         """Start the thread; once."""
         self._thread.start()
+
+    def while_idle(self, look: Callable[[], None]) -> None:
+        """Name who is called with each sign of life, on the link's thread, before ``attach``."""
+        self._while_idle = look
 
     def attach(self, on_command: CommandHandler, heartbeat: Heartbeat | None = None) -> None:
         """Name who takes the commands, and who words the heartbeat.
@@ -126,6 +131,7 @@ class Link:
             os.write(self._wake_w, b"!")
 
     def _idle_heartbeat(self) -> Event:
+        self._while_idle()
         return Progressed(replica=self.replica, generation=Generation(0), committed=0, calls=0)
 
     # --- everything below runs on the link's thread -----------------------------

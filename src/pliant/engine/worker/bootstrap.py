@@ -32,9 +32,11 @@ from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.link import Link
+from pliant.engine.worker import script_errors, script_files
+from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
 from pliant.wire.launch import Assignment
-from pliant.wire.messages import Ended, Traceback, Usage
+from pliant.wire.messages import Ended, Noted, Traceback, Usage
 
 GOODBYE_S = 2.0
 """Longest wait for the agent to take the last messages, in seconds."""
@@ -48,11 +50,6 @@ moment to die, and the pool looks at a lock by taking it."""
 
 MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Set by the agent before the fork server starts; glibc has read them, the script need not."""
-
-NO_SESSION = (
-    "the script ended without opening a pliant.Session; train inside"
-    " `with pliant.Session(...) as session:`"
-)
 
 _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
@@ -84,6 +81,8 @@ class WorkerContext:
         """What the script has opened; closed here if the script forgot to."""
         self.ending: ExitKind | None = None
         """How the session says that this replica ends; None if it does not say."""
+        self.watch: ScriptWatch | None = None
+        """Recognises a script that was not written for a session, until it makes one."""
         self.tls: TlsContexts | None = None
         """For connections to other replicas; None: these are not encrypted."""
         self._device: device_locks.DeviceLock | None = None
@@ -95,6 +94,11 @@ class WorkerContext:
     def encrypt(self, tls: TlsContexts) -> None:
         """Have the connections to other replicas encrypted."""
         self.tls = tls
+
+    def meet_session(self) -> None:
+        """Take note that the script makes a session: it was written for one."""
+        if self.watch is not None:
+            self.watch.close()
 
     def open_session(self, session: Closable) -> None:
         """Take note of the script's session."""
@@ -162,16 +166,21 @@ def run_worker(assignment: Assignment, control: socket.socket) -> NoReturn:
 
 def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind, str]:
     """Run the script; return exit code, kind and detail of its end."""
+    is_help, words = False, ""
     try:
         try:
             context.hold(_lock_device(assignment))
+            context.watch = watch = _watch(context, assignment)
             if assignment.work.tls is not None:  # a fault in them ends the job before it trains
                 context.encrypt(TlsContexts.of(assignment.work.tls))
             module, compiled = _stage(assignment)
+            watch.open()
             exec(compiled, module.__dict__)  # noqa: S102  # what a worker is for
         except SystemExit as stop:
+            words = script_errors.last_words(stop)
             if _exit_code(stop) != 0:
                 raise
+            is_help = script_errors.is_help(stop)
         if context.session is not None:
             context.session.close()
     except SystemExit as stop:
@@ -179,31 +188,75 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         if status == 0:
             return _ended_well(context)
         kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
-        return status, kind, f"the script exited with code {status}"
+        said = f": {words}" if words else ""
+        return status, kind, f"the script exited with code {status}{said}"
     except (ConfigError, UsageError) as error:
-        sentence = f"{error}{_where(error, assignment)}"
-        sys.stderr.write(f"{type(error).__name__}: {sentence}\n")
-        context.link.send(Usage(replica=context.replica, sentence=sentence))
-        return EXIT_USAGE, ExitKind.USAGE, sentence
+        return _refused(context, f"{error}{_where(error)}", type(error).__name__)
     except DeviceError as error:
         sys.stderr.write(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
         return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
     except BaseException as error:  # a process boundary: becomes a report
+        sentence = script_errors.explained(error, os.environ)
+        if sentence is not None:
+            return _refused(context, f"{sentence}{_where(error)}", type(error).__name__)
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         sys.stderr.write(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
         context.link.send(Traceback(replica=context.replica, text=text))
         return EXIT_FAILED, ExitKind.SCRIPT, text.strip().rpartition("\n")[2]
-    return _ended_well(context)
+    return _ended_well(context, is_help=is_help)
 
 
-def _ended_well(context: WorkerContext) -> tuple[int, ExitKind, str]:
+def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
+    """Tell what is wrong with a script, which nobody need start again as it is."""
+    sys.stderr.write(f"{kind}: {sentence}\n")
+    context.link.send(Usage(replica=context.replica, sentence=sentence))
+    return EXIT_USAGE, ExitKind.USAGE, sentence
+
+
+def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
+    """Return what looks whether the script comes to a session."""
+
+    def noted(text: str) -> None:
+        context.link.send(Noted(replica=context.replica, text=text), urgent=False)
+
+    def end(sentence: str) -> None:  # on a thread of its own: the link's is to carry the words
+        ending = threading.Thread(target=_end_now, args=(context, sentence), name="ending")
+        ending.start()
+        if threading.current_thread() is threading.main_thread():
+            ending.join()
+
+    watch = ScriptWatch(limit_s=assignment.work.session_s, noted=noted, end=end, environ=os.environ)
+    context.link.while_idle(watch.end_if_late)
+    return watch
+
+
+def _end_now(context: WorkerContext, sentence: str) -> NoReturn:
+    """End the process, wherever its script is."""
+    code = EXIT_USAGE
+    try:
+        _, kind, detail = _refused(context, sentence, ConfigError.__name__)
+        context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
+        _flush()
+        context.link.close(GOODBYE_S)
+    finally:
+        os._exit(code)
+
+
+def _ended_well(context: WorkerContext, *, is_help: bool = False) -> tuple[int, ExitKind, str]:
     """Name an exit with code 0: only a session knows whether the work is done."""
     if context.ending is not None:
         return 0, context.ending, ""
+    if context.session is None and is_help:
+        script = " ".join(context.assignment.work.command)
+        return 0, ExitKind.EARLY, f"the script showed its help and ended: python {script}"
     if context.session is None:
-        return 0, ExitKind.EARLY, NO_SESSION
+        return (
+            0,
+            ExitKind.EARLY,
+            NO_SESSION if context.watch is None else context.watch.last_sentence(),
+        )
     return 0, ExitKind.EARLY, "the script ended before its session had finished"
 
 
@@ -226,13 +279,10 @@ def _without_bootstrap(error: BaseException) -> BaseException:
     return error.with_traceback(frames)
 
 
-def _where(error: BaseException, assignment: Assignment) -> str:
-    """Say which line of the script an error came from, as far as it did."""
-    script = os.path.abspath(assignment.work.command[0])  # noqa: PTH100  # Path.resolve follows links
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == script:
-            return f" ({assignment.work.command[0]}, line {frame.lineno})"
-    return ""
+def _where(error: BaseException) -> str:
+    """Say which line of the user's an error came from, as far as it did."""
+    place = script_files.place_of_error(error.__traceback__)
+    return "" if place is None else f" ({place})"
 
 
 # --- the stage ---------------------------------------------------------------

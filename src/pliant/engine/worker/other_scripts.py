@@ -1,0 +1,221 @@
+"""Other scripts: what is started under pliant and was not written for it.
+
+Owns how such a script is recognised as soon as it can be known, and the sentence that it gets: what
+it does, and which lines to change.  Watches from the start of a script until it makes its session,
+and only a script of which nothing says "pliant" is refused for what others may do on purpose (an
+optimizer that warms up, a Trainer that evaluates).  Must not know how a worker ends.
+
+    missing RANK ----------------------> uncaught: explained by script_errors
+    init_process_group, spawn, Trainer,
+    an optimizer's step ---------------> refused there, once; who catches that is ended
+    no session in time ----------------> ended by the link's thread, wherever the script is
+    none at the end -------------------> its last sentence
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from pliant.core.errors import ConfigError
+from pliant.engine.worker import script_files
+from pliant.engine.worker.customs import CUSTOMS, PAGE, PLAIN, TORCHRUN, TRAINERS, Custom
+from pliant.engine.worker.import_watch import ImportWatch
+from pliant.engine.worker.script_files import Place
+
+NO_SESSION = (
+    "the script ended without opening a pliant.Session; train inside"
+    " `with pliant.Session(...) as session:`"
+)
+
+_GROUPS = "torch.distributed.distributed_c10d"
+_STEPS = "torch.optim.optimizer"
+_SPAWN = "torch.multiprocessing"
+
+
+class ScriptWatch:
+    """Watches one script from its start until it makes a session, or ends without one."""
+
+    def __init__(
+        self,
+        *,
+        limit_s: float,
+        noted: Callable[[str], None],
+        end: Callable[[str], None],
+        environ: Mapping[str, str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``end`` ends the process with a sentence; it may be called from any thread."""
+        self._limit_s = limit_s
+        self._noted = noted
+        self._end = end
+        self._environ = environ
+        self._now_s = now_s
+        self._since_s = now_s()
+        self._main = threading.get_ident()
+        self._lock = threading.Lock()
+        self._finder = ImportWatch(self._on_import, (*TRAINERS, _GROUPS, _STEPS, _SPAWN))
+        self._step_hook: Any = None
+        self._knows_pliant: bool | None = None
+        self._first: tuple[Custom, str, Place | None] | None = None
+        self._has_stepped = False
+        self._is_refused = False
+        self._is_open = False
+
+    def open(self) -> None:
+        """Begin to watch; what is loaded already is watched as what is loaded later."""
+        self._is_open = True
+        sys.meta_path.insert(0, self._finder)
+        for name in self._finder.names & sys.modules.keys():
+            self._on_import(sys.modules[name])
+
+    def close(self) -> None:
+        """Watch no more: the script makes its session.  A second call does nothing."""
+        with self._lock:
+            self._is_open = False
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
+
+    def end_if_late(self) -> None:
+        """End a script that has not made its session in time; any thread may call it, often."""
+        with self._lock:
+            if not self._is_open or self._now_s() - self._since_s < self._limit_s:
+                return
+            self._is_open = False
+        # A documented function in spite of its name: what else tells where another thread is?
+        frame = sys._current_frames().get(self._main)  # noqa: SLF001
+        place = script_files.place_of_call(frame)
+        where = f" and is at {place}" if place is not None else ""
+        limit = f"{self._limit_s:g} s"
+        self._end(
+            f"the script has made no pliant.Session in {limit}{where}. If it needs longer to get "
+            f"there, say so: --session-timeout 2h; if it trains otherwise, {PAGE} shows what to "
+            f"change{self._suspicion()}"
+        )
+
+    def last_sentence(self) -> str:
+        """Say why a script may have ended without a session, as far as its files tell."""
+        if self._first is not None:
+            custom, finding, place = self._first
+            return f"{NO_SESSION}; before, {finding}{_at(place)}; {custom.pointer}"
+        return f"{NO_SESSION}{script_files.unreached_session()}"
+
+    # --- what a script does -------------------------------------------------------
+
+    def _on_import(self, module: ModuleType) -> None:
+        """Watch what a module offers, now that it is loaded."""
+        match module.__name__:
+            case n if n == _STEPS:
+                register = getattr(module, "register_optimizer_step_pre_hook", None)
+                if register is not None and self._step_hook is None:
+                    self._step_hook = register(self._on_step)
+            case n if n == _GROUPS:
+                self._wrap(module, "init_process_group", self._on_group)
+                package = sys.modules.get("torch.distributed")
+                if package is not None and hasattr(package, "init_process_group"):
+                    self._wrap(package, "init_process_group", self._on_group)
+            case n if n == _SPAWN:
+                self._wrap(module, "spawn", self._on_spawn)
+            case name:
+                attribute, words, custom = TRAINERS[name]
+                found = getattr(module, attribute, None)
+
+                def met(*_: Any, **__: Any) -> None:
+                    self._meet(custom, f"the script makes {words} outside of a pliant.Session")
+
+                if isinstance(found, type):
+                    self._wrap(found, "__init__", met)
+                elif found is not None:
+                    self._wrap(module, attribute, met)
+
+    def _wrap(self, holder: Any, name: str, check: Callable[..., None]) -> None:
+        original = getattr(holder, name, None)
+        if not callable(original):
+            return
+
+        @functools.wraps(original)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if self._is_open:
+                check(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        setattr(holder, name, checked)
+
+    def _on_group(self, *args: Any, **kwargs: Any) -> None:
+        """A group of this process alone may be what a library wants; a larger one cannot be."""
+        size = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
+        is_given = any(kwargs.get(name) is not None for name in ("store", "rank", "init_method"))
+        is_hopeless = size not in (-1, 1) or not (is_given or "RANK" in self._environ)
+        words = "the script calls torch.distributed.init_process_group, as under torchrun"
+        self._meet(TORCHRUN, words, is_hopeless=is_hopeless)
+
+    def _on_spawn(self, fn: Any, *_: Any, **__: Any) -> None:
+        """Processes that prepare data are the script's affair; those of a process group are not."""
+        names = vars(sys.modules.get(getattr(fn, "__module__", ""), object))
+        if any(_is_distributed(value) for value in list(names.values())):
+            words = "the script starts processes of its own with torch.multiprocessing.spawn"
+            self._meet(TORCHRUN, words)
+
+    def _on_step(self, optimizer: Any, *_: Any) -> None:
+        if not self._is_open or threading.get_ident() != self._main:
+            return
+        frame = sys._getframe(1)  # noqa: SLF001  # the way to one's callers
+        packages = {
+            str(each.f_globals.get("__name__")).partition(".")[0]
+            for each in script_files.callers(frame)
+        }
+        groups = sys.modules.get("torch.distributed")
+        is_grouped = groups is not None and groups.is_available() and groups.is_initialized()
+        custom = next(
+            (one for one in CUSTOMS if packages.intersection(one.packages)),
+            TORCHRUN if is_grouped else PLAIN,
+        )
+        finding = f"the script steps {type(optimizer).__name__} outside of a pliant.Session"
+        self._meet(custom, finding)
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._noted(
+                f"{finding}, which it has not made yet{_at(script_files.place_of_call(frame))}: "
+                "each replica does so, also one that joins late, and the session knows nothing of "
+                "it"
+            )
+
+    def _meet(self, custom: Custom, finding: str, *, is_hopeless: bool = False) -> None:
+        """Refuse what no script with a session does; remember what one may do before it.
+
+        Raises:
+            ConfigError: it is refused, for the first time; who goes on regardless is ended.
+        """
+        if self._knows_pliant is None:
+            self._knows_pliant = script_files.knows_pliant(sys._getframe(1))  # noqa: SLF001
+        if is_hopeless or not self._knows_pliant:
+            sentence = custom.sentence(finding)
+            if self._is_refused:
+                self._end(sentence)
+            self._is_refused = True
+            raise ConfigError(sentence)
+        if self._first is None:
+            self._first = custom, finding, script_files.place_of_call(sys._getframe(1))  # noqa: SLF001
+
+    def _suspicion(self) -> str:
+        if self._first is None:
+            return ""
+        custom, finding, place = self._first
+        return f" under `{custom.section}`, for {finding}{_at(place)}"
+
+
+def _is_distributed(value: object) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(name).startswith(("torch.distributed", "torch.nn.parallel.distributed"))
+
+
+def _at(place: Place | None) -> str:
+    return "" if place is None else f" ({place})"

@@ -1,0 +1,104 @@
+"""Script errors: exceptions whose cause is known better than their text says it.
+
+Owns which these are (a variable of torchrun that is missing, a device that pliant does not train
+on, arguments that a parser refused) and the sentence for each.  Must not know how a worker ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+
+from pliant.engine.worker import script_files
+from pliant.engine.worker.customs import TORCHRUN
+
+TORCHRUN_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+_ASKED = re.compile(rf"(?:environ|getenv)\b.*?['\"]({'|'.join(TORCHRUN_VARIABLES)})['\"]")
+_RENDEZVOUS = re.compile(r"environment variable (\w+) expected, but not set")
+_ACCELERATOR = re.compile(r"cuda|nvidia|\bhip\b|\bxpu\b|\bmps\b|\bhpu\b", re.IGNORECASE)
+_CHOICE = re.compile(r"cuda|\bxpu\b|\bmps\b|\bhpu\b|device", re.IGNORECASE)
+
+
+def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
+    """Return the sentence for an exception that a script let out; None: its traceback says it."""
+    variable = _missing_variable(error, environ)
+    if variable is not None:
+        return TORCHRUN.sentence(
+            f"the script asks for {variable}, which torchrun sets and pliant does not"
+        )
+    if _wants_accelerator(error):
+        said = str(error).strip().partition("\n")[0]
+        return (
+            f"the script uses an accelerator, and pliant trains on the CPU for now: leave out "
+            f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: {said}"
+        )
+    return None
+
+
+def last_words(stop: SystemExit) -> str:
+    """Return what a script said when it ended itself; empty: nothing that is known."""
+    if isinstance(stop.code, str):
+        return stop.code
+    for frame, _ in traceback.walk_tb(stop.__traceback__):
+        code = frame.f_code
+        if code.co_filename == argparse.__file__ and code.co_name == "error":
+            return str(frame.f_locals.get("message", ""))
+    show = getattr(stop.__context__, "format_message", None)  # of click and typer
+    return str(show()) if callable(show) else ""
+
+
+def is_help(stop: SystemExit) -> bool:
+    """Whether a parser of arguments ended the script, having shown its help or its version."""
+    return any(
+        frame.f_code.co_filename == argparse.__file__ and frame.f_code.co_name == "exit"
+        for frame, _ in traceback.walk_tb(stop.__traceback__)
+    )
+
+
+def _missing_variable(error: BaseException, environ: Mapping[str, str]) -> str | None:
+    """Return the variable of torchrun's that was asked for in vain."""
+    name: str | None = None
+    found = _RENDEZVOUS.search(str(error))
+    if isinstance(error, ValueError) and found is not None:
+        name = found[1]
+    elif isinstance(error, KeyError) and error.args and error.args[0] in TORCHRUN_VARIABLES:
+        frames = list(traceback.walk_tb(error.__traceback__))
+        inner = frames[-1][0].f_code if frames else None
+        if inner is not None and inner.co_name == "__getitem__" and "os" in inner.co_filename:
+            name = str(error.args[0])
+    elif isinstance(error, TypeError):  # int(os.environ.get("RANK"))
+        place = script_files.place_of_error(error.__traceback__)
+        asked = _ASKED.search(linecache.getline(*place)) if place is not None else None
+        name = None if asked is None else asked[1]
+    return name if name is not None and name not in environ else None
+
+
+def _wants_accelerator(error: BaseException) -> bool:
+    """Whether a script failed for want of a device, or for tensors on one beside others."""
+    said = str(error)
+    if not isinstance(error, RuntimeError | AssertionError | NotImplementedError | ValueError):
+        return False
+    if not _ACCELERATOR.search(said) or "map_location" in said or "out of memory" in said:
+        return False
+    place = script_files.place_of_error(error.__traceback__)
+    line = linecache.getline(*place) if place is not None else ""
+    is_chosen = _CHOICE.search(line) is not None or "same device" in said
+    is_first_use = any(
+        frame.f_code.co_name == "_lazy_init"
+        and frame.f_globals.get("__name__") in ("torch.cuda", "torch.xpu", "torch.mtia")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return "torch" in sys.modules and (is_chosen or is_first_use)

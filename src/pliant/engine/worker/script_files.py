@@ -1,0 +1,183 @@
+"""Script files: which of the loaded files are the user's own, and what is known of them.
+
+Owns what "the script" means where a process runs a hundred files: its main file and what that
+imports from beside it, not installed packages, not the standard library, not pliant.  Must not
+know why somebody asks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import NamedTuple
+
+_PACKAGE = str(Path(__file__).parents[2])
+_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+_INSTALLED = ("site-packages", "dist-packages")
+
+_PLIANT = re.compile(
+    rb"\bimport\b[^#\n]*\bpliant\b|\bfrom\s+pliant\b|(?:import_module|__import__)\(\s*.pliant\b"
+)
+_MAX_BYTES = 4 << 20
+"""Of a file that is looked into; a longer one was not written by a person."""
+
+
+class Place(NamedTuple):
+    """A line of a file of the user's."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)}, line {self.line}"
+
+
+def shown(path: str) -> str:
+    """Return a path as people know it: as they typed it, or from where they are."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path == main and sys.argv and sys.argv[0]:
+        return sys.argv[0]
+    try:
+        here = Path.cwd()
+    except OSError:
+        return path
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def is_own(path: str) -> bool:
+    """Whether a file was written by who runs it, as far as its place tells."""
+    return (
+        path.startswith("/")
+        and not path.startswith((_PACKAGE + "/", *(f"{one}/" for one in _STANDARD)))
+        and not any(part in _INSTALLED for part in Path(path).parts)
+    )
+
+
+def place_of_error(trace: TracebackType | None) -> Place | None:
+    """Return the user's line that an exception came through last."""
+    found = None
+    while trace is not None:
+        if is_own(trace.tb_frame.f_code.co_filename):
+            found = Place(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def place_of_call(frame: FrameType | None) -> Place | None:
+    """Return the user's line that a running frame was reached from last."""
+    for each in callers(frame):
+        if is_own(each.f_code.co_filename):
+            return Place(each.f_code.co_filename, each.f_lineno)
+    return None
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame, and those that it was called from."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def own_files() -> list[Path]:
+    """List the user's files that are loaded, the main one first."""
+    paths = [getattr(module, "__file__", None) for module in _modules()]
+    return [Path(path) for path in dict.fromkeys(paths) if path and is_own(str(path))]
+
+
+def text_of(path: Path) -> bytes:
+    """Return what a file holds; nothing if that cannot be known."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES)
+    except OSError:
+        return b""
+
+
+def knows_pliant(frame: FrameType | None) -> bool:
+    """Whether anything that is loaded, or runs in ``frame`` or around it, is written for pliant:
+    then it may come to a session yet.
+    """
+    running = {Path(each.f_code.co_filename) for each in callers(frame)}
+    files = {*own_files(), *(path for path in running if is_own(str(path)))}
+    return any(_PLIANT.search(text_of(path)) for path in files) or any(
+        _holds_pliant(vars(module).copy().values())
+        for module in _modules()
+        if not str(getattr(module, "__file__", "")).startswith(_PACKAGE)
+    )
+
+
+def unreached_session() -> str:
+    """Say where a session stands that the script did not come to; nothing if there is none."""
+    for path in own_files():
+        text = text_of(path)
+        if b"Session" not in text:
+            continue
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        found = _session_in(tree)
+        if found is None:
+            continue
+        line, is_guarded = found
+        place = Place(str(path), line)
+        if is_guarded and str(path) != getattr(sys.modules.get("__main__"), "__file__", ""):
+            return (
+                f'. One is made at {place}, under `if __name__ == "__main__":`, which does not '
+                f"run where {shown(str(path))} is imported; start that file, or call "
+                "a function of it"
+            )
+        return f". One is made at {place}, but the script did not come there"
+    return ""
+
+
+def _session_in(tree: ast.AST) -> tuple[int, bool] | None:
+    """Return the line of the first call of Session, and whether it is for the main file only."""
+    guarded: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            guarded.update(id(inner) for each in node.body for inner in ast.walk(each))
+    functions = {
+        node.name: node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and id(node) in guarded
+    }
+    for name in called & functions.keys():
+        guarded.update(id(inner) for inner in ast.walk(functions[name]))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name == "Session":
+                return node.lineno, id(node) in guarded
+    return None
+
+
+def _modules() -> list[ModuleType]:
+    loaded = [one for one in sys.modules.copy().values() if isinstance(one, ModuleType)]
+    main = sys.modules.get("__main__")
+    return sorted(loaded, key=lambda module: module is not main)
+
+
+def _holds_pliant(values: Iterable[object]) -> bool:
+    """Whether pliant or a class of it is among these, none of which is asked for its class."""
+    for value in values:
+        kind = type(value)
+        if issubclass(kind, ModuleType):
+            is_found = vars(value).get("__name__") == "pliant"
+        elif issubclass(kind, type):
+            is_found = str(vars(value).get("__module__")).startswith("pliant.")
+        else:
+            continue
+        if is_found:
+            return True
+    return False
