@@ -147,6 +147,38 @@ def test_a_traceback_that_another_replica_has_printed_is_not_printed_again() -> 
     ]
 
 
+def test_replicas_that_failed_alike_are_told_once_with_their_number() -> None:
+    story = Story()
+    for number in (1, 2, 3):
+        name = f"r{number}"
+        text = f"Traceback (most recent call last):\n  File x, line 5\nKeyError: <at 0x{number}f>\n"
+        story.write("traceback", replica=name, text=text)
+        story.write("exited", replica=name, exited_kind="script", detail=f"KeyError: <0x{number}>")
+    story.write("traceback", replica="r4", text="ValueError: other\n")
+    story.write("exited", replica="r4", exited_kind="script", detail="ValueError: other")
+    story.write("end_job", exit_code=1, reason="the script fails")
+
+    assert told(story) == [
+        "r1 raised KeyError: <0x1>",
+        "r4 raised ValueError: other",
+        "3 replicas failed alike: r1, r2, r3",
+    ]
+
+
+def test_a_traceback_that_was_printed_is_not_told_of_another() -> None:
+    view, text = plain(show="r1")
+    trace = ["Traceback (most recent call last):", "  File x, line 5", "OSError: [Errno 5] 0x7f"]
+    for line in (*trace, "after it"):
+        view.output("r1", line)
+
+    view.record({"kind": "traceback", "replica": "r2", "text": "\n".join(trace)})
+    view.record({"kind": "traceback", "replica": "r1", "text": "\n".join(trace)})
+    view.record({"kind": "traceback", "replica": "r3", "text": "KeyError: 1"})
+
+    said = text.getvalue().splitlines()
+    assert said == [*trace, "after it", "r3 raised:", "KeyError: 1"]
+
+
 @pytest.mark.parametrize(
     ("idle_s", "step_s", "said"),
     [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.engine import models
 from tests.processes.elastic import kill, scale
 from tests.processes.launching import RunningJob, running
+
+import pliant
 
 pytestmark = [pytest.mark.processes, pytest.mark.frameworks, pytest.mark.timeout(240)]
 
@@ -59,6 +63,19 @@ def test_a_hugging_face_model_ends_with_the_same_weights(
     )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_progress_bar_counts_what_is_left(tmp_path: Path) -> None:
+    tqdm = pytest.importorskip("tqdm", reason="pip install tqdm")
+    for done, total in ((0, 3), (3, 5)):
+        case = models.build("gpt")
+        with case.session(checkpoint=pliant.Checkpoint(tmp_path, every="1steps")) as session:
+            bar = tqdm.tqdm(session.steps(total), file=io.StringIO())
+            assert (bar.total, session.committed) == (total - done, done)
+            for step in bar:
+                for batch in step:
+                    step.backward(case.compute(batch)[0])
+            assert bar.n == bar.total
 
 
 def test_a_torchvision_model_logs_the_same_to_tensorboard(

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
+from pliant.cli.tracebacks import Tracebacks
 from pliant.core.printable import line_left, printable_values
 from pliant.machine.clock import Clock
 from pliant.observe.log import Record, number
@@ -35,28 +36,6 @@ STAYING = ("stop_requested", "suspend_requested", "interrupted", "declined", "re
 """Kinds whose sentence is printed above the panel, where later news do not push it out."""
 
 
-class TracebackFilter:
-    """Leaves out of what replicas print the tracebacks that another replica's were before."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, str] = {}
-        self._held: dict[str, list[str]] = {}
-
-    def learn(self, replica: str, text: str) -> bool:
-        """Take note of a traceback; return whether none was like it."""
-        return self._first.setdefault(text, replica) == replica
-
-    def passed(self, replica: str, text: str) -> list[str]:
-        """Return what is to be printed now, as one more line of a replica has come."""
-        lines = [*self._held.pop(replica, ()), text]
-        for known in (known for known, first in self._first.items() if first != replica):
-            if known.splitlines()[: len(lines)] == lines:
-                if len(lines) < known.count("\n") + 1:
-                    self._held[replica] = lines
-                return []
-        return lines
-
-
 class JobView:
     """What the live and the plain view share: the board, the news, whose output is shown."""
 
@@ -67,7 +46,7 @@ class JobView:
         self._show = show
         self._num_shown = 0
         self._said: set[str] = set()
-        self._tracebacks = TracebackFilter()
+        self._tracebacks = Tracebacks()
         self._pool = ""
 
     def __enter__(self) -> Self:
@@ -98,8 +77,12 @@ class JobView:
             if text in self._said:
                 return None
             self._said.add(text)
+        if kind == "exited" and self._tracebacks.is_repeated(str(record.get("replica"))):
+            return None  # told with the others that failed alike
+        if kind == "commit":
+            return self._tracebacks.untold()
         if kind == "end_job" and record.get("exit_code") not in (0, 3):
-            return None  # the last word, on stderr
+            return self._tracebacks.untold()  # its reason is the last word, on stderr
         sentence = line(record)
         if kind == "pool":
             before, self._pool = self._pool, sentence or ""
