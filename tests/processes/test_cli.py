@@ -158,6 +158,12 @@ def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:
     ("script", "sentence"),
     [
         ("print('hello')\n", "the script ended without opening a pliant.Session"),
+        (
+            "import torch\nmodel = torch.nn.Linear(2, 1)\n"
+            "optimizer = torch.optim.SGD(model.parameters())\n"
+            "for _ in range(10**9):\n    optimizer.step()\n",
+            "(train.py, line 5)",
+        ),
         pytest.param(
             SLOW.replace("micro_batch_size=4", "micro_batch_size=5"),
             "use micro_batch_size 4 or 8",
@@ -177,6 +183,7 @@ def test_a_script_that_cannot_run_gets_one_sentence(home: Path, script: str, sen
     run = pliant(home, "run", "--max", "2", "train.py", "20")
 
     assert run.returncode == (1 if sentence == "TypeError" else 2)
+    assert run.stdout.count("is starting") == (2 if run.returncode == 2 else 3)
     assert run.stderr.count("\n") == 1
     assert sentence in run.stderr
     assert list((home / "state" / "pliant" / "jobs").iterdir()) == []

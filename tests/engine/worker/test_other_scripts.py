@@ -11,6 +11,7 @@ import pytest
 from tests.processes.servant import Servant, fork_server
 
 from pliant.core.events import ExitKind
+from pliant.engine.worker import script_errors
 from pliant.wire.messages import Ended, Noted, Usage
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
@@ -320,3 +321,21 @@ def test_how_a_script_fails_is_said_in_its_own_words(
     if "cuda" in text:
         assert ended.detail.startswith("the script uses an accelerator, and pliant trains on the")
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "is_explained"),
+    [
+        (RuntimeError("Expected all tensors to be on the same device: cuda:0 and cpu"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), False),
+        (RuntimeError("... on a CUDA device: use torch.load with map_location='cpu'"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (KeyError("RANK"), False),  # of a dictionary of the script's
+        (ValueError("environment variable WORLD_SIZE expected, but not set"), True),
+    ],
+)
+def test_only_what_is_known_better_is_explained(error: Exception, is_explained: bool) -> None:
+    with pytest.raises(type(error)) as caught:
+        raise error
+
+    assert (script_errors.explained(caught.value, {}) is not None) == is_explained

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import linecache
 import re
-import sys
 import traceback
 from collections.abc import Mapping
 
@@ -101,4 +100,4 @@ def _wants_accelerator(error: BaseException) -> bool:
         and frame.f_globals.get("__name__") in ("torch.cuda", "torch.xpu", "torch.mtia")
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
-    return "torch" in sys.modules and (is_chosen or is_first_use)
+    return is_chosen or is_first_use
