@@ -29,6 +29,9 @@ from pliant.wire.launch import (
 from pliant.wire.messages import Work
 
 DEADLINE_S = 30.0
+READY_S = 120.0
+"""Until a fork server has imported torch, where several do at a time."""
+
 COLD_SERVER = Path(__file__).with_name("cold_server.py")
 
 
@@ -125,7 +128,7 @@ class Servant:
 def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
     """Start a fork server and wait until it is ready; kill it at the end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(DEADLINE_S)
+    ours.settimeout(READY_S)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, *(arguments or (str(COLD_SERVER),)), str(theirs.fileno())],
@@ -137,6 +140,7 @@ def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
         servant = Servant(process, ours)
         try:
             assert isinstance(servant.report(), ServerReady)
+            ours.settimeout(DEADLINE_S)
             yield servant
         finally:
             servant.close()

@@ -16,7 +16,7 @@ from tests.processes.servant import Servant, fork_server
 from pliant.engine.worker import customs
 from pliant.wire.messages import Usage
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 PAGE = Path(__file__).resolve().parents[3] / customs.PAGE
 SECTIONS = ["a plain loop", "torchrun", "a Trainer of Hugging Face", "Lightning", "Accelerate"]

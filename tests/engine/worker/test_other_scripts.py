@@ -14,7 +14,7 @@ from pliant.core.events import ExitKind
 from pliant.engine.worker import script_errors
 from pliant.wire.messages import Ended, Noted, Usage
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 PAGE = "docs/howto/bring-your-script.md shows the lines"
 
