@@ -132,7 +132,7 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 
 def _resolved(given: Mapping[str, Any]) -> PoolConfig:
-    from pliant.run.local import count_pool_devices
+    from pliant.run.local import count_devices
     from pliant.run.pool_host import PoolConfig, parse_capacity
 
     path: str | None = given["config"]
@@ -140,7 +140,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     return PoolConfig(
         name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
         devices=given["devices"] or (file.spec.devices if file else None),
-        default_devices=count_pool_devices(),
+        default_devices=count_devices(),
         file=file,
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
         forget=bool(given.get("forget")),

@@ -96,7 +96,7 @@ def agent(
     """Run replicas on this node for a coordinator, until the job ends."""
     from pliant.agent.agent_config import AgentConfig
     from pliant.run import separate
-    from pliant.run.local import count_devices
+    from pliant.run.local import count_cores
 
     require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
@@ -105,7 +105,7 @@ def agent(
         raise ConfigError(f"--node {node!r} must be letters, digits, '.', '_' and '-', at most 253")
     config = AgentConfig(
         node=NodeId(node or name_from(socket.gethostname())),
-        devices=devices or count_devices(),
+        devices=devices or count_cores(),
         environment=dict(os.environ),
         give_up_s=seconds(give_up),
     )

@@ -48,15 +48,15 @@ def run_job(
         return EXIT_STOPPED
 
 
-def count_devices() -> int:
+def count_cores() -> int:
     """Return how many replicas this machine has room for by its cores: they train on the CPU."""
     return min(CPU_DEVICES, len(os.sched_getaffinity(0)))
 
 
-def count_pool_devices() -> int:
+def count_devices() -> int:
     """Return how many devices a machine shares out: a claim may be for accelerators."""
     accelerators = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
-    return len(accelerators) or count_devices()
+    return len(accelerators) or count_cores()
 
 
 async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
@@ -66,7 +66,7 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
             return await _run_in_pool(config, config.pool, observer, start_server)
         policy = config.settings.policy
         wanted = policy.max_replicas + policy.spares if policy.max_replicas else 0
-        devices = max(wanted, count_devices())
+        devices = max(wanted, count_cores())
         agent = _agent(config, observer, start_server, devices=devices)
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
@@ -102,7 +102,7 @@ def _agent(
 
 async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
     """Serve the job's coordinator, connect the agent, and wait for the end."""
-    token, devices = secrets.token_urlsafe(32), count_devices()
+    token, devices = secrets.token_urlsafe(32), count_cores()
     async with hosted(config, token=token, devices=devices, observer=observer) as host:
         agent.guard()
         try:
