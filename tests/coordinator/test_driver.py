@@ -66,6 +66,9 @@ class Agent:
         return [command for command, _, _ in self.sent if isinstance(command, kind)]
 
 
+SETTINGS = JobSettings(policy=Policy(max_replicas=2))
+
+
 class World:
     """One driver on real files, with one agent."""
 
@@ -77,7 +80,7 @@ class World:
         self.register = RegisterFile(directory / "register.json")
         self.now_s = 100.0
         self.driver = JobDriver(
-            settings=JobSettings(policy=Policy(max_replicas=2)),
+            settings=SETTINGS,
             register=self.register,
             log=self.log,
             metrics_path=self.metrics,
@@ -363,7 +366,8 @@ def test_what_was_lost_is_sent_again_to_the_node_that_says_what_it_runs(tmp_path
 
 
 def test_a_node_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pliant.coordinator.nodes.NODE_GRACE_S", 0.2)
+    settings = replace(SETTINGS, node_s=0.2)
+    monkeypatch.setattr("tests.coordinator.test_driver.SETTINGS", settings)
 
     async def scene(world: World) -> None:
         await _prepared(world)

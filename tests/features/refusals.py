@@ -1790,6 +1790,20 @@ TYPED = [
         command="status --job x",
     ),
     Refusal(
+        sentence="shared belongs to another user (id 65534), who could replace what the run writes "
+        "there; choose another, such as shared/run, which is made for you",
+        when="`--out` is a directory of somebody else",
+        instead="a directory of one's own",
+        proof="tests/processes/test_hosts.py::test_a_directory_that_others_may_change_is_refused",
+    ),
+    Refusal(
+        sentence="everybody may write to shared, and could replace what the run writes there; "
+        "choose shared/run, which is made for you alone, or run chmod o-w shared",
+        when="`--out` is a directory like `/tmp`",
+        instead="a new directory in it",
+        proof="tests/processes/test_hosts.py::test_a_directory_that_others_may_change_is_refused",
+    ),
+    Refusal(
         sentence="x is neither a run's directory nor a job that waits (none does)",
         when="`pliant resume` is told what it does not know",
         instead="what `pliant ls` names under `to go on`",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
 from pliant.core.values import NodeId
+from pliant.machine.loopback import loopback
 from pliant.wire.messages import Work
 
 
@@ -24,7 +25,7 @@ class AgentConfig:
     environment: Mapping[str, str]
     """Environment of the workers."""
 
-    address: str = "127.0.0.1"
+    address: str = field(default_factory=loopback)
     """Address under which workers elsewhere reach this node."""
 
     work: Work | None = None

@@ -21,6 +21,7 @@ from pliant.core.commands import Command
 from pliant.core.errors import PermanentError
 from pliant.core.events import Progressed, Running
 from pliant.core.values import Incarnation
+from pliant.machine.clock import TICK_S, Clock
 from pliant.wire.codec import (
     COMMANDS,
     COORDINATOR_NOTES,
@@ -115,8 +116,15 @@ class Uplink:
         Raises:
             PermanentError: refused, or not reached for as long as was asked.
         """
-        loop = asyncio.get_running_loop()
-        last_seen_s, wait_s = loop.time(), RETRY_S
+        clock = Clock()  # what this process slept counts for nothing
+        ticking = asyncio.create_task(_tick(clock))
+        try:
+            await self._run(clock)
+        finally:
+            ticking.cancel()
+
+    async def _run(self, clock: Clock) -> None:
+        last_seen_s, wait_s = clock.now_s(), RETRY_S
         while True:
             try:
                 async with connect(
@@ -132,12 +140,12 @@ class Uplink:
                     try:
                         await self._serve(connection)
                     finally:  # however it ended, until now there was a coordinator
-                        last_seen_s, wait_s = loop.time(), RETRY_S
+                        last_seen_s, wait_s = clock.now_s(), RETRY_S
             except (OSError, WebSocketException, TimeoutError) as error:
                 if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
                     sentence = f"the coordinator refused this agent: {error}"
                     raise PermanentError(sentence) from error
-                if loop.time() - last_seen_s > self._give_up_s:
+                if clock.now_s() - last_seen_s > self._give_up_s:
                     raise PermanentError(f"no coordinator at {self._url}: {error}") from error
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
@@ -199,3 +207,10 @@ class Uplink:
                 self._on_superseded(reason)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
+
+
+async def _tick(clock: Clock) -> None:
+    """Ask a clock so often that it notices when this process is stopped."""
+    while True:
+        clock.now_s()
+        await asyncio.sleep(TICK_S)

@@ -83,7 +83,7 @@ class JobDriver:
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
 
-        self.nodes = JobNodes()
+        self.nodes = JobNodes(settings.node_s)
         self.log = log
         self._state: Job
         self._has_begun = False

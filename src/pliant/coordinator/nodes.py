@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined, Refused
+from pliant.core.job.state import JobSettings
 from pliant.core.values import Incarnation, Life, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message
 from pliant.wire.ports import NodeChannel
 
-NODE_GRACE_S = 10.0
-"""How long a node may be without a connection before it counts as lost, in seconds."""
+AWAY_S = JobSettings().node_s
 
 
 @dataclass(slots=True)
@@ -36,7 +36,9 @@ class _Node:
 class JobNodes:
     """The nodes that have joined and are not lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, away_s: float = AWAY_S) -> None:
+        """``away_s``: how long a node may be without a connection before it counts as lost."""
+        self._away_s = away_s
         self._nodes: dict[NodeId, _Node] = {}
         self._homes: dict[ReplicaId, NodeId] = {}
         self._hung_up = asyncio.Event()
@@ -91,7 +93,7 @@ class JobNodes:
         silent = [
             node
             for node, known in self._nodes.items()
-            if known.channel is None and now_s - known.away_since_s > NODE_GRACE_S
+            if known.channel is None and now_s - known.away_since_s > self._away_s
         ]
         for node in silent:
             del self._nodes[node]

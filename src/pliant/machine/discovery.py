@@ -27,9 +27,6 @@ from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
 
-STARTED_S = 60.0
-"""A token without a record is of what was killed, if it is as old as that, in seconds."""
-
 WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
 
@@ -134,6 +131,8 @@ class RuntimeFiles:
             with alone_in(self.record.parent, within_s=WRITE_S):
                 replace_file(self.token, token.encode(), mode=PRIVATE)
                 replace_file(self.record, json.dumps(values).encode(), mode=PRIVATE)
+                if not self.token.exists():  # it was swept where there are no locks
+                    replace_file(self.token, token.encode(), mode=PRIVATE)
         except OSError as error:
             sentence = f"{self.record.parent} cannot be written: {error.strerror}"
             raise ConfigError(sentence) from error
@@ -218,12 +217,11 @@ def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:
 
 
 def _is_orphan(token: Path) -> bool:
-    """Whether a token is of what was killed before it could be found."""
-    try:
-        is_old = time.time() - token.stat().st_mtime > STARTED_S
-    except OSError:
-        return False
-    return is_old and not token.with_suffix(".json").exists()
+    """Whether a token is of what was killed before it could be found: both are written as one.
+
+    No age is asked for: the wall clock may jump.
+    """
+    return not token.with_suffix(".json").exists()
 
 
 def _read(kind: str, path: Path) -> Served | None:

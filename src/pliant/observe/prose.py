@@ -177,7 +177,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     ),
     "exited": _exited,
     "node_lost": lambda r, who: f"node {r.get('node')} is lost",
-    "end_job": lambda r, who: (
+    "job_ended": lambda r, who: (  # what the core decided may yet come to another end
         f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
     ),
     "note": lambda r, who: f"{who}: {r.get('text')}" if who else None,  # else told by its event

@@ -17,6 +17,7 @@ from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.machine.discovery import StateDirectory
+from pliant.machine.loopback import loopback
 from pliant.run.run_directory import holder_of
 from pliant.spec.limits import core_limits, document_of_limits
 from pliant.spec.load import parse_limits, parse_policy
@@ -46,7 +47,7 @@ class JobConfig:
     port: int = 0
     """Port of the coordinator; 0: any that is free."""
 
-    address: str = "127.0.0.1"
+    address: str = field(default_factory=loopback)
     init: Path | None = None
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""

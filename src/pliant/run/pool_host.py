@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
@@ -26,6 +26,7 @@ from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.files import read_named
+from pliant.machine.loopback import loopback
 from pliant.machine.pools import DEVICES, running_pools
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
@@ -86,7 +87,7 @@ class PoolConfig:
     """Begin without what was set in the life before."""
 
     port: int = 0
-    address: str = "127.0.0.1"
+    address: str = field(default_factory=loopback)
     settings: PoolSettings | None = None
 
 

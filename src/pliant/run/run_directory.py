@@ -12,6 +12,7 @@ import contextlib
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,10 +74,23 @@ def writable(out: Path) -> Path:
     try:
         make_private_directory(out)
         probe = out / ".writable"
+        probe.unlink(missing_ok=True)
         probe.touch()
+        mine, found = probe.stat().st_uid, out.stat()
         probe.unlink()
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    # A shared file system may map all users to one: then the new file is the directory's owner's.
+    if found.st_uid not in (mine, 0):
+        raise ConfigError(
+            f"{out} belongs to another user (id {found.st_uid}), who could replace what the run "
+            f"writes there; choose another, such as {out / 'run'}, which is made for you"
+        )
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"everybody may write to {out}, and could replace what the run writes there; choose "
+            f"{out / 'run'}, which is made for you alone, or run chmod o-w {out}"
+        )
     return out.resolve()
 
 

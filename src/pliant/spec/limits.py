@@ -61,6 +61,9 @@ class Limits(Model):
     register_in_seconds: Seconds = _TIMEOUTS.register_s
     """A new coordinator waits so long for the replicas that run already."""
 
+    node_in_seconds: Seconds = _SETTINGS.node_s
+    """Without a connection to its agent, a node is lost; replicas report through it."""
+
     exit_in_seconds: Seconds = _SETTINGS.exit_s
     """For the exit of a replica that was let go: its finally blocks."""
 

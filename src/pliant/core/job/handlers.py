@@ -238,7 +238,8 @@ def _lose_one(
         alike = likeness(event) if replica.state in WAY_IN else ""
         charge(tx, event.kind, what, likeness=alike, reached=replica.state)
     tx.notes.append(f"lost {what}")
-    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)
+    alike = "" if replica.is_asked else likeness(event)
+    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)
 
 
 def on_tick(tx: Transaction) -> None:

@@ -193,19 +193,33 @@ def _let_exit(tx: Transaction, name: ReplicaId, reason: str, release: Release | 
 # --- when state is lost --------------------------------------------------------------------
 
 
-def lose(tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str) -> None:
+def lose(
+    tx: Transaction, names: frozenset[ReplicaId], kind: ExitKind, what: str, *, likeness: str = ""
+) -> None:
     """Go on without these, if the state of the run is left."""
     replicas.drop_from_membership(tx, *names)
     if tx.job.membership.phase is Phase.LOST and tx.job.stage is not Stage.STARTING:
-        lose_state(tx, kind, what)
+        lose_state(tx, kind, what, likeness=likeness)
 
 
-def lose_state(tx: Transaction, kind: ExitKind, what: str) -> None:
-    """Begin again from a checkpoint where that is possible, else end the job."""
+def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = "") -> None:
+    """Begin again from a checkpoint where that is possible, else end the job.
+
+    A script that has failed alike before, and has not come further since, is not tried again: the
+    same samples follow.
+    """
     count = tx.job.membership.committed
     last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
     lost = f"the last replica that had the state of the run was lost: {what}; {last}"
-    if is_durable(tx.job):
+    before, at = tx.job.failed_at, (count, likeness)
+    if likeness:
+        tx.job = replace(tx.job, failed_at=at)
+    if count and before is not None and before[1] == likeness and count <= before[0]:
+        failed = (
+            f"the script fails alike after a restart and comes no further; last: {what}; {last}"
+        )
+        end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
+    elif is_durable(tx.job):
         go_back(tx, lost)
     elif kind in (ExitKind.SCRIPT, ExitKind.EARLY):
         failed = f"the script failed on every replica; last: {what}; {last}"

@@ -91,6 +91,9 @@ class JobSettings:
     """From starting a process until its script reaches ``steps()``; imports and data included.  As
     long a job waits for nodes, at its start or when the last has gone."""
 
+    node_s: float = 10.0
+    """Without a connection to its agent, a node is lost."""
+
     exit_s: float = 30.0
     """From Release or Dismiss to the exit: the script's ``finally`` blocks."""
 
@@ -176,6 +179,10 @@ class Job:
     homes: Table[ReplicaId, NodeId] = field(default_factory=Table)
     """These as in ``Register``; ``homes`` only while RECOVERING, and without checkpoints the run
     does not begin again from nothing."""
+
+    failed_at: tuple[int, str] | None = None
+    """When the script failed on the last replica: the step that was committed last, and the
+    likeness (``Loss``).  What fails alike again and has come no further always will."""
 
     is_urgent: bool = False
     """Someone has just asked for a size or a policy: nothing holds it back."""

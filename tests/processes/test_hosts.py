@@ -1,0 +1,163 @@
+"""What the machine does to a job: it sleeps, stops a process, has no room, or no IPv4."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.checkpoint.test_broken_disk import may_mount
+from tests.processes import elastic
+from tests.processes.launching import RunningJob
+from tests.processes.test_cli import WAIT_S, environment
+from tests.processes.test_restart import training
+from tests.processes.test_resume import SCRIPT
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+HEARTBEAT_S = 2.0
+
+SLEEP_S = 3 * HEARTBEAT_S
+"""Longer than every limit of a job that has these."""
+
+LIMITS = {"heartbeat_s": HEARTBEAT_S, "hang_s": 4.0, "step_s": 4.0, "reform_s": 4.0}
+
+
+def stopped(processes: list[psutil.Process]) -> None:
+    """Stop processes, all before the next is looked at, for as long as a machine sleeps."""
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    threading.Event().wait(SLEEP_S)
+    for process in reversed(processes):
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_machine_that_sleeps_loses_nobody(tmp_path: Path) -> None:
+    """Who wakes up last looks silent to the others, and has had no time to speak."""
+
+    def sleep_twice(job: RunningJob) -> None:
+        for steps in (3, 12):
+            job.wait_for_steps(steps)
+            stopped([psutil.Process(job.process.pid), *job.processes()])
+
+    outcome = elastic.run(tmp_path, "gpt", 30, sleep_twice, replicas=2, pace=0.02, settings=LIMITS)
+
+    outcome.check(elastic.reference("gpt", 30))
+    assert not [r for r in outcome.kinds("exited") if r["exited_kind"] == "signal"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed: bool) -> None:
+    """Its replicas train on while it is stopped; killed, it takes them with it."""
+    with training(tmp_path, nodes={"near": 1, "far": 1}, timeouts=LIMITS) as job:
+        elastic.wait_for_members(job, "r1", "r2")
+        agent = psutil.Process(job.agents["far"].pid)
+        agent.send_signal(signal.SIGSTOP)
+        job.wait_for(
+            lambda: len(job.records("exited")) + len(job.records("reform")), "it is missed"
+        )
+        if is_killed:
+            agent.kill()
+            job.agents["far"].wait(WAIT_S)
+            job.employ("far", 1)
+        else:
+            agent.send_signal(signal.SIGCONT)
+        job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
+
+
+def in_namespace(home: Path, *words: str, setup: str) -> subprocess.CompletedProcess[str]:
+    """Run a job in namespaces of its own, after some commands of a shell."""
+    script = f"{setup} && exec {sys.executable} -m pliant run --max 2 train.py 12"
+    return subprocess.run(
+        ["unshare", *words, "sh", "-c", script],
+        cwd=home,
+        env=environment(home) | {"PACE": "0.1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def digest_alone(home: Path) -> str:
+    """Return the line that the script prints when nobody touches it."""
+    done = subprocess.run(
+        [sys.executable, "train.py", "12"],
+        cwd=home,
+        env=environment(home) | {"KEPT": str(home / "alone")},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_a_run_needs_no_room_for_temporary_files(home: Path) -> None:
+    if not may_mount():
+        pytest.skip("needs the right to mount in a namespace of its own")
+    (home / "full").mkdir()
+    setup = (
+        "mount -t tmpfs -o size=64k none full && export TMPDIR=$PWD/full"
+        " && { head -c 1M /dev/zero > full/fill 2> out.txt; true; }"
+    )
+
+    done = in_namespace(home, "--mount", setup=setup)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digest_alone(home) in done.stdout
+
+
+def test_a_host_with_ipv6_only_runs_a_job(home: Path) -> None:
+    setup = (
+        "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip -6 addr add fd00::1/64 dev lo"
+    )
+    if (
+        shutil.which("ip") is None
+        or subprocess.run(
+            ["unshare", "--net", "sh", "-c", setup], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("needs the right to make a network namespace, and ip")
+
+    done = in_namespace(home, "--net", setup=setup)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digest_alone(home) in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o755), (0, 0o777), (65534, 0o1777)])
+def test_a_directory_that_others_may_change_is_refused(home: Path, owner: int, mode: int) -> None:
+    """They could put links there before the run does."""
+    (home / "shared").mkdir()
+    (home / "link").symlink_to("shared")
+    os.chown(home / "shared", owner, owner)
+    (home / "shared").chmod(mode)
+
+    for out in ("shared", "link"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pliant", "run", "--out", out, "train.py", "2"],
+            cwd=home,
+            env=environment(home),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
+        assert done.returncode == 2
+        assert "could replace what the run writes there; choose" in done.stderr
+        assert list((home / "shared").iterdir()) == []
