@@ -7,6 +7,7 @@ policy mean: the job checks them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +26,12 @@ from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
-from pliant.machine.pools import find_pool
+from pliant.machine.pools import any_pool
 from pliant.observe import nonfinite
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
 from pliant.observe.history import History, read_history
-from pliant.observe.pool_history import moves_of
+from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, find_running, known_runs
 
@@ -214,10 +215,18 @@ def _lines_of(policy: Mapping[str, Any], indent: str = "") -> list[str]:
 def _explain_pool(name: str, out: Path | None, *, as_json: bool) -> int:
     """Tell who took what from whom; of a pool that does not run, by its directory."""
     if out is None:
-        out = find_pool(name, state_directory().pools).out
+        pool = any_pool(name, state_directory())
+        out = pool.out
+        if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
+            moves = moves_of(Caller(pool).pages())  # its log is its owner's to read
+            return _show_moves(moves, as_json=as_json)
     elif not run_files.holds_run(out):
         raise ConfigError(f"{out} holds no pool: it has no {run_files.EVENTS}")
     moves = moves_of(every(run_files.event_log(out)))
+    return _show_moves(moves, as_json=as_json)
+
+
+def _show_moves(moves: list[Move], *, as_json: bool) -> int:
     if as_json:
         return print_json({"moves": [asdict(move) for move in moves]})
     return draw(screens.moves_table(moves) if moves else "nothing has happened yet")

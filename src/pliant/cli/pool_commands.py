@@ -32,9 +32,8 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.files import read_named
-from pliant.machine.pools import find_pool, running_pools
+from pliant.machine.pools import any_pool, served_pools
 from pliant.run import background
-from pliant.run.run_directory import make_private
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, load_pool
 
@@ -81,6 +80,14 @@ def start(
             "--time-scale", metavar="X", help="Replay it so many times as fast.  [default: 1]"
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Share it with the users of this group.  [default: with nobody]",
+        ),
+    ] = None,
     forget: Annotated[
         bool,
         typer.Option("--forget", help="Begin without the quotas and classes that were set before."),
@@ -110,13 +117,14 @@ def start(
         "capacity": capacity,
         "time_scale": time_scale,
         "forget": forget,
+        "group": group,
         "port": port,
     }
     if not detach:
         return serve(given, as_json=as_json)
     resolved = _resolved(given)
     check(resolved)
-    return _detached(resolved.name, given | {"name": resolved.name}, as_json=as_json)
+    return _detached(resolved, given | {"name": resolved.name}, as_json=as_json)
 
 
 def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
@@ -133,9 +141,12 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     from pliant.run.local import count_devices
-    from pliant.run.pool_host import PoolConfig, parse_capacity
+    from pliant.run.pool_host import PoolConfig, group_id, parse_capacity
 
     path: str | None = given["config"]
+    state, group = state_directory(), given.get("group")
+    if group is not None and given["port"]:
+        raise ConfigError("--group and --port: a pool that users share has a socket and no port")
     file = None if path is None else load_pool(read_named(Path(path)), source=path)
     return PoolConfig(
         name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
@@ -145,7 +156,8 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
         forget=bool(given.get("forget")),
         port=given["port"] or 0,
-        records=state_directory().pools,
+        records=state.pools if group is None else state.shared_pools,
+        gid=None if group is None else group_id(group),
     )
 
 
@@ -194,6 +206,12 @@ def set_team(
         list[str] | None,
         typer.Option("--by", metavar="CLASS", help="Only claims of this class may.  Repeatable."),
     ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user", metavar="USER", help="Only this user's claims may be its.  Repeatable."
+        ),
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
     which: PoolName = None,
     as_json: Json = False,
@@ -206,7 +224,13 @@ def set_team(
         raise ConfigError(f"--borrow-limit {borrow_limit} is beyond a --quota; give one")
     rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
     rule |= {"by": by} if by else {}
-    body = {"name": team, "quota": quota, "borrowLimit": borrow_limit, "reclaim": rule}
+    body: dict[str, Any] = {
+        "name": team,
+        "quota": quota,
+        "borrowLimit": borrow_limit,
+        "reclaim": rule,
+    }
+    body |= {"users": user} if user else {}
     return _wish(which, "PUT", path, body, as_json=as_json)
 
 
@@ -216,12 +240,16 @@ def set_class(
     value: Annotated[
         int, typer.Option("--value", metavar="N", help="The higher goes first; normal is 0.")
     ],
+    user: Annotated[
+        list[str] | None,
+        typer.Option("--user", metavar="USER", help="Only this user may use it.  Repeatable."),
+    ] = None,
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
     path = f"/v1/classes/{_checked('class', priority)}"
-    return _wish(which, "PUT", path, {"value": value}, as_json=as_json)
+    return _wish(which, "PUT", path, {"value": value, "users": user or None}, as_json=as_json)
 
 
 @app.command("cordon")
@@ -290,11 +318,11 @@ def claim(
     for_s = None if for_ is None else some_seconds("--for", for_)
     wait_s = None if wait is None else some_seconds("--wait", wait)
     notice_s = seconds(notice)
-    records = state_directory().pools
+    pool = any_pool(of_pool, state_directory())
     config = ClaimConfig(
         name=name,
-        pool=find_pool(of_pool, records).name,
-        records=records,
+        pool=pool.name,
+        records=pool.out.parent,
         devices=devices,
         for_s=for_s,
         wait_s=wait_s,
@@ -325,7 +353,7 @@ def _wish(
 
 
 def _caller(which: str | None) -> Caller:
-    return Caller(find_pool(which, state_directory().pools))
+    return Caller(any_pool(which, state_directory()))
 
 
 def _checked(what: str, name: str) -> str:
@@ -334,15 +362,17 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
-def _detached(name: str, given: dict[str, Any], *, as_json: bool) -> int:
-    records = state_directory().pools
+def _detached(config: PoolConfig, given: dict[str, Any], *, as_json: bool) -> int:
+    from pliant.run.pool_host import make_directory
+
+    records, name = config.records, config.name
     directory = records / name
-    make_private(directory)
+    make_directory(config)
     found = background.start(
         ("pliant.cli.detached", "pool", name),
         given,
         log=directory / run_files.OUTPUT,
-        find=lambda: next((pool for pool in running_pools(records) if pool.name == name), None),
+        find=lambda: next((pool for pool in served_pools(records) if pool.name == name), None),
     )
     if as_json:
         where = {"pool": name, "pid": found.pid, "url": found.url, "out": str(found.out)}

@@ -47,7 +47,7 @@ from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import running_jobs
-from pliant.machine.pools import find_pool
+from pliant.machine.pools import any_pool
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
 from pliant.observe.reading import only
@@ -220,7 +220,7 @@ def _refuse_impossible(
     besides: Path | None = None,
 ) -> None:
     if place is not None:
-        find_pool(place.name, state.pools)
+        any_pool(place.name, state)
     if init is not None and "://" not in init and not Path(init).exists():
         raise ConfigError(f"--init {init} does not exist")
     refuse_second(name, state.jobs, besides=besides)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,9 @@ MAX_BODY_BYTES = 1 << 20
 
 MAX_IN_FLIGHT = 64
 """Requests that are answered at once; one more is told to come again."""
+
+MAX_IN_FLIGHT_OF_USER = 16
+"""The same, where the kernel says whose request it is."""
 
 MAX_EVENTS = 1000
 """Records in one answer of ``/v1/events``; ask again with the last ``next``."""
@@ -55,38 +59,49 @@ class EventPage(BaseModel):
 
 
 class Bearer:
-    """Lets requests below ``/v1`` pass only with a token; ``whose`` it is, is told who has none."""
+    """Lets requests below ``/v1`` pass only with a token; ``whose`` it is, is told who has none.
 
-    def __init__(self, app: ASGIApp, *, token: str, whose: str) -> None:
+    Without a token the kernel has chosen who could connect; then no user keeps others from asking.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, whose: str) -> None:
         self._app = app
         self._token = token
         self._whose = whose
-        self._in_flight = 0
+        self._in_flight: Counter[int | None] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that does not show the token; hand on what does."""
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
-        elif not is_token(Headers(scope=scope).get("authorization", ""), self._token):
+        elif self._token is not None and not is_token(
+            Headers(scope=scope).get("authorization", ""), self._token
+        ):
             refusal = JSONResponse(
                 {"detail": f"{self._whose}'s token is missing or wrong"},
                 status.HTTP_401_UNAUTHORIZED,
                 headers={"WWW-Authenticate": "Bearer"},
             )
             await refusal(scope, receive, send)
-        elif self._in_flight >= MAX_IN_FLIGHT:
+        else:
+            await self._admitted(scope, receive, send)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        peer = scope.get("state", {}).get("peer")
+        uid, most = (None, MAX_IN_FLIGHT) if peer is None else (peer.uid, MAX_IN_FLIGHT_OF_USER)
+        if self._in_flight[uid] >= most:
             refusal = JSONResponse(
-                {"detail": f"{MAX_IN_FLIGHT} requests are being answered; ask again in a second"},
+                {"detail": f"{most} requests are being answered; ask again in a second"},
                 status.HTTP_503_SERVICE_UNAVAILABLE,
                 headers={"Retry-After": "1"},
             )
             await refusal(scope, receive, send)
-        else:
-            self._in_flight += 1
-            try:
-                await self._app(scope, _limited(receive), send)
-            finally:
-                self._in_flight -= 1
+            return
+        self._in_flight[uid] += 1
+        try:
+            await self._app(scope, _limited(receive), send)
+        finally:
+            self._in_flight[uid] -= 1
 
 
 def is_token(header: str, token: str) -> bool:
@@ -111,8 +126,8 @@ def _limited(receive: Receive) -> Receive:
     return limited
 
 
-def new_app(title: str, description: str | None, *, token: str, whose: str) -> FastAPI:
-    """Return an app whose paths below ``/v1`` are for who knows the token."""
+def new_app(title: str, description: str | None, *, token: str | None, whose: str) -> FastAPI:
+    """Return an app whose paths below ``/v1`` are for who knows the token; None: for all."""
     app = FastAPI(title=title, version="1", description=description or "")
     app.add_middleware(Bearer, token=token, whose=whose)
 

@@ -7,6 +7,7 @@ answers are shown.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -16,6 +17,9 @@ from pliant.machine.discovery import Served
 
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""
+
+FORBIDDEN = 403
+"""HTTP status of what somebody else may do."""
 
 TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
@@ -28,12 +32,10 @@ class Caller:
         self._served = served
         self._http = httpx.Client(
             base_url=served.url,
-            headers={
-                "Authorization": f"Bearer {served.token()}",
-                "Content-Type": "application/json",
-            },
+            headers={**authorization(served), "Content-Type": "application/json"},
             timeout=TIMEOUT_S,
             trust_env=False,
+            transport=way_to(served),
         )
 
     def close(self) -> None:
@@ -52,6 +54,25 @@ class Caller:
         if response.is_success and isinstance(values, dict):
             return values
         raise ConfigError(refusal(response, self._served.kind))
+
+    def pages(self) -> Iterator[dict[str, Any]]:
+        """Yield the records of its event log, from the first one that it still has."""
+        after, page = 0, self.ask("GET", "/v1/events?after=0")
+        while page["records"]:
+            yield from page["records"]
+            after = page["next"]
+            page = self.ask("GET", f"/v1/events?after={after}")
+
+
+def authorization(served: Served) -> dict[str, str]:
+    """Return the header by which a request is let in; none where the kernel says who asks."""
+    token = served.token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def way_to(served: Served) -> httpx.HTTPTransport | None:
+    """Return how a process is reached; None: as the URL says."""
+    return None if served.socket is None else httpx.HTTPTransport(uds=str(served.socket))
 
 
 def refusal(response: httpx.Response, kind: str) -> str:

@@ -2,6 +2,8 @@
 
 Owns that strangers use up neither descriptors nor places: beyond the limit the oldest connection
 goes on which nothing is being answered, and one that does not say what it wants goes by itself.
+On a Unix socket it is one of the user who has most of them, and requests carry who asks, by the
+kernel's word (``scope["state"]["peer"]``).
 Connections of agents (WebSockets) have shown the token and do not count.
 Knows nothing of what is asked.
 """
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pliant.machine.peers import Credentials, peer_of
 
 MOST_CONNECTIONS = 256
 """At once; fewer where the process may not have four times as many descriptors."""
@@ -42,13 +47,19 @@ class LimitedProtocol(H11Protocol):
         self.since_s = self.loop.time()
         self._waiting_since_s = self.since_s
         self._check: asyncio.TimerHandle | None = None
+        self.peer: Credentials | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a place; the oldest connection gives up its own if there is none."""
         super().connection_made(transport)
+        self.peer = peer_of(transport.get_extra_info("socket"))
+        self.app_state = {**self.app_state, "peer": self.peer}
         others = [one for one in self.connections if isinstance(one, LimitedProtocol)]
         if len(others) > most_connections():
-            min(others, key=lambda one: (one.is_answering, one.since_s)).hang_up()
+            counts = Counter(one.uid for one in others)
+            most = max(counts.values())
+            crowd = [one for one in others if counts[one.uid] == most]
+            min(crowd, key=lambda one: (one.is_answering, one.since_s)).hang_up()
         self._end_if_late()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,6 +76,11 @@ class LimitedProtocol(H11Protocol):
         """Wait for the next request."""
         self._waiting_since_s = self.loop.time()
         super().on_response_complete()
+
+    @property
+    def uid(self) -> int | None:
+        """Whose connection it is; None: the kernel does not say."""
+        return None if self.peer is None else self.peer.uid
 
     @property
     def is_answering(self) -> bool:

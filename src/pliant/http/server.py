@@ -54,6 +54,8 @@ def open_socket(address: str, port: int) -> socket.socket:
 
 def url_of(sock: socket.socket) -> str:
     """Return the base URL under which a bound socket is reached."""
+    if sock.family == socket.AF_UNIX:
+        return "http://pool"
     address, port = sock.getsockname()[:2]
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
@@ -106,15 +108,24 @@ class Server:
 
 
 @contextlib.asynccontextmanager
+async def answering(app: FastAPI, sock: socket.socket) -> AsyncIterator[None]:
+    """Serve an app meanwhile."""
+    server = Server(app, sock)
+    try:
+        await server.start()
+        yield
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
 async def serving(
     app: FastAPI, sock: socket.socket, files: RuntimeFiles, *, token: str, out: Path
 ) -> AsyncIterator[None]:
     """Serve an app, and let others on this machine find it meanwhile."""
-    server = Server(app, sock)
     try:
-        await server.start()
-        files.write(url=url_of(sock), token=token, out=out)
-        yield
+        async with answering(app, sock):
+            files.write(url=url_of(sock), token=token, out=out)
+            yield
     finally:
-        await server.stop()
         files.remove()

@@ -5,6 +5,9 @@ is ended without ever ending a stranger.  Knows nothing of pools or offers, and 
 
     <directory>/3.lock    an exclusive flock; who took it last is inside: {"claim": "gpt", "pid": 7}
 
+In a pool that several users share (``machine.granted_locks``) the pool makes these files, and only
+the user who was given a device may open its file.
+
 The kernel frees a lock when the last process that shares it has died, so that a device cannot stay
 taken, and two processes that ask cannot both have it.  Whose lock it is says the kernel as well
 (``/proc/<pid>/fdinfo``), never the file alone: a process id in a file may be another's by now.
@@ -15,6 +18,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +84,8 @@ def take_device(
     Raises:
         OSError: the directory cannot be written.
     """
+    if is_shared(directory):
+        return _take_granted(path_of(directory, device), device, within_s=within_s)
     fd = os.open(path_of(directory, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not lock(fd, within_s=within_s):
         os.close(fd)
@@ -86,6 +93,31 @@ def take_device(
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({"claim": claim, "pid": os.getpid()}).encode(), 0)
     return DeviceLock(device, fd)
+
+
+def is_shared(directory: Path) -> bool:
+    """Whether the users of a group find the locks of a pool in this directory."""
+    try:
+        return bool(directory.stat().st_mode & stat.S_IXGRP)
+    except OSError:
+        return False
+
+
+def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | None:
+    """Lock the file that the pool has made for this user; it may be replaced by another's."""
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except (PermissionError, FileNotFoundError):
+            return None  # it was given to somebody else, or to nobody
+        if not lock(fd, within_s=max(0.0, until_s - time.monotonic())):
+            os.close(fd)
+            return None
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return DeviceLock(device, fd)
+        os.close(fd)
 
 
 def is_free(directory: Path, device: int) -> bool:
@@ -140,12 +172,13 @@ def holder_text(directory: Path, device: int) -> str:
     return f"process {found[0].pid}" + (f" of claim {written.claim}" if is_known else "")
 
 
-def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
+def end_holders(directory: Path, device: int, *, claim: str, is_granted: bool = False) -> list[int]:
     """SIGKILL the processes that use a device for ``claim``; return their ids.
 
     A process dies only if it holds the lock, and who took that lock is who wrote this claim into
-    the file.  It is pinned (pidfd) before that is looked at, so that its id cannot pass to a
-    stranger meanwhile.
+    the file; of a file that the pool has made for that claim (``is_granted``) whoever holds it is
+    one of its processes.  It is pinned (pidfd) before that is looked at, so that its id cannot
+    pass to a stranger meanwhile.
     """
     path, written = path_of(directory, device).resolve(), written_on(directory, device)
     if not claim or written.claim != claim:
@@ -153,16 +186,18 @@ def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
     return [
         holder.pid
         for holder in holders(directory, device)
-        if holder.pid != os.getpid() and _end(holder.pid, path, written)
+        if holder.pid != os.getpid() and _end(holder.pid, path, written, is_granted=is_granted)
     ]
 
 
-def _end(pid: int, path: Path, written: LockNote) -> bool:
+def _end(pid: int, path: Path, written: LockNote, *, is_granted: bool) -> bool:
     with suppress(OSError):
         pinned = os.pidfd_open(pid)
         try:
             taker = _taker(pid, path)
-            if taker == written.pid or (taker == 0 and process_started(written.pid) is None):
+            is_its = taker is not None if is_granted else taker == written.pid
+            is_orphan = taker == 0 and process_started(written.pid) is None
+            if is_its or is_orphan:
                 signal.pidfd_send_signal(pinned, signal.SIGKILL)
                 return True
         finally:

@@ -27,6 +27,11 @@ from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
 
+SHARED_POOLS = Path("/var/lib/pliant/pools")
+"""Where pools lie that users of a group share, unless the environment says otherwise."""
+
+SHARED_POOLS_VARIABLE = "PLIANT_SHARED_POOLS"
+
 WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
 
@@ -36,12 +41,15 @@ class StateDirectory:
     """Where pliant keeps what the commands of a user find."""
 
     path: Path
+    shared_pools: Path = SHARED_POOLS
+    """Where the pools lie that users of a group share."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
         """Return that of a user, by the environment."""
         state = environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
-        return cls(Path(state) / "pliant")
+        shared = Path(environ.get(SHARED_POOLS_VARIABLE) or SHARED_POOLS)
+        return cls(Path(state) / "pliant", shared_pools=shared.absolute())
 
     @property
     def jobs(self) -> Path:
@@ -77,6 +85,9 @@ class Served:
     mark: ProcessMark
     """Its process: ids are used again, after a reboot soon."""
 
+    socket: Path | None = None
+    """It is reached by this Unix socket and by no port: the kernel says who asks."""
+
     @property
     def lives(self) -> bool:
         """Whether its process does, here."""
@@ -88,11 +99,13 @@ class Served:
         return self.mark.lives() is False
 
     def token(self) -> str:
-        """Read the token that its REST interface asks for.
+        """Read the token that its REST interface asks for; empty: it asks for none.
 
         Raises:
             ConfigError: only the user who started it can read it.
         """
+        if self.socket is not None:
+            return ""
         try:
             return self.token_file.read_text().strip()
         except OSError as error:

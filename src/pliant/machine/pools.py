@@ -14,7 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pliant.core.pool_defaults import DEFAULT_POOL
-from pliant.machine.discovery import Served, served, the_one
+from pliant.machine.discovery import Served, StateDirectory, served, the_one
+from pliant.machine.shared_pools import pool_place, shared_pool, shared_pools
 
 START = "pliant pool start --devices N"
 
@@ -27,12 +28,32 @@ def running_pools(directory: Path) -> list[Served]:
     return served("pool", directory)
 
 
+def served_pools(directory: Path) -> list[Served]:
+    """Return every running pool of a directory, shared ones as far as this user may see them."""
+    return running_pools(directory) or shared_pools(directory)
+
+
+def any_pool(name: str | None, state: StateDirectory) -> Served:
+    """Return the pool that is meant, a user's own or a shared one; see ``the_one``."""
+    if name is not None:
+        return find_pool(name, pool_place(name, state))
+    if running_pools(state.pools):
+        return find_pool(None, state.pools)
+    if not shared_pools(state.shared_pools):  # a shared directory need not be listed
+        return find_pool(None, pool_place(DEFAULT_POOL, state))
+    return find_pool(None, state.shared_pools)
+
+
 def find_pool(name: str | None, directory: Path) -> Served:
     """Return the pool that is meant; see ``the_one``."""
+    found = served_pools(directory)
+    named = shared_pool(name or DEFAULT_POOL, directory)
+    if named is not None and named.name not in [one.name for one in found]:
+        found = [*found, named]
     start = START if name in (None, DEFAULT_POOL) else f"{START} --name {name}"
     return the_one(
         "pool",
-        running_pools(directory),
+        found,
         name,
         none_at_all=lambda: f"no pool is running; start one with {START}",
         not_that_one=f"start it with {start}",

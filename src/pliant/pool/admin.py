@@ -80,11 +80,15 @@ class PoolAdmin:
             driver.configure(allocation.TeamRemoved(name=name), teams=teams)
         return f"team {name} is forgotten"
 
-    async def set_class(self, name: str, value: int) -> str:
-        """Make a priority class, or change its value."""
+    async def set_class(self, name: str, value: int, users: Iterable[str] | None = None) -> str:
+        """Make a priority class, or change its value; ``users`` may use it, None: everybody."""
         async with self._driver.changing() as driver:
             event = allocation.ClassSet(priority=allocation.PriorityClass(name=name, value=value))
-            driver.configure(event, classes={**driver.saved.classes, name: value})
+            whose = {one: who for one, who in driver.saved.class_users.items() if one != name}
+            if users is not None:
+                whose[name] = tuple(users)
+            classes = {**driver.saved.classes, name: value}
+            driver.configure(event, classes=classes, class_users=whose)
         return f"class {name} has the value {value}"
 
     def _kept_by(self, device: int) -> str:

@@ -10,6 +10,9 @@ Owns paths, bodies and status codes.  Decides nothing.
     POST   /v1/stop
     GET    /healthz                               the only one without a token
 
+In a pool that users share there is no token: each claim is of the user who asks, and all but the
+first four and reading are for the pool's owner.
+
 What cannot be is answered with 409 and a sentence, what may be possible a moment later with 503.
 """
 
@@ -19,17 +22,20 @@ from collections.abc import Awaitable
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, FastAPI, HTTPException, Path, Query
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from pliant.http.app import RequestBody, add_events, new_app, new_router
+from pliant.core.printable import printable_values
+from pliant.http.app import RequestBody, TextRoute, add_events, new_app, new_router
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_status import board_of
+from pliant.pool.visitors import ForbiddenError, Gate, OpenGate, Usher
 from pliant.spec.model import NAME
-from pliant.spec.pool import MOST_DEVICES, TeamEntry
+from pliant.spec.pool import MOST_DEVICES, TeamEntry, User
 from pliant.wire.offers import Offer, Report
 
 T = TypeVar("T")
@@ -49,6 +55,7 @@ class ClassBody(RequestBody):
     """How important the claims of a class are."""
 
     value: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
+    users: list[User] | None = None
 
 
 class RequestAnswer(BaseModel):
@@ -57,12 +64,18 @@ class RequestAnswer(BaseModel):
     reason: str
 
 
-def create_app(driver: PoolDriver, *, token: str, events_path: FilePath) -> FastAPI:
-    """Return the app of one pool."""
+def create_app(
+    driver: PoolDriver, *, token: str | None, events_path: FilePath, owner_uid: int | None = None
+) -> FastAPI:
+    """Return the app of one pool: of who knows the token, or of those whom the kernel lets in.
+
+    Without a token it is served on a Unix socket, and its owner is a user of the machine.
+    """
     app = new_app("pliant pool", __doc__, token=token, whose="the pool")
     router = new_router()
-    _add_claims(router, driver)
-    _add_admin(router, driver)
+    gate: Gate = OpenGate() if owner_uid is None else Usher(driver, owner_uid=owner_uid)
+    _add_claims(router, driver, gate)
+    _add_admin(router, driver, gate)
     add_events(router, events_path)
 
     @router.get("/status")
@@ -71,24 +84,35 @@ def create_app(driver: PoolDriver, *, token: str, events_path: FilePath) -> Fast
         return board_of(driver)
 
     app.include_router(router)
+
+    @app.exception_handler(ForbiddenError)
+    async def forbid(_: Request, error: ForbiddenError) -> JSONResponse:
+        return JSONResponse({"detail": printable_values(str(error))}, error.status)
+
     return app
 
 
-def _add_claims(router: APIRouter, driver: PoolDriver) -> None:
+def _add_claims(router: APIRouter, driver: PoolDriver, gate: Gate) -> None:
     @router.put("/claims/{name}")
-    async def report(name: Name, body: Report) -> Offer:
+    async def report(request: Request, name: Name, body: Report) -> Offer:
         """Take note of where a claimant stands."""
-        return await _allowed(driver.report(name, body))
+        claim = gate.claim_of(request, name)
+        sure, uid = gate.report_of(request, claim, body)
+        return await _allowed(driver.report(claim, sure, uid=uid))
 
     @router.delete("/claims/{name}")
-    async def withdraw(name: Name, pid: Annotated[int | None, Query(ge=1)] = None) -> RequestAnswer:
+    async def withdraw(
+        request: Request, name: Name, pid: Annotated[int | None, Query(ge=1)] = None
+    ) -> RequestAnswer:
         """Take note that a claimant has ended, if it is still this process."""
-        await driver.withdraw(name, pid=pid)
+        pid = gate.process_of(request, pid)
+        await driver.withdraw(gate.claim_of(request, name), pid=pid)
         return RequestAnswer(reason=f"{name} has ended")
 
 
-def _add_admin(router: APIRouter, driver: PoolDriver) -> None:
+def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
     admin = PoolAdmin(driver)
+    router = APIRouter(route_class=TextRoute, dependencies=[Depends(gate.administration)])
 
     @router.post("/devices")
     async def set_devices(body: DevicesBody) -> RequestAnswer:
@@ -125,12 +149,14 @@ def _add_admin(router: APIRouter, driver: PoolDriver) -> None:
     @router.put("/classes/{name}")
     async def set_class(name: Name, body: ClassBody) -> RequestAnswer:
         """Make a priority class, or change its value."""
-        return await _done(admin.set_class(name, body.value))
+        return await _done(admin.set_class(name, body.value, body.users))
 
     @router.post("/stop", status_code=202)
     async def stop() -> RequestAnswer:
         """End the pool; who has devices keeps them."""
         return RequestAnswer(reason=f"pool {driver.saved.name} stops{kept_by(driver.stop())}")
+
+    routes.include_router(router)
 
 
 async def _done(request: Awaitable[str]) -> RequestAnswer:

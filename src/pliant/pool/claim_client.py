@@ -16,8 +16,9 @@ import httpx
 from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
-from pliant.http.client import REFUSED, refusal
+from pliant.http.client import FORBIDDEN, REFUSED, authorization, refusal
 from pliant.machine.pools import find_pool
+from pliant.machine.shared_pools import SOCKET, is_shared_pool
 from pliant.wire.offers import Offer, Report
 
 PUSH_S = 2.0
@@ -43,7 +44,9 @@ class JobAtPool:
         self._pool = pool
         self._records = records
         self._job = job
-        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False)
+        is_shared = is_shared_pool(records / pool)
+        way = httpx.AsyncHTTPTransport(uds=str(records / pool / SOCKET)) if is_shared else None
+        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, transport=way)
 
     async def report(self, report: Report) -> Offer:
         """Say where the job stands; return what it may use.
@@ -78,7 +81,9 @@ class ClaimAtPool:
         self._pool = pool
         self._records = records
         self._claim = claim
-        self._http = httpx.Client(timeout=ANSWER_S, trust_env=False)
+        is_shared = is_shared_pool(records / pool)
+        way = httpx.HTTPTransport(uds=str(records / pool / SOCKET)) if is_shared else None
+        self._http = httpx.Client(timeout=ANSWER_S, trust_env=False, transport=way)
 
     def report(self, report: Report) -> Offer:
         """Say what is held; return what may be used.
@@ -106,7 +111,7 @@ class ClaimAtPool:
 def _address(pool: str, records: Path, claim: str) -> tuple[str, dict[str, str]]:
     try:
         served = find_pool(pool, records)
-        return f"{served.url}/v1/claims/{claim}", {"Authorization": f"Bearer {served.token()}"}
+        return f"{served.url}/v1/claims/{claim}", authorization(served)
     except ConfigError as error:
         raise UnheardError(str(error)) from error
 
@@ -129,7 +134,8 @@ def offer_in(response: httpx.Response) -> Offer:
             said = str(error).partition("\n")[0]
             raise UnheardError(f"the pool answered with what is no offer: {said}") from error
     sentence = refusal(response, "pool")
-    raise ConfigError(sentence) if response.status_code == REFUSED else UnheardError(sentence)
+    is_final = response.status_code in (REFUSED, FORBIDDEN)
+    raise ConfigError(sentence) if is_final else UnheardError(sentence)
 
 
 class Pusher:

@@ -52,6 +52,9 @@ class Claimant:
     heard_s: float
     """When it reported last."""
 
+    uid: int | None = None
+    """Whose it is, in a pool that users share."""
+
     is_gone: bool = False
     """It has ended, and what it used is waited for."""
 
@@ -113,7 +116,7 @@ class Claims:
 
     # --- reports ----------------------------------------------------------------------
 
-    def hear_report(self, name: str, report: Report) -> None:
+    def hear_report(self, name: str, report: Report, *, uid: int | None = None) -> None:
         """Take note of where a claimant stands.
 
         Raises:
@@ -123,7 +126,7 @@ class Claims:
         if claimant is not None and claimant.report.pid != report.pid:
             claimant = self._replaced(claimant)
         if claimant is None:
-            self._add(name, report)
+            self._add(name, report, uid)
             return
         if claimant.is_gone:
             raise RefusedError(
@@ -152,7 +155,7 @@ class Claims:
         if refused is not None:
             raise RefusedError(refused)
 
-    def _add(self, name: str, report: Report) -> None:
+    def _add(self, name: str, report: Report, uid: int | None) -> None:
         """Take up a claimant that is new."""
         claimant = Claimant(
             name=name,
@@ -160,6 +163,7 @@ class Claims:
             started=process_started(report.pid) or "",
             since=self.wall(),
             heard_s=self.clock.now_s(),
+            uid=uid,
         )
         refused = self.allocator.apply(Asked(claim=claimant.claim))
         if refused is not None:
@@ -179,6 +183,7 @@ class Claims:
             report=returned.report.model_copy(update={"is_running": False}),
             started=known.started,
             since=known.since,
+            uid=known.uid,
             heard_s=self.clock.now_s(),
             holding=holding.recovered(
                 known.devices,
@@ -236,6 +241,7 @@ class Claims:
         free = self.watch.free(claimant.holding.leaving)
         if free:
             claimant.holding = holding.left(claimant.holding, free)
+            self.watch.revoke(claimant.name, free)
             self.allocator.apply(Released(name=claimant.name, devices=tuple(sorted(free))))
             self.allocator.touch(claimant.name)
         if claimant.is_gone and not claimant.holding.leaving:

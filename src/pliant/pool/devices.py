@@ -7,11 +7,15 @@ certain whose process that is (``machine.device_locks``).  Knows nothing of shar
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.machine import device_locks as locks
+from pliant.machine import granted_locks
+from pliant.machine.peers import user_name
 from pliant.observe.log import EventLog
 
 AGAIN_S = 1.0
@@ -34,18 +38,28 @@ class DeviceWatch:
 
     def __init__(self, directory: Path, log: EventLog) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._directory = directory
+        self.directory = directory
         self._log = log
         self._evictions: dict[int, _Eviction] = {}
 
     def free(self, devices: Iterable[int]) -> set[int]:
         """Return those that no process uses."""
-        return {device for device in devices if locks.is_free(self._directory, device)}
+        return {device for device in devices if locks.is_free(self.directory, device)}
 
     def used(self, devices: Iterable[int]) -> set[int]:
         """Return those that a process uses."""
-        there = locks.ever_used(self._directory).intersection(devices)
-        return {device for device in there if not locks.is_free(self._directory, device)}
+        there = locks.ever_used(self.directory).intersection(devices)
+        return {device for device in there if not locks.is_free(self.directory, device)}
+
+    def granted(self, claim: str, devices: Iterable[int]) -> tuple[int, ...]:
+        """Return those of the devices that a claim may hold; its word is taken for it."""
+        return tuple(devices)
+
+    def grant(self, claim: str, devices: Iterable[int], *, uid: int | None) -> None:
+        """Let a claim take these from now on."""
+
+    def revoke(self, claim: str, devices: Iterable[int]) -> None:
+        """Let a claim take these no more: it has left them."""
 
     def evict(self, claim: str, devices: Iterable[int], *, due_s: float, reason: str) -> None:
         """From ``due_s`` on, end what uses these devices for a claim; earlier if said before."""
@@ -63,7 +77,7 @@ class DeviceWatch:
         """
         used = self.used(range(number))
         for device in used:
-            by = locks.claim_on(self._directory, device)
+            by = locks.claim_on(self.directory, device)
             if by in claims and by != owners.get(device):
                 reason = f"device {device} is not its own any more"
                 self.evict(by, [device], due_s=due_s, reason=reason)
@@ -79,18 +93,16 @@ class DeviceWatch:
     async def end_overdue(self, *, now_s: float) -> None:
         """End what should have left by now."""
         for device, eviction in list(self._evictions.items()):
-            by = locks.claim_on(self._directory, device)  # "": being written
+            by = locks.claim_on(self.directory, device)  # "": being written
             is_anothers = by not in (eviction.claim, "")
-            if is_anothers or locks.is_free(self._directory, device):
+            if is_anothers or locks.is_free(self.directory, device):
                 del self._evictions[device]
             elif now_s >= eviction.due_s:
                 await self._end(device, eviction)
                 eviction.due_s = now_s + AGAIN_S
 
     async def _end(self, device: int, eviction: _Eviction) -> None:
-        pids = await asyncio.to_thread(
-            locks.end_holders, self._directory, device, claim=eviction.claim
-        )
+        pids = await asyncio.to_thread(self._end_holders, device, eviction.claim)
         if pids:
             self._log.write(
                 "ended", name=eviction.claim, device=device, pids=pids, reason=eviction.reason
@@ -101,5 +113,53 @@ class DeviceWatch:
                 "not_ended",
                 name=eviction.claim,
                 device=device,
-                reason="who uses it cannot be told for certain; it is free once that has ended",
+                reason=f"{self._user_text(device)}; it is free once that has ended",
             )
+
+    def _end_holders(self, device: int, claim: str) -> list[int]:
+        return locks.end_holders(self.directory, device, claim=claim)
+
+    def _user_text(self, device: int) -> str:
+        return "who uses it cannot be told for certain"
+
+
+class SharedDeviceWatch(DeviceWatch):
+    """The same where users share the pool: the kernel says who may lock what (``granted_locks``).
+
+    Whoever shares the lock of a file that was made for a claim is a process of that claim.  Only
+    root may end those of other users; else it is told who keeps what, and the device stays out of
+    use until it is free.
+    """
+
+    def __init__(self, directory: Path, log: EventLog, *, gid: int) -> None:
+        granted_locks.make_entered(directory, gid)
+        granted_locks.require_rights(directory)
+        super().__init__(directory, log)
+
+    def granted(self, claim: str, devices: Iterable[int]) -> tuple[int, ...]:
+        """Return those that were made for the claim."""
+        there = locks.ever_used(self.directory).intersection(devices)
+        return tuple(
+            device for device in sorted(there) if locks.claim_on(self.directory, device) == claim
+        )
+
+    def grant(self, claim: str, devices: Iterable[int], *, uid: int | None) -> None:
+        """Make the files by which the claim, and nobody else, can take these devices."""
+        for device in devices:
+            granted_locks.grant_lock(
+                self.directory, device, claim=claim, uid=os.geteuid() if uid is None else uid
+            )
+
+    def revoke(self, claim: str, devices: Iterable[int]) -> None:
+        """Let nobody take these until they are granted again."""
+        for device in devices:
+            if locks.claim_on(self.directory, device) == claim:
+                with suppress(OSError):  # they are free, and stay so
+                    granted_locks.grant_lock(self.directory, device, claim="", uid=os.geteuid())
+
+    def _end_holders(self, device: int, claim: str) -> list[int]:
+        return locks.end_holders(self.directory, device, claim=claim, is_granted=True)
+
+    def _user_text(self, device: int) -> str:
+        taker = granted_locks.taker_text(self.directory, device) or "somebody"
+        return f"{taker} keeps it and cannot be ended by {user_name(os.geteuid())}"

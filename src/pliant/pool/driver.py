@@ -25,6 +25,8 @@ from contextlib import asynccontextmanager
 from pliant.core import allocation
 from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned
 from pliant.core.errors import ConfigError
+from pliant.core.sharing import is_of
+from pliant.core.tenancy import Demand
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started
@@ -100,7 +102,7 @@ class PoolDriver:
             revision=max(saved.revision, int(wall())),  # the file may be lost
         )
         self.pusher = pusher
-        self._watch = watch
+        self.watch = watch
         self._log = log
         self._clock = clock
         self._wall = wall
@@ -132,8 +134,8 @@ class PoolDriver:
         async with self.changing():
             self._tick()
         leaving, owners = self.claims.leaving, self.allocator.owners()
-        self._watch.call_off({one: name for one, name in owners.items() if one not in leaving})
-        await self._watch.end_overdue(now_s=self._clock.now_s())
+        self.watch.call_off({one: name for one, name in owners.items() if one not in leaving})
+        await self.watch.end_overdue(now_s=self._clock.now_s())
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[PoolDriver]:
@@ -177,8 +179,27 @@ class PoolDriver:
 
     # --- claimants ------------------------------------------------------------------
 
-    async def report(self, name: str, report: Report) -> Offer:
+    def wanted(self, name: str) -> Demand | None:
+        """Return what a claim asks for, as far as it is known; None: there is no such claim."""
+        claimant = self.claims.by_name.get(name)
+        if claimant is not None:
+            return claimant.report.wanted
+        if self.recovery is not None and name in self.recovery.returned:
+            return self.recovery.returned[name].report.wanted
+        known = None if self.recovery is None else self.recovery.known.get(name)
+        return None if known is None else known.wanted
+
+    def claims_of(self, user: str) -> list[str]:
+        """Return the claims of a user, in a pool that users share."""
+        known = set(self.claims.by_name)
+        if self.recovery is not None:
+            known |= self.recovery.known.keys() | self.recovery.returned.keys()
+        return sorted(name for name in known if is_of(user, name))
+
+    async def report(self, name: str, report: Report, *, uid: int | None = None) -> Offer:
         """Take note of where a claimant stands; return what it may use.
+
+        ``uid`` is whose claim it is, in a pool that users share.
 
         Raises:
             RefusedError: it cannot have what it wants, its name is taken, or it has ended.
@@ -192,8 +213,8 @@ class PoolDriver:
             try:
                 async with self.changing():
                     if self.recovery is not None:
-                        return self._hear_early(self.recovery, name, report)
-                    self.claims.hear_report(name, report)
+                        return self._hear_early(self.recovery, name, report, uid)
+                    self.claims.hear_report(name, report, uid=uid)
                 return self.publisher.answer(name)
             except RefusedError as error:
                 if not error.is_temporary or self._clock.now_s() >= until_s:
@@ -229,7 +250,7 @@ class PoolDriver:
     def _look_at_locks(self) -> None:
         """Compare the locks with what the core knows: nothing is handed out that is in use."""
         before = self.blocked
-        self.blocked = self._watch.find_blocked(
+        self.blocked = self.watch.find_blocked(
             self.saved.number,
             owners=self.allocator.owners(),
             claims=self.claims.by_name,
@@ -242,9 +263,9 @@ class PoolDriver:
 
     # --- recovery ------------------------------------------------------------------
 
-    def _hear_early(self, recovery: Recovery, name: str, report: Report) -> Offer:
+    def _hear_early(self, recovery: Recovery, name: str, report: Report, uid: int | None) -> Offer:
         started = process_started(report.pid) or ""
-        returned = recovery.hear_early(name, report, started=started, since=self._wall())
+        returned = recovery.hear_early(name, report, started=started, since=self._wall(), uid=uid)
         self._recover()
         if self.recovery is None and name in self.claims.by_name:
             self.allocator.touch(name)
@@ -259,11 +280,11 @@ class PoolDriver:
         remains = recovery.settle(
             now_s=now_s,
             is_alive=lambda claim: process_lives(claim.pid, claim.started),
-            used=self._watch.used,
+            used=self.watch.used,
         )
         for name, devices in remains.items():
-            self._watch.evict(name, devices, due_s=self.claims.due_s(), reason="its job is dead")
-        unaccounted = self._watch.used(set(range(self.saved.number)) - recovery.accounted)
+            self.watch.evict(name, devices, due_s=self.claims.due_s(), reason="its job is dead")
+        unaccounted = self.watch.used(set(range(self.saved.number)) - recovery.accounted)
         if recovery.is_over(now_s=now_s, unaccounted=unaccounted):
             self._open(recovery)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pliant.core import allocation
@@ -50,7 +50,7 @@ class OfferPublisher:
         claims = self._saved_claims(offers) if before is None else tuple(before)
         written = saved.model_copy(update={"revision": revision, "claims": claims})
         try:
-            await asyncio.to_thread(self.state.write, written)
+            await asyncio.to_thread(self._write, written, offers)
         except OSError as error:
             if not self.failure:
                 self.log.write("not_written", reason=f"{error.strerror}: {error.filename}")
@@ -81,6 +81,13 @@ class OfferPublisher:
             why = allocation.why(self.allocator.core, name)
             return offer.model_copy(update={"reason": why})
         return offer
+
+    def _write(self, written: SavedPool, offers: Mapping[str, Offer]) -> None:
+        """Write the state, and let those who are about to be told take what they are offered."""
+        self.state.write(written)
+        for name, offer in offers.items():
+            uid = self.claims.by_name[name].uid
+            self.claims.watch.grant(name, offer.devices, uid=uid)
 
     def _fresh_offers(self, saved: SavedPool) -> dict[str, Offer]:
         """Return the offers that say something new, by claim."""
@@ -129,6 +136,7 @@ class OfferPublisher:
                 suspend=bool(offer and offer.suspend),
                 devices=self.allocator.owned(name),
                 leaving=tuple(sorted(claimant.holding.leaving)),
+                uid=claimant.uid,
             )
             for name, claimant in sorted(self.claims.by_name.items())
             for offer in [offers.get(name) or claimant.offer]

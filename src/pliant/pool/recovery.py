@@ -73,7 +73,9 @@ class Recovery:
         returned = {name for name, one in self.returned.items() if one.claim.devices}
         return self.awaited.keys() | returned
 
-    def hear_early(self, name: str, report: Report, *, started: str, since: float) -> Returned:
+    def hear_early(
+        self, name: str, report: Report, *, started: str, since: float, uid: int | None = None
+    ) -> Returned:
         """Take note of what a claimant says it holds; a repeated report replaces the earlier."""
         known = self.known.get(name)
         if known is not None and (known.pid, known.started) != (report.pid, started):
@@ -96,6 +98,7 @@ class Recovery:
             suspend=report.is_suspended or bool(known and known.suspend),
             devices=tuple(sorted(owned)),
             leaving=tuple(sorted(left & owned)),
+            uid=uid,
         )
         returned = self.returned[name] = Returned(claim, report)
         if known is not None:

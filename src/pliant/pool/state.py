@@ -47,6 +47,9 @@ class SavedClaim(_Saved):
     leaving: tuple[int, ...] = ()
     """Of them those that it has said to have left; their locks were not free yet."""
 
+    uid: int | None = None
+    """Whose it is, in a pool that users share."""
+
 
 class Given(_Saved):
     """What the pool was started with.
@@ -59,6 +62,7 @@ class Given(_Saved):
     capacity: str = ""
     teams: tuple[TeamEntry, ...] | None = None
     classes: dict[str, int] | None = None
+    class_users: dict[str, tuple[str, ...]] | None = None
 
 
 class SavedPool(_Saved):
@@ -86,6 +90,9 @@ class SavedPool(_Saved):
     drained: tuple[int, ...] = ()
     classes: dict[str, int] = Field(default_factory=dict)
     """Those that were set, beside the ones that every pool has."""
+
+    class_users: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Who may use a class, in a pool that users share; those that are not in it are for all."""
 
     teams: tuple[TeamEntry, ...] = ()
     claims: tuple[SavedClaim, ...] = ()

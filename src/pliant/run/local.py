@@ -23,6 +23,7 @@ from pliant.core.exits import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.shared_pools import pool_place
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pool_job import Tenant
@@ -116,9 +117,8 @@ async def _run_in_pool(
     config: JobConfig, place: PoolPlace, observer: Observer | None, start_server: StartServer
 ) -> int:
     """Live as often as the pool suspends the job; return how the last life ended."""
-    tenant = Tenant(
-        place, job=config.name, policy=config.settings.policy, records=config.state.pools
-    )
+    records = pool_place(place.name, config.state)
+    tenant = Tenant(place, job=config.name, policy=config.settings.policy, records=records)
     async with tenant.present():
         while True:
             end = await _live_in_pool(config, tenant, observer, start_server)

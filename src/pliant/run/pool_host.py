@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import grp
 import math
+import os
 import secrets
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,11 +26,13 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
-from pliant.machine.discovery import RuntimeFiles
+from pliant.machine.discovery import SHARED_POOLS_VARIABLE, RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.files import read_named
+from pliant.machine.granted_locks import make_entered
 from pliant.machine.loopback import loopback
-from pliant.machine.pools import DEVICES, running_pools
+from pliant.machine.pools import DEVICES, served_pools
+from pliant.machine.shared_pools import SOCKET, listen
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.pool.admin import PoolAdmin
@@ -35,7 +40,7 @@ from pliant.pool.allocator import RefusedError
 from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import PoolSettings
-from pliant.pool.devices import DeviceWatch
+from pliant.pool.devices import DeviceWatch, SharedDeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.state import Given, SavedPool, StateFile, at_rest
 from pliant.run.run_directory import locked, make_private
@@ -49,6 +54,7 @@ NOTHING_SET: dict[str, object] = {
     "size": 0,
     "teams": (),
     "classes": {},
+    "class_users": {},
     "cordoned": (),
     "drained": (),
 }
@@ -86,6 +92,9 @@ class PoolConfig:
     forget: bool = False
     """Begin without what was set in the life before."""
 
+    gid: int | None = None
+    """Group whose users share it; None: it is one user's."""
+
     port: int = 0
     address: str = field(default_factory=loopback)
     settings: PoolSettings | None = None
@@ -117,7 +126,7 @@ def check(config: PoolConfig) -> None:
     Raises:
         ConfigError: it cannot run like this, or runs already.
     """
-    if any(pool.name == config.name for pool in running_pools(config.records)):
+    if any(pool.name == config.name for pool in served_pools(config.records)):
         raise ConfigError(_runs_already(config.name))
     if config.file is not None:
         _check_promises(config.file.spec.teams, config.devices or config.default_devices)
@@ -140,14 +149,53 @@ def run_pool(config: PoolConfig, *, listener: Listener) -> int:
         return EXIT_OK
 
 
+def group_id(name: str) -> int:
+    """Return the number of a group.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        if name.isdecimal():
+            return int(name)
+        raise ConfigError(f"there is no group {name!r}; see `getent group`") from None
+
+
+def make_directory(config: PoolConfig) -> Path:
+    """Make the directory of a pool: for its user, or for those who share it.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    out = config.records / config.name
+    if config.gid is None:
+        make_private(out)
+        return out
+    try:
+        config.records.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise ConfigError(
+            f"{config.records} cannot be made: {error.strerror}; have it made, or say where pools"
+            f" are shared with {SHARED_POOLS_VARIABLE}"
+        ) from error
+    make_entered(out, config.gid)
+    return out
+
+
 async def _run(config: PoolConfig, listener: Listener) -> int:
-    from pliant.http.server import open_socket
+    from pliant.http.server import WAITING, open_socket
 
     check(config)
-    out = config.records / config.name
-    make_private(out)
-    sock = open_socket(config.address, config.port)
-    with contextlib.closing(sock), locked(out, alone=True, taken=_runs_already(config.name)):
+    out = make_directory(config)
+    with contextlib.ExitStack() as stack:
+        if config.gid is None:
+            sock = stack.enter_context(contextlib.closing(open_socket(config.address, config.port)))
+        stack.enter_context(locked(out, alone=True, taken=_runs_already(config.name)))
+        if config.gid is not None:
+            sock = stack.enter_context(contextlib.closing(listen(out, config.gid, waiting=WAITING)))
+            stack.callback((out / SOCKET).unlink, missing_ok=True)
         state = StateFile(out / run_files.STATE)
         found = state.read()
         saved = _begun(config, found, state.path)
@@ -160,7 +208,11 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
                 saved,
                 follows=config.capacity.text if config.capacity else "",
                 state=state,
-                watch=DeviceWatch(out / DEVICES, log),
+                watch=(
+                    DeviceWatch(out / DEVICES, log)
+                    if config.gid is None
+                    else SharedDeviceWatch(out / DEVICES, log, gid=config.gid)
+                ),
                 log=log,
                 pusher=Pusher(),
                 clock=Clock(),
@@ -191,11 +243,19 @@ def _cut_when_long(log: EventLog) -> None:
 async def _serve(
     driver: PoolDriver, config: PoolConfig, log: EventLog, sock: socket.socket, *, follows: bool
 ) -> None:
-    from pliant.http.server import serving, url_of
+    from pliant.http.server import answering, serving, url_of
     from pliant.pool.app import create_app
 
-    files, token = RuntimeFiles.of("pool", config.name, config.records), secrets.token_urlsafe(32)
-    app = create_app(driver, token=token, events_path=log.path)
+    if config.gid is not None:
+        app = create_app(driver, token=None, events_path=log.path, owner_uid=os.geteuid())
+        served: AbstractAsyncContextManager[None] = answering(app, sock)
+    else:
+        files, token = (
+            RuntimeFiles.of("pool", config.name, config.records),
+            secrets.token_urlsafe(32),
+        )
+        app = create_app(driver, token=token, events_path=log.path)
+        served = serving(app, sock, files, token=token, out=log.path.parent)
     log.write(
         "pool_started",
         name=config.name,
@@ -208,7 +268,7 @@ async def _serve(
     with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), driver.stop)):
         try:
             await driver.begin()
-            async with serving(app, sock, files, token=token, out=log.path.parent):
+            async with served:
                 await _until_stopped(driver, config.capacity)
         finally:
             await driver.pusher.close()
@@ -263,7 +323,11 @@ def _begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool
     if not is_same:
         size = config.devices or began.size or config.default_devices
         changed |= {"size": size, "devices": size, "number": size}
-        named = {"teams": given.teams, "classes": given.classes}
+        named = {
+            "teams": given.teams,
+            "classes": given.classes,
+            "class_users": given.class_users,
+        }
         changed |= {name: value for name, value in named.items() if value is not None}
     began = began.model_copy(update=changed)
     if config.capacity is not None:
@@ -284,7 +348,10 @@ def _given(config: PoolConfig) -> Given:
         return given
     spec = config.file.spec
     classes = {entry.name: entry.value for entry in spec.priority_classes}
-    return given.model_copy(update={"teams": tuple(spec.teams), "classes": classes})
+    users = {one.name: tuple(one.users) for one in spec.priority_classes if one.users is not None}
+    return given.model_copy(
+        update={"teams": tuple(spec.teams), "classes": classes, "class_users": users or None}
+    )
 
 
 def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:

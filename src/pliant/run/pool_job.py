@@ -31,6 +31,7 @@ from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, nex
 from pliant.core.values import ReplicaId
 from pliant.machine.event_loop import within
 from pliant.machine.pools import DEVICES
+from pliant.machine.shared_pools import is_shared_pool
 from pliant.observe.log import Record
 from pliant.pool.claim_client import JobAtPool, UnheardError
 from pliant.run.run_directory import make_private
@@ -38,6 +39,10 @@ from pliant.wire.offers import HEARTBEAT_S, Offer, Report
 
 if TYPE_CHECKING:
     from pliant.run.hosting import Host
+
+ASKS_S = 0.5
+"""Between two reports to a pool of several users, in seconds: it cannot tell the job by itself, as
+who has the job's token could do with the job what it likes."""
 
 NEWS = frozenset({"decision", "spare", "saved"})
 """Kinds of records after which a job may want something else of its pool."""
@@ -107,6 +112,7 @@ class Tenant:
         self._changed = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._pool = JobAtPool(place.name, job, records)
+        self._is_shared = is_shared_pool(records / place.name)
 
     @property
     def pool_devices(self) -> int:
@@ -128,7 +134,8 @@ class Tenant:
         Raises:
             ConfigError: the pool does not run, or does not take this job.
         """
-        make_private(self.locks)
+        if not self._is_shared:
+            make_private(self.locks)
         async with contextlib.aclosing(self._pool):
             try:
                 await self._report()
@@ -149,7 +156,7 @@ class Tenant:
 
     async def _talk(self) -> None:
         while True:
-            await within(self._changed.wait(), HEARTBEAT_S)
+            await within(self._changed.wait(), ASKS_S if self._is_shared else HEARTBEAT_S)
             self._changed.clear()
             silence = ""
             try:
@@ -172,8 +179,8 @@ class Tenant:
             pool=now.pool,
             revision=now.revision,
             holds=now.holds,
-            url=life.host.url if life else "",
-            token=life.host.token if life else "",
+            url=life.host.url if life and not self._is_shared else "",
+            token=life.host.token if life and not self._is_shared else "",
             pid=os.getpid(),
             is_running=now.admission is not Admission.WAITING,
             is_suspended=now.is_suspended,

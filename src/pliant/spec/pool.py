@@ -32,6 +32,8 @@ MOST_DEVICES = 100_000
 
 Name = Annotated[str, check_name("name")]
 
+User = Annotated[str, Field(min_length=1, max_length=256)]
+
 
 class ClassEntry(Model):
     """How important claims of a class are."""
@@ -39,6 +41,9 @@ class ClassEntry(Model):
     name: Name
     value: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
     """Higher goes first."""
+
+    users: list[User] | None = None
+    """Of a shared pool: who may use it; None: everybody."""
 
 
 class ReclaimEntry(Model):
@@ -64,6 +69,9 @@ class TeamEntry(Model):
     """Devices beyond its quota that it may use while they are idle; None: all."""
 
     reclaim: ReclaimEntry = Field(default_factory=ReclaimEntry)
+
+    users: list[User] | None = None
+    """Of a shared pool: whose claims may be the team's; None: everybody's."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -1,0 +1,153 @@
+"""Who asks something of a pool, and whether they may: the rules of ``core.sharing``, applied.
+
+Owns what is known of each user between two requests, and the translation of a connection's
+credentials.  Decides nothing.  In a pool of one user everybody who knows the token may do all, and
+claims are called what they call themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fastapi import Request
+
+from pliant.core import sharing
+from pliant.core.sharing import Allowance, Visitor
+from pliant.core.tenancy import Demand
+from pliant.machine.peers import Credentials, user_name
+from pliant.pool.driver import PoolDriver
+from pliant.wire.offers import Report
+
+FORBIDDEN, TOO_MANY = 403, 429
+
+
+class ForbiddenError(Exception):
+    """Who asks may not do this; the sentence says who may."""
+
+    def __init__(self, sentence: str, status: int = FORBIDDEN) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Gate(Protocol):
+    """What a pool asks about who asks; each may raise ``ForbiddenError``."""
+
+    def claim_of(self, request: Request, name: str) -> str:
+        """Return what the asker's claim of this name is called in the pool."""
+
+    def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
+        """Return a report with what is certain about its sender, and whose it is."""
+
+    def process_of(self, request: Request, pid: int | None) -> int | None:
+        """Return the process that withdraws a claim."""
+
+    def administration(self, request: Request) -> str:
+        """Return who changes what is everybody's; empty: whoever knows the token."""
+
+
+class OpenGate:
+    """Of a pool of one user: the token was shown."""
+
+    def claim_of(self, request: Request, name: str) -> str:
+        """Return the name."""
+        return name
+
+    def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
+        """Return the report."""
+        return report, None
+
+    def process_of(self, request: Request, pid: int | None) -> int | None:
+        """Return the process."""
+        return pid
+
+    def administration(self, request: Request) -> str:
+        """Let everybody."""
+        return ""
+
+
+class Usher:
+    """Of a pool that users share: who asks is known by the kernel's word."""
+
+    def __init__(self, driver: PoolDriver, *, owner_uid: int) -> None:
+        self._driver = driver
+        self._owner_uid = owner_uid
+        self._owner = user_name(owner_uid)
+        self._allowances: dict[int, Allowance] = {}
+
+    def visitor(self, request: Request) -> Visitor:
+        """Return who asks."""
+        peer: Credentials | None = getattr(request.state, "peer", None)
+        if peer is None:
+            raise ForbiddenError("it is not known who asks")
+        return Visitor(
+            uid=peer.uid,
+            pid=peer.pid,
+            user=user_name(peer.uid),
+            is_owner=peer.uid in (0, self._owner_uid),
+        )
+
+    def claim_of(self, request: Request, name: str) -> str:
+        """Return the name, with the user's before it."""
+        return sharing.claim_name(self.visitor(request).user, name)
+
+    def report_of(self, request: Request, claim: str, report: Report) -> tuple[Report, int | None]:
+        """Return the report as far as it can be believed, if who sends it may claim that.
+
+        The process is the one that asks.  It holds only what it was given.  Nobody is told by
+        ``url``: who has a job's token could do with the job what it likes.
+        """
+        visitor, wanted = self.visitor(request), report.wanted
+        if visitor.pid <= 0:
+            raise ForbiddenError(
+                "your process cannot be seen from here: it is in another container"
+            )
+        saved = self._driver.saved
+        refusal = sharing.claim_refusal(
+            visitor,
+            team=wanted.team,
+            priority=wanted.priority,
+            teams=_access({team.name: team.users for team in saved.teams}),
+            classes=_access(dict(saved.class_users)),
+        )
+        if refusal:
+            raise ForbiddenError(refusal)
+        self._limit(visitor, claim, wanted)
+        holds = self._driver.watch.granted(claim, report.holds)
+        sure = {"pid": visitor.pid, "holds": holds, "url": "", "token": ""}
+        return report.model_copy(update=sure), visitor.uid
+
+    def process_of(self, request: Request, pid: int | None) -> int | None:
+        """Return the process that asks."""
+        return self.visitor(request).pid
+
+    def administration(self, request: Request) -> str:
+        """Return the user, if it is the pool's owner."""
+        visitor = self.visitor(request)
+        if refusal := sharing.administration_refusal(visitor, owner=self._owner):
+            raise ForbiddenError(refusal)
+        return visitor.user
+
+    def _limit(self, visitor: Visitor, claim: str, wanted: Demand) -> None:
+        """Refuse a claim or a change too many; what says nothing new costs nothing."""
+        known = self._driver.wanted(claim)
+        if known == wanted:
+            return
+        if known is None:
+            claims = self._driver.claims_of(visitor.user)
+            if refusal := sharing.crowd_refusal(visitor, claims=len(claims)):
+                raise ForbiddenError(refusal)
+        now_s = self._driver.claims.clock.now_s()
+        before = self._allowances.get(visitor.uid, Allowance(at_s=now_s))
+        self._allowances[visitor.uid], again_s = sharing.spend(before, now_s=now_s)
+        if again_s:
+            sentence = f"{visitor.user} changes its claims too often; again in {again_s:.1f} s"
+            raise ForbiddenError(sentence, TOO_MANY)
+
+
+def _access(users: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(map(str, those))
+        for name, those in users.items()
+        if isinstance(those, list | tuple)
+    }
