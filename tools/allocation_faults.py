@@ -16,6 +16,45 @@ _EVENTS, _STATE, _DEMAND = "allocation/decide.py", "allocation/state.py", "alloc
 ALLOCATION_FAULTS = [
     Fault(
         rule="Pool",
+        what="a device that is back is still said to be out of use",
+        path=_EVENTS,
+        old="            draft.notes = draft.notes.drop(*event.devices)\n",
+        new="",
+    ),
+    Fault(
+        rule="Pool",
+        what="why a device is drained is not kept",
+        path=_EVENTS,
+        old="""            draft.notes = _noted(draft, event.devices, note)
+            _redrain(draft)""",
+        new="            _redrain(draft)",
+    ),
+    Fault(
+        rule="Pool",
+        what="everybody may claim for every team",
+        path="sharing.py",
+        old="if users is not None and visitor.user not in users:",
+        new="if users is None and visitor.user == what:",
+        suite=("tests/core/test_sharing.py",),
+    ),
+    Fault(
+        rule="Pool",
+        what="claims of all users have one name",
+        path="sharing.py",
+        old='    return f"{user}/{name}"',
+        new='    return f"/{name}"',
+        suite=("tests/core/test_sharing.py",),
+    ),
+    Fault(
+        rule="Pool",
+        what="who waits after a burst may go on at once",
+        path="sharing.py",
+        old="    if left < 1.0:",
+        new="    if left < 0.0:",
+        suite=("tests/core/test_sharing.py",),
+    ),
+    Fault(
+        rule="Pool",
         what="a higher class may be taken from",
         path=_TAKING,
         old="    if value < asks or (value == asks and may_equal):",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.pool.box import Box, box, until
 
 from pliant.machine.device_locks import take_device
+from pliant.machine.peers import user_name
 from pliant.machine.processes import process_started
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -233,7 +235,13 @@ def test_devices_come_and_go_by_hand(here: Box) -> None:
     assert claim.ended() == 3
     assert claim.reason.startswith("devices 0, 1 were taken back: suspend, and give back 2")
     assert here.run("pool", "set", "--devices", "3")[0] == 0
-    assert here.run("pool", "cordon", "0")[0] == 0
+    assert here.run("pool", "cordon", "0", "--reason", "fan is loud")[0] == 0
+    waits = here.claim(3, "--wait", "60s", name="waits")
+    waits.until("waiting")
+    said = f"device 0 is cordoned by {user_name(os.geteuid())} since "
+    until(lambda: said in waits.reason and waits.reason.endswith(": fan is loud"), "it is told why")
+    waits.program.send_signal(15)
+    waits.ended()
     again = here.claim(2, name="again")
     again.until("given")
     assert again.devices == [1, 2]

@@ -47,6 +47,9 @@ app = typer.Typer(
 )
 
 Device = Annotated[int, typer.Argument(metavar="DEVICE", help="Its number.")]
+Why = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
+]
 
 
 @app.command("start")
@@ -253,9 +256,10 @@ def set_class(
 
 
 @app.command("cordon")
-def cordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
+def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    return _wish(which, "POST", f"/v1/devices/{device}/cordon", as_json=as_json)
+    path = f"/v1/devices/{device}/cordon"
+    return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
 @app.command("uncordon")
@@ -265,9 +269,10 @@ def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> i
 
 
 @app.command("drain")
-def drain(device: Device, which: PoolName = None, as_json: Json = False) -> int:
+def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    return _wish(which, "POST", f"/v1/devices/{device}/drain", as_json=as_json)
+    path = f"/v1/devices/{device}/drain"
+    return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
 @app.command("stop")

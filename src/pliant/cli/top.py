@@ -39,6 +39,9 @@ PALETTE = ("cyan", "green", "magenta", "blue", "yellow", "bright_red", "bright_c
 REFRESH_S = 0.5
 """Between two looks, in seconds."""
 
+NOTES_SHOWN = 8
+"""Devices out of use of which it is said why."""
+
 DEVICES_SHOWN = 256
 """Devices that are drawn one by one."""
 
@@ -98,6 +101,9 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
         text.append("x " if is_out else "  ", style="red")
     if (hidden := len(status["devices"]) - DEVICES_SHOWN) > 0:
         text.append(f"and {hidden} more", style="dim")
+    for device in [one for one in status["devices"] if one.get("note")][:NOTES_SHOWN]:
+        how = "drained" if device["is_drained"] else "cordoned"
+        text.append(f"\n  {device['device']} is {how} {device['note']}", style="dim")
     return text
 
 

@@ -130,6 +130,11 @@ def _recovered(record: Record) -> str:
     return f"is here, with {_numbers(devices)}" if devices else "is here, and waits"
 
 
+def _noted(record: Record) -> str:
+    note = record.get("note")
+    return f", {note}" if note else ""
+
+
 def _ended(record: Record) -> str:
     pids = record.get("pids")
     said = ", ".join(map(str, pids)) if isinstance(pids, list) else str(pids)
@@ -161,9 +166,9 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     "ended": _ended,
     "not_ended": lambda r: f"has not left device {r.get('device')}",
     "devices_set": lambda r: f"{counted(r.get('count'), 'device')} may be in use",
-    "cordoned": lambda r: f"{_numbers(r.get('devices'))}: not handed out any more",
+    "cordoned": lambda r: f"{_numbers(r.get('devices'))}: not handed out any more{_noted(r)}",
     "uncordoned": lambda r: f"{_numbers(r.get('devices'))}: handed out again",
-    "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back",
+    "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back{_noted(r)}",
     "team_set": _team,
     "team_removed": lambda r: f"team {r.get('name')} is forgotten",
     "class_set": lambda r: (

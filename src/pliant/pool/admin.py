@@ -6,10 +6,14 @@ request is for the core to say, and what is impossible it refuses.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable
 
 from pliant.core import allocation
 from pliant.core.counts import counted
+from pliant.core.printable import in_one_line
+from pliant.machine.peers import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError, team_of
 from pliant.pool.driver import PoolDriver
@@ -40,18 +44,20 @@ class PoolAdmin:
         async with self._driver.changing() as driver:
             driver.configure(allocation.DevicesSet(count=number), devices=number)
 
-    async def cordon(self, device: int) -> str:
+    async def cordon(self, device: int, *, by: str = "", reason: str = "") -> str:
         """Hand a device out no more; who has it keeps it."""
         async with self._driver.changing() as driver:
-            cordoned = _with(driver.saved.cordoned, device)
-            driver.configure(allocation.Cordoned(devices=self._existing(device)), cordoned=cordoned)
+            cordoned, note = _with(driver.saved.cordoned, device), self._note(by, reason)
+            event = allocation.Cordoned(devices=self._existing(device), note=note)
+            driver.configure(event, cordoned=cordoned, notes={**driver.saved.notes, device: note})
         return f"device {device} is handed out no more{self._kept_by(device)}"
 
-    async def drain(self, device: int) -> str:
+    async def drain(self, device: int, *, by: str = "", reason: str = "") -> str:
         """Take a device back, and hand it out no more."""
         async with self._driver.changing() as driver:
-            drained = _with(driver.saved.drained, device)
-            driver.configure(allocation.Drained(devices=self._existing(device)), drained=drained)
+            drained, note = _with(driver.saved.drained, device), self._note(by, reason)
+            event = allocation.Drained(devices=self._existing(device), note=note)
+            driver.configure(event, drained=drained, notes={**driver.saved.notes, device: note})
         return f"device {device} is taken back{self._kept_by(device)}"
 
     async def uncordon(self, device: int) -> str:
@@ -62,6 +68,7 @@ class PoolAdmin:
                 None if device in driver.blocked else event,
                 cordoned=tuple(one for one in driver.saved.cordoned if one != device),
                 drained=tuple(one for one in driver.saved.drained if one != device),
+                notes={one: note for one, note in driver.saved.notes.items() if one != device},
             )
         return f"device {device} is handed out again"
 
@@ -90,6 +97,12 @@ class PoolAdmin:
             classes = {**driver.saved.classes, name: value}
             driver.configure(event, classes=classes, class_users=whose)
         return f"class {name} has the value {value}"
+
+    def _note(self, by: str, reason: str) -> str:
+        """Say by whom, since when and why a device is out of use."""
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._driver.wall()))
+        why = f": {in_one_line(reason)}" if reason else ""
+        return f"by {by or user_name(os.geteuid())} since {since}{why}"
 
     def _kept_by(self, device: int) -> str:
         owner = self._driver.allocator.owners().get(device)

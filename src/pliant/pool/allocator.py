@@ -134,8 +134,10 @@ def core_of(saved: SavedPool, *, now_s: float) -> allocation.Pool:
         is_open=False,
     )
     events: list[Event] = [allocation.DevicesSet(count=saved.devices)]
-    events += [allocation.Cordoned(devices=saved.cordoned)] if saved.cordoned else []
-    events += [allocation.Drained(devices=saved.drained)] if saved.drained else []
+    for device in saved.cordoned:
+        events.append(allocation.Cordoned(devices=(device,), note=saved.notes.get(device, "")))
+    for device in saved.drained:
+        events.append(allocation.Drained(devices=(device,), note=saved.notes.get(device, "")))
     for event in events:
         core, _ = allocation.step(core, event, now_s=now_s)
     return core

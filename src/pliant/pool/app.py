@@ -58,6 +58,12 @@ class ClassBody(RequestBody):
     users: list[User] | None = None
 
 
+class ReasonBody(RequestBody):
+    """Why a device is taken out of use."""
+
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
 class RequestAnswer(BaseModel):
     """What followed from a request."""
 
@@ -120,9 +126,12 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
         return await _done(admin.set_devices(body.devices))
 
     @router.post("/devices/{device}/cordon")
-    async def cordon(device: int) -> RequestAnswer:
+    async def cordon(
+        request: Request, device: int, body: ReasonBody | None = None
+    ) -> RequestAnswer:
         """Hand a device out no more."""
-        return await _done(admin.cordon(device))
+        by, reason = gate.administration(request), body.reason if body else ""
+        return await _done(admin.cordon(device, by=by, reason=reason))
 
     @router.post("/devices/{device}/uncordon")
     async def uncordon(device: int) -> RequestAnswer:
@@ -130,9 +139,10 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
         return await _done(admin.uncordon(device))
 
     @router.post("/devices/{device}/drain")
-    async def drain(device: int) -> RequestAnswer:
+    async def drain(request: Request, device: int, body: ReasonBody | None = None) -> RequestAnswer:
         """Take a device back, and hand it out no more."""
-        return await _done(admin.drain(device))
+        by, reason = gate.administration(request), body.reason if body else ""
+        return await _done(admin.drain(device, by=by, reason=reason))
 
     @router.put("/teams/{name}")
     async def set_team(name: Name, body: TeamEntry) -> RequestAnswer:

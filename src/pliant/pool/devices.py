@@ -61,6 +61,10 @@ class DeviceWatch:
     def revoke(self, claim: str, devices: Iterable[int]) -> None:
         """Let a claim take these no more: it has left them."""
 
+    def user_text(self, device: int) -> str:
+        """Name who uses a device that is not its own."""
+        return locks.holder_text(self.directory, device)
+
     def evict(self, claim: str, devices: Iterable[int], *, due_s: float, reason: str) -> None:
         """From ``due_s`` on, end what uses these devices for a claim; earlier if said before."""
         for device in devices:
@@ -149,6 +153,10 @@ class SharedDeviceWatch(DeviceWatch):
             granted_locks.grant_lock(
                 self.directory, device, claim=claim, uid=os.geteuid() if uid is None else uid
             )
+
+    def user_text(self, device: int) -> str:
+        """Name who uses a device that is not its own."""
+        return granted_locks.taker_text(self.directory, device) or "another process"
 
     def revoke(self, claim: str, devices: Iterable[int]) -> None:
         """Let nobody take these until they are granted again."""

@@ -105,7 +105,7 @@ class PoolDriver:
         self.watch = watch
         self._log = log
         self._clock = clock
-        self._wall = wall
+        self.wall = wall
         self._turn = asyncio.Lock()
         self._look_at_s = 0.0
         self._stopping = asyncio.Event()
@@ -256,8 +256,9 @@ class PoolDriver:
             claims=self.claims.by_name,
             due_s=self.claims.due_s(),
         )
-        if fresh := self.blocked - before:
-            self.allocator.apply(Cordoned(devices=tuple(sorted(fresh))))
+        for device in sorted(self.blocked - before):
+            note = f"as {self.watch.user_text(device)} uses it"
+            self.allocator.apply(Cordoned(devices=(device,), note=note))
         if idle := before.difference(self.blocked, self.saved.cordoned, self.saved.drained):
             self.allocator.apply(Uncordoned(devices=tuple(sorted(idle))))
 
@@ -265,7 +266,7 @@ class PoolDriver:
 
     def _hear_early(self, recovery: Recovery, name: str, report: Report, uid: int | None) -> Offer:
         started = process_started(report.pid) or ""
-        returned = recovery.hear_early(name, report, started=started, since=self._wall(), uid=uid)
+        returned = recovery.hear_early(name, report, started=started, since=self.wall(), uid=uid)
         self._recover()
         if self.recovery is None and name in self.claims.by_name:
             self.allocator.touch(name)

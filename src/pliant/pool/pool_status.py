@@ -112,6 +112,7 @@ def _devices(
             "is_cordoned": device in saved.cordoned,
             "is_drained": device in saved.drained,
             "is_blocked": device in driver.blocked,
+            "note": driver.saved.notes.get(device, ""),
         }
         for device in sorted(there)
     ]

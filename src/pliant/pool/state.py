@@ -88,6 +88,9 @@ class SavedPool(_Saved):
 
     cordoned: tuple[int, ...] = ()
     drained: tuple[int, ...] = ()
+    notes: dict[int, str] = Field(default_factory=dict)
+    """By whom, since when and why each of them is."""
+
     classes: dict[str, int] = Field(default_factory=dict)
     """Those that were set, beside the ones that every pool has."""
 

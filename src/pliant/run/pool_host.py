@@ -57,6 +57,7 @@ NOTHING_SET: dict[str, object] = {
     "class_users": {},
     "cordoned": (),
     "drained": (),
+    "notes": {},
 }
 """What ``--forget`` makes of the life before; who has devices keeps them."""
 

@@ -679,6 +679,26 @@ def test_a_cordoned_device_is_not_handed_out() -> None:
     assert summary(world.pool).usable == 1
 
 
+def test_who_waits_is_told_which_device_is_out_of_use_and_why() -> None:
+    world = World(4)
+    world.do(Cordoned(devices=(3,), note="by ada since noon: fan"))
+    world.do(Drained(devices=(1,), note="by cy since ten"))
+    world.ask("b", 3)
+
+    assert why(world.pool, "b") == (
+        "needs 3 more: only 2 devices of the pool may be in use; device 1 is drained by cy since"
+        " ten; device 3 is cordoned by ada since noon: fan"
+    )
+    world.do(Cordoned(devices=(0,)))
+    assert "may be in use; device 0 is cordoned; device 1 is drained by cy" in why(world.pool, "b")
+    world.do(Uncordoned(devices=(0, 1, 3)))
+    assert why(world.pool, "b") == "has all 3 it can use of 3 asked for"
+    world.do(Drained(devices=(3,)))
+    world.ask("c", 1)
+    world.ask("d", 1)
+    assert "noon" not in why(world.pool, "d")
+
+
 def test_who_holds_a_cordoned_device_keeps_it() -> None:
     world = World(2)
     world.fixed("a", 2)

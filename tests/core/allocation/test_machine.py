@@ -185,7 +185,11 @@ class PoolMachine(RuleBasedStateMachine):
     def device_is_marked(self, kind: Callable[..., Event], data: st.DataObject) -> None:
         if self.pool.size:
             devices = st.sets(st.integers(0, self.pool.size - 1), min_size=1, max_size=2)
-            self.apply(kind(devices=tuple(sorted(data.draw(devices)))))
+            chosen = tuple(sorted(data.draw(devices)))
+            if kind is Uncordoned:
+                self.apply(Uncordoned(devices=chosen))
+            else:
+                self.apply(kind(devices=chosen, note=data.draw(st.sampled_from(["", "by ada"]))))
 
     @rule(team=teams)
     def team_changes(self, team: Team) -> None:
@@ -370,6 +374,8 @@ class PoolMachine(RuleBasedStateMachine):
     def everything_can_be_explained(self) -> None:
         for name in NAMES:
             assert "\n" not in why(self.pool, name)
+        cordoned = {device for device in range(self.pool.size) if self.pool.cordoned >> device & 1}
+        assert self.pool.notes.keys() <= cordoned, "who is back is not explained away"
 
     # --- helpers
 

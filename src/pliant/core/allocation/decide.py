@@ -238,16 +238,24 @@ def _cordon(draft: Draft, event: values.Cordoned | values.Drained | values.Uncor
     checking.require_devices(draft.size, event.devices)
     devices = state.bits(event.devices)
     match event:
-        case values.Cordoned():
+        case values.Cordoned(note=note):
             draft.cordoned |= devices
-        case values.Drained():
+            draft.notes = _noted(draft, event.devices, note)
+        case values.Drained(note=note):
             draft.cordoned |= devices
             draft.drained |= devices
+            draft.notes = _noted(draft, event.devices, note)
             _redrain(draft)
         case values.Uncordoned():
             draft.cordoned &= ~devices
             draft.drained &= ~devices
+            draft.notes = draft.notes.drop(*event.devices)
             _redrain(draft)
+
+
+def _noted(draft: Draft, devices: tuple[int, ...], note: str) -> Table[int, str]:
+    """Return why devices are out of use; the newest word on each counts, and silence is none."""
+    return Table({**draft.notes, **dict.fromkeys(devices, note)}) if note else draft.notes
 
 
 def _redrain(draft: Draft) -> None:

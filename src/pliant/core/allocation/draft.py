@@ -32,6 +32,7 @@ class Draft:
         self.held = pool.held
         self.cordoned = pool.cordoned
         self.drained = pool.drained
+        self.notes = pool.notes
         self.share = pool.share
         self.used = dict(pool.used)
         self.takeable = dict(pool.takeable)
@@ -171,6 +172,7 @@ class Draft:
             held=self.held,
             cordoned=self.cordoned,
             drained=self.drained,
+            notes=self.notes,
             entries=before.entries.changed(self.changed) if self.changed else before.entries,
             lists=Table(lists),
             share=self.share,

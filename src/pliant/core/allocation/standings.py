@@ -18,6 +18,9 @@ from pliant.core.allocation.telling import may_have
 from pliant.core.allocation.values import Claim, Team
 from pliant.core.counts import counted
 
+MOST_NAMED = 3
+"""Devices out of use that one sentence names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -135,7 +138,9 @@ def why(pool: Pool, name: str) -> str:
     has = "is suspended and needs" if entry.is_suspended else "needs"
     if not request.is_minimum:
         has = f"has {entry.share} of {entry.top} and asks for"
-    return f"{has} {request.count} more: {_obstacle(draft, request)}"
+    return (
+        f"{has} {request.count} more: {'; '.join([_obstacle(draft, request), *_out_of_use(pool)])}"
+    )
 
 
 def summary(pool: Pool) -> Summary:
@@ -163,6 +168,17 @@ def summary(pool: Pool) -> Summary:
         ),
         waiting=tuple(one.entry.name for one in sorted(waiting, key=lambda one: one.rank)),
     )
+
+
+def _out_of_use(pool: Pool) -> list[str]:
+    """Say which devices that nobody holds are not handed out, and why."""
+    idle = state.numbers(pool.cordoned & ~pool.held)
+    said = []
+    for device in idle[:MOST_NAMED]:
+        how = "drained" if pool.drained >> device & 1 else "cordoned"
+        said.append(f"device {device} is {how} {pool.notes.get(device, '')}".rstrip())
+    more = len(idle) - MOST_NAMED
+    return [*said, f"{more} more are out of use"] if more > 0 else said
 
 
 def _obstacle(draft: Draft, request: TakeRequest) -> str:

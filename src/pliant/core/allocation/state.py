@@ -153,6 +153,9 @@ class Pool:
     drained: int = 0
     """Of the cordoned ones, those that are taken back as well."""
 
+    notes: Table[int, str] = field(default_factory=Table)
+    """By whom, since when and why a device is cordoned, as far as it was said."""
+
     entries: Directory[ClaimEntry] = field(default_factory=Directory)
     lists: Table[str, Table[Group, Ordered]] = field(
         default_factory=lambda: Table({name: Table() for name in LISTS})

@@ -189,6 +189,8 @@ class Cordoned:
     """These are not handed out any more; who holds one keeps it."""
 
     devices: tuple[int, ...]
+    note: str = ""
+    """By whom, since when and why, for those who wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,8 @@ class Drained:
     """These are cordoned, and whoever holds one must give back just that one."""
 
     devices: tuple[int, ...]
+    note: str = ""
+    """By whom, since when and why, for those who wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
