@@ -13,7 +13,33 @@ ALLOCATION_SUITE = [
 _TAKING, _SETTLING = "allocation/taking.py", "allocation/settling.py"
 _EVENTS, _STATE, _DEMAND = "allocation/decide.py", "allocation/state.py", "allocation/demand.py"
 
+_KINDS_SUITE = ("tests/core/allocation/test_kinds.py",)
+
 ALLOCATION_FAULTS = [
+    Fault(
+        rule="Pool",
+        what="a claim gets devices of any kind",
+        path="allocation/kinds.py",
+        old="for at, other in enumerate(kinds) if other != kind]",
+        new="for at, other in enumerate(kinds) if other == ' ']",
+        suite=_KINDS_SUITE,
+    ),
+    Fault(
+        rule="Pool",
+        what="a minimum above what a kind has waits for ever",
+        path="allocation/kinds.py",
+        old="    if pool.kinds and claim.min_replicas > have:",
+        new="    if False:",
+        suite=_KINDS_SUITE,
+    ),
+    Fault(
+        rule="Pool",
+        what="devices of other kinds are told of as cordoned",
+        path="allocation/standings.py",
+        old="pool.cordoned & ~pool.held & ~pool.foreign",
+        new="pool.cordoned & ~pool.held",
+        suite=_KINDS_SUITE,
+    ),
     Fault(
         rule="Pool",
         what="a device that is back is still said to be out of use",

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pliant.cli.pool_settings import pool_of
 from pliant.cli.settings import (
     SETTINGS,
     job_name,
     policy_of,
-    pool_of,
     resolve,
     shown_replica,
     tls_of,

@@ -226,6 +226,33 @@ def test_a_claimant_past_its_notice_loses_what_it_was_given_last(here: Box) -> N
     assert ended["pids"] == [deaf.pid]
 
 
+def test_a_command_is_confined_to_devices_of_the_kind_that_was_asked_for(here: Box) -> None:
+    last = max(os.sched_getaffinity(0))
+    strange = here.start("pool", "start", "--devices", "cpu:4000")
+    assert strange.ended() == 2
+    assert "core 4000 is not one of this machine's" in strange.said()
+    here.start_pool("--devices", f"cuda:4-6+cpu:{last}")
+    says = "echo $PLIANT_DEVICES/$CUDA_VISIBLE_DEVICES/$OMP_NUM_THREADS"
+    says += "; grep Cpus_allowed_list /proc/self/status"
+
+    _, gpus = here.run("claim", "2", "--", "sh", "-c", says)
+    _, core = here.run("claim", "1", "--kind", "cpu", "--", "sh", "-c", says)
+    code, none = here.run("claim", "1", "--kind", "tpu")
+
+    assert "0,1/4,5/\n" in gpus
+    assert "3//1\n" in core
+    assert f"Cpus_allowed_list:\t{last}\n" in core
+    assert code == 2
+    assert "there is no device of kind 'tpu'; there are cuda (3), cpu (1)" in none
+    assert here.run("pool", "cordon", "cuda:6")[1].startswith("device 2 is handed out no more")
+    assert [one["name"] for one in here.status()["devices"]] == [
+        *("cuda:4", "cuda:5", "cuda:6"),
+        f"cpu:{last}",
+    ]
+    assert "cuda:6 is cordoned by" in here.run("top")[1]
+    assert here.run("pool", "set", "--devices", "9")[0] == 2
+
+
 def test_devices_come_and_go_by_hand(here: Box) -> None:
     here.start_pool("--devices", "2")
     claim = here.claim(2, name="mine")

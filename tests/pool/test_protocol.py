@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from tests.pool.test_driver import World
 
-from pliant.core import allocation, tenancy
-from pliant.core.allocation import Cordoned, DevicesSet, Drained, Uncordoned
+from pliant.core import tenancy
+from pliant.core.allocation import Cordoned, DevicesSet, Drained, Uncordoned, kinds
 from pliant.core.tenancy import Admission, Demand, Tenancy
 from pliant.machine.device_locks import DeviceLock
 from pliant.pool import driver
@@ -307,6 +307,6 @@ def check(world: World, job: Job) -> None:
     else:
         assert now.admission is Admission.WAITING
         assert now.holds == ()
-        told = allocation.summary(pool.allocator.core)
+        told = kinds.summary_of_kinds(pool.allocator.core)
         idle = min(len(told.free), told.usable - told.share)
         assert idle < job.low, f"{job.name} waits while {idle} devices are idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -244,3 +245,25 @@ def test_what_the_pool_refuses_is_said_in_its_words(tmp_path: Path, pool: FakePo
     with counting(tmp_path, pool={"name": "default", "priority": "nightly"}) as job:
         assert job.exit_code() == 2
         assert "there is no priority class nightly" in job.said()
+
+
+def test_a_worker_and_its_loaders_are_confined_to_their_device(
+    tmp_path: Path, pool: FakePool
+) -> None:
+    """One worker has a core, the other a GPU that need not exist to be the only one it sees."""
+    said, cores = tmp_path / "said", sorted(os.sched_getaffinity(0))
+    said.mkdir()
+    script = Path(__file__).with_name("confined.py")
+    with running(tmp_path, script, said, replicas=2, pool=HERE, warm=True) as job:
+        pool.offer("job", 0, 5, names=[f"cpu:{cores[-1]}", "cuda:3"])
+        job.wait_for(lambda: len(list(said.iterdir())) == 2, "both have said it")
+        job.exit_code()
+
+    on_core, on_gpu = (json.loads((said / name).read_text()) for name in ("0", "5"))
+    assert {tuple(one) for one in on_core["threads"]} == {(cores[-1],)}
+    assert on_core["loader"] == [cores[-1]]
+    assert on_core["computing"] == 1
+    assert on_core["variables"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert on_gpu["loader"] == cores
+    assert on_gpu["variables"]["CUDA_VISIBLE_DEVICES"] == "3"
+    assert on_gpu["variables"]["PLIANT_DEVICE_NAMES"] == "cuda:3"

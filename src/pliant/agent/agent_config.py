@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,9 @@ class AgentConfig:
 
     locks: Path | None = None
     """Directory with the locks of a pool's devices; None: no pool, every device is this job's."""
+
+    device_name: Callable[[int], str] = lambda device: ""
+    """What a device of the pool is called; a number only: empty."""
 
     start_server: StartServer = start_server
     """How the fork server is started; where torch is loaded already it may be forked, too."""

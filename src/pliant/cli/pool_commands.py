@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
+from pliant.cli.device_arguments import devices_of, number_of
 from pliant.cli.options import Json, LogJson, PoolName
 from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
@@ -38,7 +39,7 @@ from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, load_pool
 
 if TYPE_CHECKING:
-    from pliant.run.pool_host import PoolConfig
+    from pliant.run.pool_config import PoolConfig
 
 app = typer.Typer(
     name="pool",
@@ -46,7 +47,10 @@ app = typer.Typer(
     help="Share the devices of this machine among jobs and people.",
 )
 
-Device = Annotated[int, typer.Argument(metavar="DEVICE", help="Its number.")]
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
+Kind = Annotated[
+    str, typer.Option("--kind", metavar="KIND", help="Of which kind.  [default: the pool's first]")
+]
 Why = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
 ]
@@ -55,11 +59,12 @@ Why = Annotated[
 @app.command("start")
 def start(
     devices: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--devices",
-            metavar="N",
-            help="How many there are.  [default: accelerators, or 4 cores]",
+            metavar="N|KIND:LIST",
+            help="How many there are, or which: cuda:0-3, cpu:0-3,4-7, two kinds with +."
+            "  [default: accelerators, or 4 cores]",
         ),
     ] = None,
     name: Annotated[
@@ -111,8 +116,6 @@ def start(
     """
     from pliant.run.pool_host import check
 
-    if devices is not None and not 1 <= devices <= MOST_DEVICES:
-        raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
     given: dict[str, Any] = {
         "name": name,
         "devices": devices,
@@ -144,16 +147,18 @@ def serve(given: Mapping[str, Any], *, as_json: bool = False) -> int:
 
 def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     from pliant.run.local import count_devices
-    from pliant.run.pool_host import PoolConfig, group_id, parse_capacity
+    from pliant.run.pool_config import PoolConfig, group_id, parse_capacity
 
     path: str | None = given["config"]
     state, group = state_directory(), given.get("group")
     if group is not None and given["port"]:
         raise ConfigError("--group and --port: a pool that users share has a socket and no port")
     file = None if path is None else load_pool(read_named(Path(path)), source=path)
+    number, names = devices_of(given["devices"] or (file.spec.devices if file else None))
     return PoolConfig(
         name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
-        devices=given["devices"] or (file.spec.devices if file else None),
+        devices=number,
+        names=names,
         default_devices=count_devices(),
         file=file,
         capacity=parse_capacity(given["capacity"], time_scale=given["time_scale"]),
@@ -258,20 +263,22 @@ def set_class(
 @app.command("cordon")
 def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    path = f"/v1/devices/{device}/cordon"
+    path = f"/v1/devices/{number_of(device, _caller(which))}/cordon"
     return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
 @app.command("uncordon")
 def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
-    return _wish(which, "POST", f"/v1/devices/{device}/uncordon", as_json=as_json)
+    return _wish(
+        which, "POST", f"/v1/devices/{number_of(device, _caller(which))}/uncordon", as_json=as_json
+    )
 
 
 @app.command("drain")
 def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    path = f"/v1/devices/{device}/drain"
+    path = f"/v1/devices/{number_of(device, _caller(which))}/drain"
     return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
@@ -299,6 +306,7 @@ def claim(
     team: Annotated[
         str, typer.Option("--team", metavar="NAME", help="Whose quota it uses.")
     ] = DEFAULT_TEAM,
+    kind: Kind = "",
     wait: Annotated[
         str | None, typer.Option("--wait", metavar="TIME", help="Give up then.  [default: never]")
     ] = None,
@@ -334,6 +342,7 @@ def claim(
         notice_s=notice_s,
         priority=priority,
         team=team,
+        device_kind=kind,
         command=tuple(command or ()),
     )
     return run_claim(config, dict(os.environ), claim_printer(as_json=as_json))

@@ -18,7 +18,6 @@ from pliant.cli.arguments import changes_of, some_seconds
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.spec.job import ElasticJob
@@ -163,6 +162,13 @@ SETTINGS = (
         file_field="spec.pool.priority",
         commands=(RUN,),
         help="How important it is in the pool, e.g. high.  [default: normal]",
+    ),
+    Setting(
+        name="kind",
+        metavar="KIND",
+        file_field="spec.pool.kind",
+        commands=(RUN,),
+        help="Of which kind its devices of the pool are.  [default: the first]",
     ),
     Setting(
         name="tls_ca",
@@ -332,26 +338,6 @@ def session_limit_of(settings: Settings) -> float | None:
     """
     given = settings["session_timeout"]
     return None if given.value is None else some_seconds(given.source, str(given.value))
-
-
-def pool_of(settings: Settings) -> PoolPlace | None:
-    """Return the pool that the job runs in, and how it stands there; None: in none.
-
-    Raises:
-        ConfigError: no pool can have this name, or how it stands in one is said without one.
-    """
-    name = settings["pool"]
-    if name.value is None:
-        for other in (settings["priority"], settings["team"]):
-            if other.value is not None:
-                raise ConfigError(f"{other.given} says how a job stands in a pool; add --pool")
-        return None
-    if not NAME.fullmatch(name.value):
-        raise ConfigError(f"{name.given}: a pool's name {NAME_RULE}")
-    standing = {key: settings[key].value for key in ("team", "priority")}
-    return PoolPlace(
-        name=name.value, **{key: value for key, value in standing.items() if value is not None}
-    )
 
 
 def tls_of(settings: Settings) -> TlsFiles | None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from pliant.cli.patient_output import patient_output
+from pliant.cli.pool_settings import pool_of
 from pliant.cli.printing import print_record, say
 from pliant.cli.settings import (
     Settings,
     job_name,
     policy_of,
-    pool_of,
     session_limit_of,
     shown_replica,
     tls_of,

@@ -89,7 +89,8 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     """Draw one cell for each device, in the colour of who has it."""
     text = Text()
     for device in status["devices"][:DEVICES_SHOWN]:
-        number, claim = f"{device['device']:>3} ", device["claim"]
+        name = device.get("name")
+        number, claim = f"{name or device['device']:>3} ", device["claim"]
         if claim is not None:
             style = f"black on {colours[claim]}" if claim in colours else "reverse"
             text.append(number, style=f"{style} dim" if device["is_leaving"] else style)
@@ -103,7 +104,9 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
         text.append(f"and {hidden} more", style="dim")
     for device in [one for one in status["devices"] if one.get("note")][:NOTES_SHOWN]:
         how = "drained" if device["is_drained"] else "cordoned"
-        text.append(f"\n  {device['device']} is {how} {device['note']}", style="dim")
+        text.append(
+            f"\n  {device['name'] or device['device']} is {how} {device['note']}", style="dim"
+        )
     return text
 
 

@@ -42,6 +42,9 @@ class Demand:
     priority: str = DEFAULT_CLASS
     """Name of a priority class."""
 
+    device_kind: str = ""
+    """Of which kind its devices are; empty: of the pool's first, or of none where none has one."""
+
     min_replicas: int = field(default=1, metadata={"ge": 1, "le": 1 << 53})
     """Guaranteed, and given all at once; with fewer it is suspended or has not begun."""
 
@@ -102,6 +105,7 @@ def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
         now,
         team=before.team,
         priority=before.priority,
+        device_kind=before.device_kind,
         ask_replicas=max(ask, now.min_replicas),
         sizes=now.sizes if is_known else before.sizes,
         num_slots=now.num_slots or before.num_slots,
@@ -131,6 +135,7 @@ class PoolPlace:
     name: str = DEFAULT_POOL
     team: str = DEFAULT_TEAM
     priority: str = DEFAULT_CLASS
+    device_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,10 @@ class PoolAdmin:
         driver = self._driver
         if driver.follows:
             raise RefusedError(f"the number of devices follows {driver.follows}; change that")
+        if driver.saved.names:
+            raise RefusedError(
+                "the devices have names, and more of them would have none; cordon or drain some"
+            )
         async with driver.changing():
             _refuse_promises(driver.saved.teams, number)
             most = max(driver.saved.number, number)

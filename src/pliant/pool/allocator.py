@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pliant.core import allocation
-from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed
+from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed, kinds
+from pliant.core.allocation.kinds import KindedPool
 from pliant.core.allocation.values import From
+from pliant.core.device_names import kind_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.pool.state import SavedPool
@@ -37,7 +39,7 @@ class RefusedError(Exception):
 class Allocator:
     """Runs the core of one pool."""
 
-    core: allocation.Pool
+    core: KindedPool
     log: EventLog
     clock: Clock
     on_overdue: Callable[[Overdue], None]
@@ -56,7 +58,7 @@ class Allocator:
 
     def apply(self, event: Event) -> str | None:
         """Let the core answer an event; return why a claim is refused, if it is."""
-        self.core, actions = allocation.step(self.core, event, now_s=self.clock.now_s())
+        self.core, actions = kinds.step_kinds(self.core, event, now_s=self.clock.now_s())
         refused = next((action.reason for action in actions if isinstance(action, Refuse)), None)
         if isinstance(event, Asked) and self._is_refused_again(event.claim.name, refused, actions):
             return refused
@@ -84,13 +86,13 @@ class Allocator:
 
     def owned(self, name: str) -> tuple[int, ...]:
         """Return the devices of a claim, with those that it is to give back."""
-        standing = allocation.standing(self.core, name)
+        standing = kinds.standing_of(self.core, name)
         return standing.devices if standing is not None else ()
 
     def owners(self) -> dict[int, str]:
         """Return who has which device, with those that are to be given back."""
         return {
-            device: name for name in allocation.claims(self.core) for device in self.owned(name)
+            device: name for name in kinds.claims_of_kinds(self.core) for device in self.owned(name)
         }
 
     def _is_refused_again(
@@ -122,10 +124,11 @@ def classes_of(saved: SavedPool) -> dict[str, int]:
     return dict(sorted(known.items(), key=lambda item: -item[1]))
 
 
-def core_of(saved: SavedPool, *, now_s: float) -> allocation.Pool:
+def core_of(saved: SavedPool, *, now_s: float) -> KindedPool:
     """Return a pool that is set like this, and gives and takes nothing before it is opened."""
-    core = allocation.new_pool(
+    core = kinds.new_kinded_pool(
         saved.number,
+        kinds=tuple(map(kind_of, saved.names)),
         classes=[
             allocation.PriorityClass(name=name, value=value)
             for name, value in classes_of(saved).items()
@@ -139,7 +142,7 @@ def core_of(saved: SavedPool, *, now_s: float) -> allocation.Pool:
     for device in saved.drained:
         events.append(allocation.Drained(devices=(device,), note=saved.notes.get(device, "")))
     for event in events:
-        core, _ = allocation.step(core, event, now_s=now_s)
+        core, _ = kinds.step_kinds(core, event, now_s=now_s)
     return core
 
 

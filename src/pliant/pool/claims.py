@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from pliant.core import allocation
-from pliant.core.allocation import Asked, Claim, Overdue, Recovered, Released, Withdrawn, holding
+from pliant.core.allocation import (
+    Asked,
+    Claim,
+    Overdue,
+    Recovered,
+    Released,
+    Withdrawn,
+    holding,
+    kinds,
+)
 from pliant.core.allocation.holding import Holding
 from pliant.machine.clock import Clock
 from pliant.machine.processes import process_lives, process_started
@@ -251,7 +259,7 @@ class Claims:
     def expel_overdue(self, overdue: Overdue) -> None:
         """Take from a claimant what it has not left in time."""
         claimant = self.by_name.get(overdue.name)
-        standing = allocation.standing(self.allocator.core, overdue.name)
+        standing = kinds.standing_of(self.allocator.core, overdue.name)
         if claimant is None or standing is None:
             return
         chosen = holding.overdue(

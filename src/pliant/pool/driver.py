@@ -22,8 +22,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from pliant.core import allocation
-from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned
+from pliant.core.allocation import Cordoned, Event, Opened, TimePassed, Uncordoned, kinds
 from pliant.core.errors import ConfigError
 from pliant.core.sharing import is_of
 from pliant.core.tenancy import Demand
@@ -35,6 +34,7 @@ from pliant.pool.allocator import Allocator, RefusedError, core_of, numbered
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.devices import DeviceWatch
+from pliant.pool.pool_counts import PoolCounts
 from pliant.pool.publishing import OfferPublisher
 from pliant.pool.recovery import Recovery, Returned
 from pliant.pool.state import SavedPool, StateFile
@@ -42,6 +42,9 @@ from pliant.wire.offers import Offer, Report
 
 LOOK_S = 1.0
 """Between two looks at the locks of all devices, in seconds."""
+
+LIST_S = 300.0
+"""Between two records of who holds what, in seconds."""
 
 ANSWER_S = 3.0
 """How long a report waits for what is possible in a moment, in seconds."""
@@ -104,10 +107,13 @@ class PoolDriver:
         self.pusher = pusher
         self.watch = watch
         self._log = log
+        self.counts = PoolCounts()
+        log.subscribe(self.counts)
         self._clock = clock
         self.wall = wall
         self._turn = asyncio.Lock()
         self._look_at_s = 0.0
+        self._list_at_s = 0.0
         self._stopping = asyncio.Event()
 
     # --- the loop ----------------------------------------------------------------
@@ -244,8 +250,24 @@ class PoolDriver:
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
             self._look_at_locks()
-        if now_s >= allocation.next_deadline_s(self.allocator.core):
+        if now_s >= self._list_at_s:
+            self._list_at_s = now_s + LIST_S
+            self._list_holders()
+        if now_s >= kinds.next_deadline_of_kinds_s(self.allocator.core):
             self.allocator.apply(TimePassed())
+
+    def _list_holders(self) -> None:
+        """Write down who holds what, for who sums it up from a log that was cut."""
+        claims = []
+        for name in kinds.claims_of_kinds(self.allocator.core):
+            standing = kinds.standing_of(self.allocator.core, name)
+            if standing is not None:
+                claim = standing.claim
+                waits = not standing.replicas and bool(claim.ask_replicas)
+                held = {"devices": standing.devices, "waits": waits and not standing.is_withdrawn}
+                claims.append({"name": name, "team": claim.team, **held})
+        if claims:
+            self._log.write("holding", claims=claims)
 
     def _look_at_locks(self) -> None:
         """Compare the locks with what the core knows: nothing is handed out that is in use."""
@@ -270,7 +292,7 @@ class PoolDriver:
         self._recover()
         if self.recovery is None and name in self.claims.by_name:
             self.allocator.touch(name)
-        return returned.offer(self.saved.life, size=self.saved.size)
+        return returned.offer(self.saved.life, size=self.saved.size, names=self.saved.names)
 
     def _recover(self) -> None:
         """See who is still awaited; open the pool if nobody is."""

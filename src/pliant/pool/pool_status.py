@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pliant.core import allocation
-from pliant.core.allocation import Standing, Summary
+from pliant.core.allocation import Standing, Summary, kinds
+from pliant.core.device_names import kind_of
 from pliant.pool.allocator import classes_of
 from pliant.pool.claims import Claimant
 from pliant.pool.driver import PoolDriver
+from pliant.pool.state import name_of
 
 
 def board_of(driver: PoolDriver) -> dict[str, Any]:
     """Return the documented shape of ``pliant pool status --json``."""
-    summary = allocation.summary(driver.allocator.core)
+    summary = kinds.summary_of_kinds(driver.allocator.core)
     claims = [_claim(driver, name) for name in _in_order(driver, summary)]
     in_use = sum(len(claim["devices"]) for claim in claims)
     return {
@@ -52,13 +53,13 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
 def _in_order(driver: PoolDriver, summary: Summary) -> list[str]:
     """Return the claims: who has devices, oldest first, then who waits, as they are served."""
     since = {name: claimant.since for name, claimant in driver.claims.by_name.items()}
-    names = allocation.claims(driver.allocator.core)
+    names = kinds.claims_of_kinds(driver.allocator.core)
     others = [name for name in names if name not in summary.waiting]
     return [*sorted(others, key=lambda name: since.get(name, 0.0)), *summary.waiting]
 
 
 def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
-    standing = allocation.standing(driver.allocator.core, name)
+    standing = kinds.standing_of(driver.allocator.core, name)
     if standing is None:
         raise KeyError(name)
     claimant = driver.claims.by_name.get(name)
@@ -67,6 +68,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "kind": claim.kind,
+        "device_kind": claim.device_kind or None,
         "team": claim.team,
         "priority": claim.priority,
         "state": _state(standing, claimant),
@@ -78,7 +80,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
         "since": claim.since,
         "pid": claimant.report.pid if claimant is not None else None,
-        "reason": allocation.why(driver.allocator.core, name),
+        "reason": kinds.why_of(driver.allocator.core, name),
     }
 
 
@@ -107,6 +109,8 @@ def _devices(
     return [
         {
             "device": device,
+            "name": name_of(driver.saved, device) or None,
+            "kind": kind_of(name_of(driver.saved, device)) or None,
             "claim": owners.get(device),
             "is_leaving": device in leaving,
             "is_cordoned": device in saved.cordoned,

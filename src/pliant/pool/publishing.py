@@ -11,14 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pliant.core import allocation
-from pliant.core.allocation import Standing
+from pliant.core.allocation import Standing, kinds
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.pool.allocator import Allocator, RefusedError
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claimant, Claims
-from pliant.pool.state import SavedClaim, SavedPool, StateFile
+from pliant.pool.state import SavedClaim, SavedPool, StateFile, name_of
 from pliant.wire.offers import Offer
 
 
@@ -78,7 +77,7 @@ class OfferPublisher:
             sentence = f"the pool cannot write its state: {self.failure}"
             raise RefusedError(sentence, is_temporary=True)
         if not offer.devices:
-            why = allocation.why(self.allocator.core, name)
+            why = kinds.why_of(self.allocator.core, name)
             return offer.model_copy(update={"reason": why})
         return offer
 
@@ -94,7 +93,7 @@ class OfferPublisher:
         offers: dict[str, Offer] = {}
         for name in sorted(self.allocator.touched):
             claimant = self.claims.by_name.get(name)
-            standing = allocation.standing(self.allocator.core, name)
+            standing = kinds.standing_of(self.allocator.core, name)
             if claimant is None or claimant.is_gone or standing is None:
                 continue
             revision = self.revision + len(offers) + 1
@@ -116,6 +115,7 @@ class OfferPublisher:
             revision=revision,
             pool_devices=saved.size,
             devices=devices,
+            names=tuple(name_of(saved, device) for device in devices) if saved.names else (),
             replicas=0 if standing.is_suspended else min(standing.replicas, len(devices)),
             notice_s=notice_s,
             suspend=standing.is_suspended,

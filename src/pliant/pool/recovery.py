@@ -35,7 +35,7 @@ class Returned:
         """Return one that lives and has said nothing: all is as it was."""
         return cls(claim, Report(wanted=claim.wanted, pid=claim.pid))
 
-    def offer(self, life: str, *, size: int) -> Offer:
+    def offer(self, life: str, *, size: int, names: tuple[str, ...] = ()) -> Offer:
         """Return what it may use until the pool opens: what it may use already."""
         claim = self.claim
         devices = tuple(device for device in claim.devices if device not in claim.leaving)
@@ -44,6 +44,7 @@ class Returned:
             revision=max(claim.revision, 1),
             pool_devices=size,
             devices=devices,
+            names=tuple(names[device] for device in devices) if names else (),
             replicas=min(claim.replicas, len(devices)),
             notice_s=claim.wanted.notice_s,
             suspend=claim.suspend,

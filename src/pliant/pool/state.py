@@ -63,6 +63,7 @@ class Given(_Saved):
     teams: tuple[TeamEntry, ...] | None = None
     classes: dict[str, int] | None = None
     class_users: dict[str, tuple[str, ...]] | None = None
+    names: tuple[str, ...] | None = None
 
 
 class SavedPool(_Saved):
@@ -79,6 +80,9 @@ class SavedPool(_Saved):
 
     devices: int
     """Devices that may be in use now."""
+
+    names: tuple[str, ...] = ()
+    """Of the devices, with their kinds, by number; empty: they are numbers only."""
 
     number: int = 0
     """Devices that there ever were; 0: no more than those."""
@@ -103,13 +107,18 @@ class SavedPool(_Saved):
     """Wall-clock time at which the trace that the capacity follows began."""
 
 
+def name_of(saved: SavedPool, device: int) -> str:
+    """Return what a device is called; empty: it is a number only."""
+    return saved.names[device] if device < len(saved.names) else ""
+
+
 def at_rest(saved: SavedPool) -> SavedPool:
     """Return what remains of a pool that has ended in order while nobody had anything of it.
 
     What people have set about teams, classes and single devices stays; how many devices there are
     is what it was started with, and nothing is known of claims.
     """
-    size = saved.given.devices or saved.size
+    size = len(saved.names) or saved.given.devices or saved.size
     return saved.model_copy(
         update={"size": size, "devices": size, "claims": (), "trace_began_at": None}
     )

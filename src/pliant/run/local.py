@@ -94,6 +94,7 @@ def _agent(
             work=config.work(),
             guarded=(files.token, files.record),
             locks=tenant.locks if tenant else None,
+            device_name=tenant.device_name if tenant else lambda device: "",
             start_server=start_server,
         ),
         listener=observer.output if observer else nobody_listens,

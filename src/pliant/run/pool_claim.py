@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from pliant.core.device_names import confinement
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_OK, EXIT_STOPPED
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_TEAM
@@ -67,6 +68,7 @@ class ClaimConfig:
 
     priority: str = DEFAULT_CLASS
     team: str = DEFAULT_TEAM
+    device_kind: str = ""
     notice_s: float = 30.0
     command: tuple[str, ...] = ()
 
@@ -75,6 +77,7 @@ class ClaimConfig:
         """Return what the pool is asked for."""
         return Demand(
             kind="fixed",
+            device_kind=self.device_kind,
             team=self.team,
             priority=self.priority,
             min_replicas=self.devices,
@@ -321,14 +324,28 @@ class _FixedClaim:
     # --- the command --------------------------------------------------------------------
 
     def _start(self, environ: Mapping[str, str]) -> None:
-        """Start the command with the devices' locks; it is told to end if this process dies."""
-        if self._config.command:
-            self._command = subprocess.Popen(  # noqa: S603 - what the user typed
-                self._config.command,
-                env={**environ, locks.DEVICES_VARIABLE: ",".join(map(str, self._devices))},
-                pass_fds=[lock.fd for lock in self._held],
-                preexec_fn=partial(signal_at_parents_death, signal.SIGTERM),
-            )
+        """Start the command, confined to the devices and with their locks; it is told to end if
+        this process dies.
+        """
+        if not self._config.command:
+            return
+        around = confinement(self._names, environ=environ)
+        numbers = {locks.DEVICES_VARIABLE: ",".join(map(str, self._devices))}
+        self._command = subprocess.Popen(  # noqa: S603 - what the user typed
+            self._config.command,
+            env={**environ, **around.variables, **numbers},
+            pass_fds=[lock.fd for lock in self._held],
+            preexec_fn=partial(_begin_command, around.cores),
+        )
+
+    @property
+    def _names(self) -> list[str]:
+        """What the devices are called that are held, as far as they have names."""
+        offer = self._offer
+        if offer is None or not offer.names:
+            return []
+        called = dict(zip(offer.devices, offer.names, strict=False))
+        return [called.get(device, "") for device in self._devices]
 
     def _end_interrupted(self) -> None:
         """End the command, which has heard Ctrl-C as well; the next signal ends the wait for it."""
@@ -348,6 +365,13 @@ class _FixedClaim:
         if self._command is not None and self._command.poll() is None:
             self._command.terminate()
             _wait_for(self._command, max(0.0, within_s))
+
+
+def _begin_command(cores: frozenset[int] | None) -> None:
+    """Confine this process, which is about to become the command."""
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    signal_at_parents_death(signal.SIGTERM)
 
 
 def _name(devices: tuple[int, ...]) -> str:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import grp
-import math
 import os
 import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
@@ -28,10 +25,10 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import SHARED_POOLS_VARIABLE, RuntimeFiles
 from pliant.machine.event_loop import on_signals
-from pliant.machine.files import read_named
 from pliant.machine.granted_locks import make_entered
-from pliant.machine.loopback import loopback
+from pliant.machine.peers import user_name
 from pliant.machine.pools import DEVICES, served_pools
+from pliant.machine.processes import machine_id
 from pliant.machine.shared_pools import SOCKET, listen
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
@@ -39,86 +36,14 @@ from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.capacity import read_number, replayed, watched
 from pliant.pool.claim_client import Pusher
-from pliant.pool.claims import PoolSettings
 from pliant.pool.devices import DeviceWatch, SharedDeviceWatch
 from pliant.pool.driver import PoolDriver
-from pliant.pool.state import Given, SavedPool, StateFile, at_rest
+from pliant.pool.state import StateFile, at_rest
+from pliant.run.pool_beginning import begun, changes, check_promises
+from pliant.run.pool_config import Capacity, PoolConfig
 from pliant.run.run_directory import locked, make_private
-from pliant.spec.pool import PoolFile, TeamEntry, promised_too_much
-from pliant.spec.trace import Change, parse_trace
 
 Listener = Callable[[Record], None]
-
-NOTHING_SET: dict[str, object] = {
-    "given": Given(devices=None),
-    "size": 0,
-    "teams": (),
-    "classes": {},
-    "class_users": {},
-    "cordoned": (),
-    "drained": (),
-    "notes": {},
-}
-"""What ``--forget`` makes of the life before; who has devices keeps them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What sets the number of devices: nobody but people, a watched file, or a trace."""
-
-    text: str
-    """As it was typed."""
-
-    file: Path | None = None
-    trace: Path | None = None
-    time_scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig:
-    """A pool to run."""
-
-    name: str
-    devices: int | None
-    """None: as many as in the life before, or ``default_devices``."""
-
-    default_devices: int
-    records: Path
-    """Directory of the records of pools, and of each pool's own directory."""
-
-    file: PoolFile | None = None
-    """None: teams and classes as in the life before."""
-
-    capacity: Capacity | None = None
-    forget: bool = False
-    """Begin without what was set in the life before."""
-
-    gid: int | None = None
-    """Group whose users share it; None: it is one user's."""
-
-    port: int = 0
-    address: str = field(default_factory=loopback)
-    settings: PoolSettings | None = None
-
-
-def parse_capacity(text: str | None, *, time_scale: float | None) -> Capacity | None:
-    """Read ``file:PATH`` or ``trace:FILE``.
-
-    Raises:
-        ConfigError: it is neither, or is played at no speed.
-    """
-    kind, _, path = (text or "").partition(":")
-    if time_scale is not None and kind != "trace":
-        raise ConfigError("--time-scale is for --capacity trace:FILE")
-    if time_scale is not None and not 0 < time_scale < math.inf:
-        raise ConfigError(f"--time-scale {time_scale:g} must be a number above 0")
-    if text is None:
-        return None
-    if kind not in ("file", "trace") or not path:
-        raise ConfigError(f"--capacity {text!r} is neither file:PATH nor trace:FILE")
-    if kind == "file":
-        return Capacity(text=text, file=Path(path))
-    return Capacity(text=text, trace=Path(path), time_scale=time_scale or 1.0)
 
 
 def check(config: PoolConfig) -> None:
@@ -130,9 +55,9 @@ def check(config: PoolConfig) -> None:
     if any(pool.name == config.name for pool in served_pools(config.records)):
         raise ConfigError(_runs_already(config.name))
     if config.file is not None:
-        _check_promises(config.file.spec.teams, config.devices or config.default_devices)
+        check_promises(config.file.spec.teams, config.devices or config.default_devices)
     if config.capacity is not None:
-        _changes(config.capacity, config.devices or config.default_devices)
+        changes(config.capacity, config.devices or config.default_devices)
         if config.capacity.file is not None:
             read_number(config.capacity.file)
 
@@ -148,20 +73,6 @@ def run_pool(config: PoolConfig, *, listener: Listener) -> int:
         return asyncio.run(_run(config, listener))
     except KeyboardInterrupt:  # before it had begun
         return EXIT_OK
-
-
-def group_id(name: str) -> int:
-    """Return the number of a group.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        if name.isdecimal():
-            return int(name)
-        raise ConfigError(f"there is no group {name!r}; see `getent group`") from None
 
 
 def make_directory(config: PoolConfig) -> Path:
@@ -199,7 +110,7 @@ async def _run(config: PoolConfig, listener: Listener) -> int:
             stack.callback((out / SOCKET).unlink, missing_ok=True)
         state = StateFile(out / run_files.STATE)
         found = state.read()
-        saved = _begun(config, found, state.path)
+        saved = begun(config, found, state.path)
         log = Journal(run_files.event_log(out), job=config.name)
         log.subscribe(listener)
         log.carried = list
@@ -265,6 +176,8 @@ async def _serve(
         capacity=driver.follows or None,
         follows=follows,
         url=url_of(sock),
+        user=user_name(os.geteuid()),
+        boot=machine_id().partition(" ")[0],
     )
     with on_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), driver.stop)):
         try:
@@ -307,78 +220,10 @@ def _numbers(capacity: Capacity, driver: PoolDriver) -> AsyncIterator[int]:
     began_at = driver.saved.trace_began_at or now_at
     driver.configure(None, trace_began_at=began_at)
     return replayed(
-        _changes(capacity, driver.saved.size),
+        changes(capacity, driver.saved.size),
         time_scale=capacity.time_scale,
         elapsed_s=max(0.0, now_at - began_at),  # the clock may have gone back
     )
-
-
-def _begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
-    """Return what the pool begins with: what was asked for, over what the life before has left."""
-    given = _given(config)
-    if found is not None and config.forget:
-        found = found.model_copy(update=NOTHING_SET)
-    began = found or SavedPool(name=config.name, size=0, devices=0)
-    is_same = found is not None and began.given == given
-    changed: dict[str, object] = {"given": given, "trace_began_at": None}
-    if not is_same:
-        size = config.devices or began.size or config.default_devices
-        changed |= {"size": size, "devices": size, "number": size}
-        named = {
-            "teams": given.teams,
-            "classes": given.classes,
-            "class_users": given.class_users,
-        }
-        changed |= {name: value for name, value in named.items() if value is not None}
-    began = began.model_copy(update=changed)
-    if config.capacity is not None:
-        began = _at_first(config.capacity, began, found if is_same else None)
-    try:
-        _check_promises(began.teams, began.size)
-    except ConfigError as error:
-        if found is None or given.teams is not None:
-            raise
-        hint = f"they were set before (in {path}); begin without them with --forget"
-        raise ConfigError(f"{error}: {hint}") from None
-    return began
-
-
-def _given(config: PoolConfig) -> Given:
-    given = Given(devices=config.devices, capacity=repr(config.capacity))
-    if config.file is None:
-        return given
-    spec = config.file.spec
-    classes = {entry.name: entry.value for entry in spec.priority_classes}
-    users = {one.name: tuple(one.users) for one in spec.priority_classes if one.users is not None}
-    return given.model_copy(
-        update={"teams": tuple(spec.teams), "classes": classes, "class_users": users or None}
-    )
-
-
-def _check_promises(teams: Iterable[TeamEntry], size: int) -> None:
-    """Refuse quotas that promise more than there is."""
-    if excess := promised_too_much(teams, size):
-        raise ConfigError(excess)
-
-
-def _at_first(capacity: Capacity, began: SavedPool, found: SavedPool | None) -> SavedPool:
-    """Return the pool with the devices that its source says there are at the very beginning."""
-    began_at = None
-    if capacity.file is not None:
-        devices = min(read_number(capacity.file), began.size)
-    elif found is not None and found.trace_began_at is not None:
-        devices, began_at = found.devices, found.trace_began_at
-    else:
-        first = _changes(capacity, began.size)[0]
-        devices = first.devices if first.at_s == 0 else 0
-    return began.model_copy(update={"devices": devices, "trace_began_at": began_at})
-
-
-def _changes(capacity: Capacity, size: int) -> list[Change]:
-    """Read the trace; nothing if there is none."""
-    if capacity.trace is None:
-        return []
-    return parse_trace(read_named(capacity.trace), source=str(capacity.trace), most=size)
 
 
 def _runs_already(name: str) -> str:

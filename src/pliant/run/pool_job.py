@@ -103,10 +103,16 @@ class Tenant:
         self.locks = records / place.name / DEVICES
         self._place = place
         self._policy = policy
-        self._demand = replace(first_demand(policy), team=place.team, priority=place.priority)
+        self._demand = replace(
+            first_demand(policy),
+            team=place.team,
+            priority=place.priority,
+            device_kind=place.device_kind,
+        )
         self._tenancy = Tenancy(min_replicas=self._demand.min_replicas)
         self._offer: Offer | None = None
         self._life: PoolLife | None = None
+        self._names: dict[int, str] = {}
         self._silence = ""
         self._sent: Report | None = None
         self._changed = asyncio.Event()
@@ -120,6 +126,10 @@ class Tenant:
         offer = self._offer
         said = 0 if offer is None else offer.pool_devices or len(offer.devices)
         return max(self._policy.min_replicas, said)
+
+    def device_name(self, device: int) -> str:
+        """Return what a device is called; empty: it is a number only."""
+        return self._names.get(device, "")
 
     def is_over(self, exit_code: int) -> bool:
         """Whether a life that has ended like this was the last."""
@@ -241,6 +251,7 @@ class Tenant:
 
     def _take_offer(self, offer: Offer) -> None:
         before, known = self._tenancy, self._offer
+        self._names |= zip(offer.devices, offer.names, strict=False)
         self._tenancy = tenancy.follow_offer(
             before,
             pool=offer.pool,

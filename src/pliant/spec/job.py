@@ -38,6 +38,9 @@ class PlaceEntry(Model):
     priority: str | None = None
     """Name of a priority class of the pool; the default is normal."""
 
+    kind: str | None = None
+    """Of which kind its devices are, where the pool has several; the default is the first."""
+
 
 class TlsEntry(Model):
     """What replicas prove themselves with to each other; the same paths on every node."""

@@ -41,6 +41,9 @@ class Assignment:
     device: int | None = None
     """The device of a pool that it runs on; it holds the lock of that device while it lives."""
 
+    device_name: str = ""
+    """What it is called, with its kind; empty: it is a number only."""
+
     locks: str = ""
     """Directory of the locks of the pool's devices, absolute."""
 

@@ -83,6 +83,9 @@ class Offer(_Body):
     """Those it may have processes on: what it holds, and new ones.  One that it holds and that is
     not named must be left within ``notice_s``, whoever is on it: the device is drained."""
 
+    names: tuple[str, ...] = ()
+    """What ``devices`` are called, in their order; empty: they are numbers only."""
+
     replicas: Annotated[int, Field(ge=0)] = 0
     """How many it may have; fewer than ``devices``: it is to choose which ones to give back."""
 

@@ -27,6 +27,7 @@ def new_pool(
     teams: Iterable[values.Team] = (),
     rules: values.PoolRules | None = None,
     is_open: bool = True,
+    foreign: Iterable[int] = (),
 ) -> Pool:
     """Return a pool of idle devices ``0 .. devices-1`` without claims.
 
@@ -37,6 +38,7 @@ def new_pool(
         rules: None: the defaults.
         is_open: False: nothing is given or taken before ``Opened``, so that what is held already
             can be told first, by ``Recovered``.
+        foreign: devices of another kind (``allocation.kinds``); never handed out.
 
     Raises:
         ConfigError: a number is negative, or a team names a class that is not there.
@@ -45,7 +47,10 @@ def new_pool(
     known = {one.name: one for one in classes}
     for priority in known.values():
         checking.require_class(priority)
+    others = state.bits(tuple(foreign))
     pool = Pool(
+        cordoned=others,
+        foreign=others,
         size=devices,
         limit=devices,
         classes=Table(known),

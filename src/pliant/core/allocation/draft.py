@@ -172,6 +172,7 @@ class Draft:
             held=self.held,
             cordoned=self.cordoned,
             drained=self.drained,
+            foreign=before.foreign,
             notes=self.notes,
             entries=before.entries.changed(self.changed) if self.changed else before.entries,
             lists=Table(lists),

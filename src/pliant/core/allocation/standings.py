@@ -160,7 +160,7 @@ def summary(pool: Pool) -> Summary:
         usable=draft.usable,
         share=pool.share,
         free=state.numbers(draft.free),
-        cordoned=state.numbers(pool.cordoned),
+        cordoned=state.numbers(pool.cordoned & ~pool.foreign),
         drained=state.numbers(pool.drained),
         teams=tuple(
             TeamUse(team=team, share=pool.used.get(name, 0), claims=count[name])
@@ -172,7 +172,7 @@ def summary(pool: Pool) -> Summary:
 
 def _out_of_use(pool: Pool) -> list[str]:
     """Say which devices that nobody holds are not handed out, and why."""
-    idle = state.numbers(pool.cordoned & ~pool.held)
+    idle = state.numbers(pool.cordoned & ~pool.held & ~pool.foreign)
     said = []
     for device in idle[:MOST_NAMED]:
         how = "drained" if pool.drained >> device & 1 else "cordoned"

@@ -153,6 +153,9 @@ class Pool:
     drained: int = 0
     """Of the cordoned ones, those that are taken back as well."""
 
+    foreign: int = 0
+    """Devices of another kind, as bits: among the cordoned ones for ever, and not told of."""
+
     notes: Table[int, str] = field(default_factory=Table)
     """By whom, since when and why a device is cordoned, as far as it was said."""
 

@@ -26,6 +26,7 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from pliant.core.device_names import confinement
 from pliant.core.errors import ConfigError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -170,6 +171,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     try:
         try:
             context.hold(_lock_device(assignment))
+            _confine(assignment.device_name)
             context.watch = watch = _watch(context, assignment)
             if assignment.work.tls is not None:  # a fault in them ends the job before it trains
                 context.encrypt(TlsContexts.of(assignment.work.tls))
@@ -303,6 +305,23 @@ def _lock_device(assignment: Assignment) -> device_locks.DeviceLock | None:
         who = device_locks.holder_text(where, device)
         raise DeviceTakenError(f"the script was not run: {who} has device {device} ({path})")
     return lock
+
+
+def _confine(name: str) -> None:
+    """Keep this process, and what it starts, to its device; before anything has looked for one."""
+    around = confinement([name], environ=os.environ)
+    os.environ.update(around.variables)
+    if around.cores is None:
+        return
+    try:
+        for thread in os.listdir("/proc/self/task"):  # noqa: PTH208  # those that run already, too
+            os.sched_setaffinity(int(thread), around.cores)
+    except OSError as error:
+        sentence = f"the script was not run: it cannot have {name}: {error.strerror}"
+        raise DeviceError(sentence) from error
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and around.variables.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(len(around.cores))  # it has read its variables when it was loaded
 
 
 def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:

@@ -1,0 +1,46 @@
+"""Devices as people type them: how many, or which; one of them by its number or its name.
+
+Owns the check against this machine.  Knows nothing of what is done with them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pliant.core.device_names import cores_of, parse_devices
+from pliant.core.errors import ConfigError
+from pliant.http.client import Caller
+from pliant.spec.pool import MOST_DEVICES
+
+
+def devices_of(typed: str | int | None) -> tuple[int | None, tuple[str, ...] | None]:
+    """Return how many devices there are, and what they are called; None: it was not said.
+
+    Raises:
+        ConfigError: there cannot be so many, or a core is not this machine's.
+    """
+    if typed is None:
+        return None, None
+    found = parse_devices(str(typed))
+    names, number = (None, found) if isinstance(found, int) else (found, len(found))
+    if not 1 <= number <= MOST_DEVICES:
+        raise ConfigError(f"--devices {typed} must be between 1 and {MOST_DEVICES}")
+    if strange := sorted(cores_of(names or ()) - os.sched_getaffinity(0)):
+        raise ConfigError(f"--devices {typed}: core {strange[0]} is not one of this machine's")
+    return number, names
+
+
+def number_of(device: str, caller: Caller) -> int:
+    """Return the number of a device that may be called by its name.
+
+    Raises:
+        ConfigError: the pool has none of this name.
+    """
+    if device.isdecimal():
+        return int(device)
+    devices = caller.ask("GET", "/v1/status")["devices"]
+    names = {str(one["name"]): int(one["device"]) for one in devices if one["name"]}
+    if device not in names:
+        there = ", ".join(names) or "numbers only"
+        raise ConfigError(f"there is no device {device!r}; there are {there}")
+    return names[device]

@@ -1,0 +1,137 @@
+"""Devices that have a kind and a name, and what confines a process to some of them.
+
+Owns the notation of ``--devices`` and the variables by which each kind of accelerator is told which
+ones a process sees.  Must not know processes: who starts one sets what is said here.
+
+    8                      eight devices without a kind: numbers, as ever
+    cuda:0-3               four GPUs: cuda:0, cuda:1, cuda:2, cuda:3
+    cpu:0-3,4-7            two devices of four cores each: cpu:0-3, cpu:4-7
+    cuda:0,1+cpu:2-9       two kinds: the first is what a claim gets that asks for none
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pliant.core.errors import ConfigError
+
+CPU = "cpu"
+
+VISIBLE = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    "rocm": ("HIP_VISIBLE_DEVICES",),
+    "xpu": ("ZE_AFFINITY_MASK",),
+    "ascend": ("ASCEND_RT_VISIBLE_DEVICES",),
+    "neuron": ("NEURON_RT_VISIBLE_CORES",),
+}
+"""Variables that name the accelerators of a kind that a process sees, commas between them."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that say how many threads compute; set for cores, unless the user did."""
+
+MOST_NAMED = 4096
+"""Devices with names, and cores of one of them: a larger number is a mistake in typing."""
+
+_KIND = re.compile(r"[a-z][a-z0-9]{0,15}")
+_RANGE = re.compile(r"(\d{1,6})-(\d{1,6})")
+_ITEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What confines a process to its devices."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cores: frozenset[int] | None = None
+    """Cores that it may run on; None: those that it was given already."""
+
+
+def parse_devices(text: str) -> int | tuple[str, ...]:
+    """Return how many devices there are, or what they are called.
+
+    Raises:
+        ConfigError: it is neither, or names something twice.
+    """
+    if text.isdecimal():
+        return int(text)
+    names = tuple(name for group in text.split("+") for name in _group(group, text))
+    seen: dict[str, str] = {}
+    for name in names:
+        kind, _, what = name.partition(":")
+        parts = [str(core) for core in _cores(what)] if kind == CPU else [what]
+        for part in parts:
+            before = seen.setdefault(f"{kind}:{part}", name)
+            if before != name or names.count(name) > 1:
+                raise ConfigError(f"--devices {text!r}: {kind} {part} is in two devices")
+    return names
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a device; empty: it has no name and none."""
+    return name.partition(":")[0]
+
+
+def cores_of(names: Iterable[str]) -> frozenset[int]:
+    """Return the cores that these devices are, as far as they are cores."""
+    found: set[int] = set()
+    for name in names:
+        kind, _, what = name.partition(":")
+        if kind == CPU:
+            found.update(_cores(what))
+    return frozenset(found)
+
+
+def confinement(names: Iterable[str], *, environ: Mapping[str, str]) -> Confinement:
+    """Return what confines a process to the devices of these names; nothing for those without.
+
+    A process that has devices of one kind sees no accelerator of the others that are known here:
+    what it was given none of is another's.
+    """
+    named = [name for name in names if name]
+    if not named:
+        return Confinement()
+    kinds = {kind_of(name) for name in named}
+    variables = {"PLIANT_DEVICE_NAMES": ",".join(named)}
+    for kind, those in VISIBLE.items():
+        seen = ",".join(name.partition(":")[2] for name in named if kind_of(name) == kind)
+        if kind in kinds or kinds & {CPU, *VISIBLE}:
+            variables |= dict.fromkeys(those, seen)
+    cores = cores_of(named)
+    if cores:
+        variables |= {name: str(len(cores)) for name in THREADS if name not in environ}
+    return Confinement(variables=variables, cores=cores or None)
+
+
+def _group(group: str, text: str) -> list[str]:
+    kind, colon, rest = group.partition(":")
+    if not colon or not _KIND.fullmatch(kind) or not rest:
+        raise ConfigError(
+            f"--devices {text!r} is neither a number nor a list such as cuda:0-3 or cpu:0-3,4-7"
+        )
+    names: list[str] = []
+    for item in rest.split(","):
+        found = _RANGE.fullmatch(item)
+        if found and int(found[2]) < int(found[1]):
+            raise ConfigError(f"--devices {text!r}: {item} ends before it begins")
+        if found and int(found[2]) - int(found[1]) >= MOST_NAMED:
+            raise ConfigError(f"--devices {text!r}: {item} is more than {MOST_NAMED}")
+        if kind == CPU:
+            if not found and not item.isdecimal():
+                raise ConfigError(
+                    f"--devices {text!r}: {item} is neither a core nor cores like 0-3"
+                )
+            names.append(f"{kind}:{item}")
+        elif found:
+            names += [f"{kind}:{each}" for each in range(int(found[1]), int(found[2]) + 1)]
+        elif _ITEM.fullmatch(item):
+            names.append(f"{kind}:{item}")
+        else:
+            raise ConfigError(f"--devices {text!r}: {item!r} is no name of a device")
+    return names
+
+
+def _cores(what: str) -> range:
+    first, _, last = what.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -1,0 +1,81 @@
+"""What devices are called, and what confines a process to some of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.device_names import confinement, cores_of, kind_of, parse_devices
+from pliant.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("8", 8),
+        ("cuda:0-2", ("cuda:0", "cuda:1", "cuda:2")),
+        ("cpu:0-3,4-7", ("cpu:0-3", "cpu:4-7")),
+        ("cuda:GPU-3f,1+cpu:2-9", ("cuda:GPU-3f", "cuda:1", "cpu:2-9")),
+        ("tpu:a", ("tpu:a",)),
+    ],
+)
+def test_devices_are_a_number_or_a_list(typed: str, found: object) -> None:
+    assert parse_devices(typed) == found
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("", "is neither a number nor a list"),
+        ("-1", "is neither a number nor a list"),
+        ("cuda", "is neither a number nor a list"),
+        ("cuda:", "is neither a number nor a list"),
+        ("CUDA:0", "is neither a number nor a list"),
+        ("cuda:0,0", "cuda 0 is in two devices"),
+        ("cpu:0-3,3-4", "cpu 3 is in two devices"),
+        ("cpu:3-0", "3-0 ends before it begins"),
+        ("cpu:a", "a is neither a core nor cores like 0-3"),
+        ("cuda:0-99999", "0-99999 is more than 4096"),
+        ("cuda:0,", "'' is no name of a device"),
+        ("cuda:a b", "'a b' is no name of a device"),
+    ],
+)
+def test_what_is_neither_is_refused(typed: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_devices(typed)
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_typed_is_read_or_refused(typed: str) -> None:
+    try:
+        found = parse_devices(typed)
+    except ConfigError:
+        return
+    if isinstance(found, tuple):
+        assert len(set(found)) == len(found)
+        assert all(kind_of(name) for name in found)
+
+
+def test_a_process_sees_the_accelerators_that_it_has_and_no_others() -> None:
+    around = confinement(["cuda:2", "cuda:0"], environ={})
+
+    assert around.cores is None
+    assert around.variables["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert around.variables["HIP_VISIBLE_DEVICES"] == ""
+    assert around.variables["PLIANT_DEVICE_NAMES"] == "cuda:2,cuda:0"
+    assert "OMP_NUM_THREADS" not in around.variables
+
+
+def test_cores_are_counted_unless_the_user_has_said_how_many_threads() -> None:
+    both = confinement(["cpu:0-1", "cpu:4"], environ={"OMP_NUM_THREADS": "1"})
+
+    assert both.cores == cores_of(["cpu:0-1", "cpu:4"]) == {0, 1, 4}
+    assert both.variables["MKL_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS" not in both.variables
+    assert both.variables["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_numbers_and_kinds_that_are_not_known_confine_nothing() -> None:
+    assert confinement(["", ""], environ={}).variables == {}
+    assert confinement(["tpu:a"], environ={}).variables == {"PLIANT_DEVICE_NAMES": "tpu:a"}
