@@ -32,6 +32,7 @@ from pliant.cli import (
     pool_commands,
     run_commands,
     run_list,
+    usage_command,
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.terminal import complain
@@ -63,6 +64,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     job_commands.explain: {"cls": ExplainCommand},
     pool_commands.claim: {},
     pool_commands.top: {},
+    usage_command.usage: {},
     job_commands.logs: {},
     job_commands.audit: {},
     config_table.config: {},

@@ -5,7 +5,8 @@ decision itself carried.  Knows nothing of columns or colours.
 
 Kinds of a pool's log beside the core's events and actions (``core.allocation.values``):
 
-    pool_started  name, life, devices, capacity, follows, url
+    pool_started  name, life, devices, capacity, follows, url, user, boot
+    holding       claims: name, team, devices, waits; every few minutes, for ``pool_usage``
     gone          name, reason; a claimant that has ended, died or fallen silent
     ended         name, device, pids, reason; processes that did not leave a device in time
     not_ended     name, device, reason

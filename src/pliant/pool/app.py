@@ -8,7 +8,7 @@ Owns paths, bodies and status codes.  Decides nothing.
     POST   /v1/devices  /v1/devices/{d}/cordon|uncordon|drain
     PUT    /v1/teams/{name}  /v1/classes/{name}   DELETE /v1/teams/{name}
     POST   /v1/stop
-    GET    /healthz                               the only one without a token
+    GET    /healthz  /metrics                     machines; the only ones without a token
 
 In a pool that users share there is no token: each claim is of the user who asks, and all but the
 first four and reading are for the pool's owner.
@@ -22,8 +22,9 @@ from collections.abc import Awaitable
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
 from pliant.core.printable import printable_values
@@ -32,6 +33,7 @@ from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver
+from pliant.pool.pool_metrics import pool_registry
 from pliant.pool.pool_status import board_of
 from pliant.pool.visitors import ForbiddenError, Gate, OpenGate, Usher
 from pliant.spec.model import NAME
@@ -90,6 +92,12 @@ def create_app(
         return board_of(driver)
 
     app.include_router(router)
+    registry = pool_registry(lambda: board_of(driver), driver.counts)
+
+    @app.get("/metrics", response_class=Response, tags=["machines"])
+    async def metrics() -> Response:
+        """Return the numbers of the pool for Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.exception_handler(ForbiddenError)
     async def forbid(_: Request, error: ForbiddenError) -> JSONResponse:

@@ -113,7 +113,7 @@ class PoolDriver:
         self.wall = wall
         self._turn = asyncio.Lock()
         self._look_at_s = 0.0
-        self._list_at_s = 0.0
+        self._list_at_s = clock.now_s() + LIST_S
         self._stopping = asyncio.Event()
 
     # --- the loop ----------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Numbers for Prometheus, computed from the board when they are asked for.
+
+Owns the names; their words are those of the glossary.  Claims and users are not among the labels:
+there is no bound to them.  Teams are, as far as the pool's owner has made them, and no more than
+``MOST_TEAMS``; all others are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pliant.pool.pool_counts import COUNTED, PoolCounts
+
+MOST_TEAMS = 100
+
+STATES = (
+    *("running", "starting", "waiting", "shrinking"),
+    *("suspending", "suspended", "ending"),
+)
+
+
+class PoolCollector:
+    """Turns one pool's board into metrics."""
+
+    def __init__(self, board: Callable[[], dict[str, Any]], counts: PoolCounts) -> None:
+        self._board_now = board
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its value now."""
+        board = self._board_now()
+        yield from _devices(board)
+        yield from _claims(board)
+        yield from _teams(board)
+        for kind, name in COUNTED.items():
+            help_text = f"Records of kind {kind} since the pool was started."
+            yield CounterMetricFamily(
+                f"pliant_pool_{name}", help_text, value=self._counts.counts[kind]
+            )
+
+
+def pool_registry(board: Callable[[], dict[str, Any]], counts: PoolCounts) -> CollectorRegistry:
+    """Return a registry of its own."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PoolCollector(board, counts))
+    return registry
+
+
+def _devices(board: dict[str, Any]) -> Iterator[Metric]:
+    kinds = Counter((device.get("kind") or "", _state(device)) for device in board["devices"])
+    family = GaugeMetricFamily("pliant_pool_devices", "Devices.", labels=["kind", "state"])
+    for kind in sorted({one for one, _ in kinds} or {""}):
+        for state in ("in_use", "idle", "cordoned", "drained", "blocked"):
+            family.add_metric([kind, state], kinds[kind, state])
+    yield family
+    usable = board["usable"]
+    yield GaugeMetricFamily("pliant_pool_usable_devices", "May be in use now.", value=usable)
+    yield GaugeMetricFamily(
+        "pliant_pool_failing", "1 while its state cannot be written.", value=bool(board["failure"])
+    )
+
+
+def _state(device: dict[str, Any]) -> str:
+    for state, is_so in (
+        ("in_use", device["claim"] is not None),
+        ("blocked", device["is_blocked"]),
+        ("drained", device["is_drained"]),
+        ("cordoned", device["is_cordoned"]),
+    ):
+        if is_so:
+            return state
+    return "idle"
+
+
+def _claims(board: dict[str, Any]) -> Iterator[Metric]:
+    states = Counter(claim["state"] for claim in board["claims"])
+    family = GaugeMetricFamily("pliant_pool_claims", "Claims by state.", labels=["state"])
+    for state in STATES:
+        family.add_metric([state], states[state])
+    yield family
+
+
+def _teams(board: dict[str, Any]) -> Iterator[Metric]:
+    shares = GaugeMetricFamily(
+        "pliant_pool_team_share", "Devices that its claims are to have.", labels=["team"]
+    )
+    quotas = GaugeMetricFamily("pliant_pool_team_quota", "Devices of its own.", labels=["team"])
+    others = 0
+    for at, team in enumerate(sorted(board["teams"], key=lambda one: -one["share"])):
+        if at >= MOST_TEAMS:
+            others += team["share"]
+            continue
+        shares.add_metric([team["team"]], team["share"])
+        if team["quota"] is not None:
+            quotas.add_metric([team["team"]], team["quota"])
+    if len(board["teams"]) > MOST_TEAMS:
+        shares.add_metric(["(others)"], others)
+    yield shares
+    yield quotas
