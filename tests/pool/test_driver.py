@@ -20,6 +20,7 @@ from pliant.machine import device_locks as locks
 from pliant.machine.clock import Clock
 from pliant.observe.log import Journal, Record
 from pliant.observe.reading import read
+from pliant.pool import allocator
 from pliant.pool.admin import PoolAdmin
 from pliant.pool.allocator import RefusedError
 from pliant.pool.claim_client import Pusher
@@ -399,6 +400,22 @@ def test_who_asks_for_the_impossible_again_and_again_is_logged_once(play: Play) 
         await refused(world.report("gpt", wanted=some(9)))
 
         assert len(world.records("refuse")) == 2
+
+    play(scene)
+
+
+def test_names_that_are_refused_fill_no_memory(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "MOST_REFUSED", 3)
+
+    async def scene(world: World) -> None:
+        for number in range(9):
+            await refused(world.report(f"c{number}", wanted=some(5)))
+        await refused(world.report("c8", wanted=some(5)))
+
+        assert len(world.driver.allocator._refused) == 3
+        assert len(world.records("refuse")) == 9
 
     play(scene)
 

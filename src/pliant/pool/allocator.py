@@ -26,6 +26,10 @@ RECLAIM_FROM: dict[str, From] = {
 }
 
 
+MOST_REFUSED = 1000
+"""Refused claims of which it is known what they were told; one more is logged again."""
+
+
 class RefusedError(Exception):
     """What was asked is impossible, or not possible now; the sentence says why."""
 
@@ -102,6 +106,8 @@ class Allocator:
         before = self._refused.pop(name, None)
         if refused is not None:
             self._refused[name] = refused
+            if len(self._refused) > MOST_REFUSED:  # names cost nothing: the oldest goes
+                del self._refused[next(iter(self._refused))]
         return refused is not None and refused == before and len(actions) == 1
 
 
