@@ -404,9 +404,25 @@ def test_who_asks_for_the_impossible_again_and_again_is_logged_once(play: Play) 
     play(scene)
 
 
-def test_names_that_are_refused_fill_no_memory(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_of_a_released_claim_is_ended_after_its_notice(play: Play) -> None:
+    async def scene(world: World) -> None:
+        await world.report("gpt", wanted={"notice_s": 5.0})
+        assert await refused(world.driver.release("no", by="cy")) == (
+            "there is no claim no that could be released"
+        )
+        await world.driver.release("gpt", by="cy")
+
+        assert await refused(world.report("gpt")) == "cy has released gpt"
+        await world.tick(4.0)
+        assert "gpt" in world.claims()
+        await world.tick(2.0)
+        assert "gpt" not in world.claims()
+        assert (await world.report("gpt")).devices == (0,)
+
+    play(scene)
+
+
+def test_names_that_are_refused_fill_no_memory(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MOST_REFUSED", 3)
 
     async def scene(world: World) -> None:

@@ -393,6 +393,21 @@ def test_usage_and_metrics_tell_what_was_used(here: Box) -> None:
     assert "vision" in here.run("usage", "--pool", "default")[1]
 
 
+def test_a_claim_that_is_released_ends_what_runs(here: Box) -> None:
+    here.start_pool("--devices", "1")
+    mine = here.claim(1, "--notice", "3s", "--", "sleep", "60", name="mine")
+    mine.until("given")
+
+    code, said = here.run("pool", "release", "mine")
+
+    assert (code, said) == (0, "mine is told to give everything back within 3 s\n")
+    assert mine.ended() == 3
+    assert mine.reason == f"device 0 was taken back: {user_name(os.geteuid())} has released mine"
+    until(lambda: not here.claims(), "the pool knows")
+    assert here.run("pool", "release", "mine")[0] == 2
+    assert here.records("release")[-1]["by"] == user_name(os.geteuid())
+
+
 def test_capacity_follows_a_file(here: Box, tmp_path: Path) -> None:
     number = tmp_path / "devices"
     number.write_text("1\n")

@@ -136,9 +136,10 @@ def test_users_share_a_pool_and_each_speaks_for_itself_alone(quiet: Town) -> Non
         ("POST", "/v1/devices/0/cordon", None),
         ("PUT", "/v1/teams/mine", {"name": "mine", "quota": 4}),
         ("PUT", "/v1/classes/first", {"value": 9999}),
+        ("POST", "/v1/release", {"claim": f"{ADA}/gpt"}),
         ("POST", "/v1/stop", None),
     )
-    assert [code for code, _ in answers] == [200, 404, 200, 403, 403, 403, 403, 403]
+    assert [code for code, _ in answers] == [200, 404, 200, 403, 403, 403, 403, 403, 403]
     assert answers[3][1] == (f"only {OWNER}, whose pool it is, and root may do this; you are {BOB}")
     state = json.loads((here.pools / "ml" / "state.json").read_text())
     others = [claim for claim in state["claims"] if claim["name"] == f"{BOB}/other"]
@@ -154,9 +155,11 @@ def test_users_share_a_pool_and_each_speaks_for_itself_alone(quiet: Town) -> Non
     code, said = here.pliant(BOB, "explain", "--pool", "ml")
     assert code == 0
     assert f"{ADA}/gpt" in said
-    for claim in (ada, bob):
-        claim.program.send_signal(15)
-        claim.ended()
+    assert here.pliant(OWNER, "pool", "release", f"{ADA}/gpt", "--pool", "ml")[0] == 0
+    assert ada.ended() == 3
+    assert f"{OWNER} has released {ADA}/gpt" in ada.said()
+    bob.program.send_signal(15)
+    bob.ended()
 
 
 def test_who_is_not_of_the_group_gets_nothing(quiet: Town) -> None:

@@ -6,11 +6,22 @@ Owns the check against this machine.  Knows nothing of what is done with them.
 from __future__ import annotations
 
 import os
+from typing import Annotated
+
+import typer
 
 from pliant.core.device_names import cores_of, parse_devices
 from pliant.core.errors import ConfigError
 from pliant.http.client import Caller
 from pliant.spec.pool import MOST_DEVICES
+
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
+Kind = Annotated[
+    str, typer.Option("--kind", metavar="KIND", help="Of which kind.  [default: the pool's first]")
+]
+Why = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
+]
 
 
 def devices_of(typed: str | int | None) -> tuple[int | None, tuple[str, ...] | None]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
-from pliant.cli.device_arguments import devices_of, number_of
+from pliant.cli.device_arguments import Device, Kind, Why, devices_of, number_of
 from pliant.cli.options import Json, LogJson, PoolName
 from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
@@ -46,14 +46,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Share the devices of this machine among jobs and people.",
 )
-
-Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
-Kind = Annotated[
-    str, typer.Option("--kind", metavar="KIND", help="Of which kind.  [default: the pool's first]")
-]
-Why = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why, for those who wait for it.")
-]
 
 
 @app.command("start")
@@ -280,6 +272,18 @@ def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Jso
     """Take a device back on notice, and hand it out no more."""
     path = f"/v1/devices/{number_of(device, _caller(which))}/drain"
     return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
+
+
+@app.command("release")
+def release(
+    claim_name: Annotated[
+        str, typer.Argument(metavar="CLAIM", help="As pool status calls it, e.g. ada/gpt.")
+    ],
+    which: PoolName = None,
+    as_json: Json = False,
+) -> int:
+    """End a claim, whosever it is: its command or job ends within its notice."""
+    return _wish(which, "POST", "/v1/release", {"claim": claim_name}, as_json=as_json)
 
 
 @app.command("stop")

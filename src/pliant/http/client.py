@@ -18,6 +18,9 @@ from pliant.machine.discovery import Served
 REFUSED = 409
 """HTTP status of what is refused, with the reason."""
 
+GONE = 410
+"""HTTP status of what was ended by somebody else."""
+
 FORBIDDEN = 403
 """HTTP status of what somebody else may do."""
 

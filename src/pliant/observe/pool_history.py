@@ -7,6 +7,7 @@ Kinds of a pool's log beside the core's events and actions (``core.allocation.va
 
     pool_started  name, life, devices, capacity, follows, url, user, boot
     holding       claims: name, team, devices, waits; every few minutes, for ``pool_usage``
+    release       name, by, notice_s; who may has ended a claim of somebody
     gone          name, reason; a claimant that has ended, died or fallen silent
     ended         name, device, pids, reason; processes that did not leave a device in time
     not_ended     name, device, reason
@@ -164,6 +165,7 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     "refuse": lambda r: "is refused",
     "released": lambda r: f"gave back {_numbers(r.get('devices'))}",
     "gone": lambda r: "is gone",
+    "release": lambda r: f"was released by {r.get('by')}, within {_seconds(r.get('notice_s'))}",
     "ended": _ended,
     "not_ended": lambda r: f"has not left device {r.get('device')}",
     "devices_set": lambda r: f"{counted(r.get('count'), 'device')} may be in use",

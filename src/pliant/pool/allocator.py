@@ -39,6 +39,10 @@ class RefusedError(Exception):
         """Whether the same may be granted a moment later."""
 
 
+class ReleasedError(RefusedError):
+    """The claim was ended by who may end it; its claimant is to end what runs."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Allocator:
     """Runs the core of one pool."""

@@ -7,6 +7,7 @@ Owns paths, bodies and status codes.  Decides nothing.
     GET    /v1/status  /v1/events?after=N         what is, what happened
     POST   /v1/devices  /v1/devices/{d}/cordon|uncordon|drain
     PUT    /v1/teams/{name}  /v1/classes/{name}   DELETE /v1/teams/{name}
+    POST   /v1/release                            a claim of somebody
     POST   /v1/stop
     GET    /healthz  /metrics                     machines; the only ones without a token
 
@@ -18,6 +19,7 @@ What cannot be is answered with 409 and a sentence, what may be possible a momen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
@@ -29,9 +31,10 @@ from pydantic import BaseModel, Field
 
 from pliant.core.printable import printable_values
 from pliant.http.app import RequestBody, TextRoute, add_events, new_app, new_router
+from pliant.machine.peers import user_name
 from pliant.observe.prose import kept_by
 from pliant.pool.admin import PoolAdmin
-from pliant.pool.allocator import RefusedError
+from pliant.pool.allocator import RefusedError, ReleasedError
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_metrics import pool_registry
 from pliant.pool.pool_status import board_of
@@ -42,7 +45,7 @@ from pliant.wire.offers import Offer, Report
 
 T = TypeVar("T")
 
-REFUSED, NOT_NOW = 409, 503
+REFUSED, GONE, NOT_NOW = 409, 410, 503
 
 Name = Annotated[str, Path(pattern=rf"^{NAME.pattern}$")]
 
@@ -64,6 +67,12 @@ class ReasonBody(RequestBody):
     """Why a device is taken out of use."""
 
     reason: Annotated[str, Field(max_length=200)] = ""
+
+
+class ReleaseBody(RequestBody):
+    """Which claim is ended, as the pool calls it."""
+
+    claim: Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class RequestAnswer(BaseModel):
@@ -152,6 +161,12 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
         by, reason = gate.administration(request), body.reason if body else ""
         return await _done(admin.drain(device, by=by, reason=reason))
 
+    @router.post("/release")
+    async def release(request: Request, body: ReleaseBody) -> RequestAnswer:
+        """End a claim, whosever it is."""
+        by = gate.administration(request) or user_name(os.geteuid())
+        return await _done(driver.release(body.claim, by=by))
+
     @router.put("/teams/{name}")
     async def set_team(name: Name, body: TeamEntry) -> RequestAnswer:
         """Make a team, or change what it may use."""
@@ -184,5 +199,7 @@ async def _done(request: Awaitable[str]) -> RequestAnswer:
 async def _allowed(asked: Awaitable[T]) -> T:
     try:
         return await asked
+    except ReleasedError as error:
+        raise HTTPException(GONE, str(error)) from error
     except RefusedError as error:
         raise HTTPException(NOT_NOW if error.is_temporary else REFUSED, str(error)) from error

@@ -16,7 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
-from pliant.http.client import FORBIDDEN, REFUSED, authorization, refusal
+from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
 from pliant.machine.pools import find_pool
 from pliant.machine.shared_pools import SOCKET, is_shared_pool
 from pliant.wire.offers import Offer, Report
@@ -35,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 class UnheardError(Exception):
     """A report to a pool has not been answered with an offer yet; the sentence says why."""
+
+
+class ClaimReleasedError(ConfigError):
+    """Who may has ended the claim; the sentence says who."""
 
 
 class JobAtPool:
@@ -134,6 +138,8 @@ def offer_in(response: httpx.Response) -> Offer:
             said = str(error).partition("\n")[0]
             raise UnheardError(f"the pool answered with what is no offer: {said}") from error
     sentence = refusal(response, "pool")
+    if response.status_code == GONE:
+        raise ClaimReleasedError(sentence)
     is_final = response.status_code in (REFUSED, FORBIDDEN)
     raise ConfigError(sentence) if is_final else UnheardError(sentence)
 

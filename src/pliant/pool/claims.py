@@ -7,6 +7,7 @@ claimant is to have is read from the core, what a report gives back is ``allocat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,7 @@ from pliant.core.allocation.holding import Holding
 from pliant.machine.clock import Clock
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
-from pliant.pool.allocator import Allocator, RefusedError
+from pliant.pool.allocator import Allocator, RefusedError, ReleasedError
 from pliant.pool.claim_client import Pusher
 from pliant.pool.devices import DeviceWatch
 from pliant.pool.recovery import Returned
@@ -62,6 +63,12 @@ class Claimant:
 
     uid: int | None = None
     """Whose it is, in a pool that users share."""
+
+    released: str = ""
+    """By whom it was ended; empty: by nobody."""
+
+    end_by_s: float = math.inf
+    """When what is left of it is ended."""
 
     is_gone: bool = False
     """It has ended, and what it used is waited for."""
@@ -220,6 +227,26 @@ class Claims:
         self.release(claimant)
         return self.by_name.get(claimant.name)
 
+    def release_by(self, claimant: Claimant, by: str) -> str:
+        """Take note that somebody who may has ended a claim; return what follows."""
+        notice_s = claimant.report.wanted.notice_s
+        claimant.released = by
+        claimant.end_by_s = min(claimant.end_by_s, self.clock.now_s() + notice_s)
+        self.log.write("release", name=claimant.name, by=by, notice_s=notice_s)
+        return f"{claimant.name} is told to give everything back within {notice_s:g} s"
+
+    def refuse_released(self, name: str, report: Report) -> None:
+        """Tell a claimant that its claim was ended.
+
+        Raises:
+            ReleasedError: it was.
+        """
+        claimant = self.by_name.get(name)
+        if claimant is None or not claimant.released or claimant.report.pid != report.pid:
+            return
+        claimant.heard_s = self.clock.now_s()
+        raise ReleasedError(f"{claimant.released} has released {name}")
+
     # --- leaving ------------------------------------------------------------------------
 
     def check(self, claimant: Claimant) -> None:
@@ -228,6 +255,8 @@ class Claims:
             silent_s = self.settings.silent_s
             if not claimant.lives:
                 self.end(claimant, f"its process {claimant.report.pid} is dead")
+            elif self.clock.now_s() >= claimant.end_by_s:
+                self.end(claimant, f"{claimant.released} has released it")
             elif self.clock.now_s() - claimant.heard_s > silent_s:
                 owned = self.allocator.owned(claimant.name)
                 if len(self.watch.free(owned)) == len(owned):

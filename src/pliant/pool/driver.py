@@ -218,6 +218,7 @@ class PoolDriver:
                 raise RefusedError("the pool is being stopped", is_temporary=True)
             try:
                 async with self.changing():
+                    self.claims.refuse_released(name, report)
                     if self.recovery is not None:
                         return self._hear_early(self.recovery, name, report, uid)
                     self.claims.hear_report(name, report, uid=uid)
@@ -226,6 +227,18 @@ class PoolDriver:
                 if not error.is_temporary or self._clock.now_s() >= until_s:
                     raise
             await asyncio.sleep(TICK_S)
+
+    async def release(self, name: str, *, by: str) -> str:
+        """End a claim of somebody: it is told so, and after its notice what is left is ended.
+
+        Raises:
+            RefusedError: there is none of this name.
+        """
+        async with self.changing():
+            claimant = self.claims.by_name.get(name)
+            if claimant is None or claimant.is_gone:
+                raise RefusedError(f"there is no claim {name} that could be released")
+            return self.claims.release_by(claimant, by)
 
     async def withdraw(self, name: str, *, pid: int | None = None) -> None:
         """Take note that a claimant has ended; one that is not known, too.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from pliant.agent.agent import Agent
 from pliant.core import tenancy
 from pliant.core.errors import ConfigError
-from pliant.core.events import NodeJoined, Offered, SuspendRequested
+from pliant.core.events import NodeJoined, Offered, StopRequested, SuspendRequested
 from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
 from pliant.core.values import ReplicaId
@@ -33,7 +33,7 @@ from pliant.machine.event_loop import within
 from pliant.machine.pools import DEVICES
 from pliant.machine.shared_pools import is_shared_pool
 from pliant.observe.log import Record
-from pliant.pool.claim_client import JobAtPool, UnheardError
+from pliant.pool.claim_client import ClaimReleasedError, JobAtPool, UnheardError
 from pliant.run.run_directory import make_private
 from pliant.wire.offers import HEARTBEAT_S, Offer, Report
 
@@ -171,11 +171,20 @@ class Tenant:
             silence = ""
             try:
                 await self._report()
+            except ClaimReleasedError as error:
+                silence = str(error)
+                self._end_released()
             except (UnheardError, ConfigError) as error:
                 silence = str(error)
             if bool(silence) != bool(self._silence):
                 self._silence = silence
                 self._log_standing()
+
+    def _end_released(self) -> None:
+        """Save and end the job, as if its user had asked for that; said once."""
+        if self._life is not None and not self._tenancy.is_stopped:
+            self._tenancy = tenancy.end_asked(self._tenancy)
+            self._life.host.driver.put(StopRequested())
 
     async def _report(self) -> None:
         """Say where the job stands, and follow the answer."""
