@@ -292,7 +292,7 @@ FAULTS = [
         rule="R11",
         what="an exit is not a loss",
         path="job/handlers.py",
-        old="    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what)",
+        old="    lifecycle.lose(tx, frozenset({event.replica}), event.kind, what, likeness=alike)",
         new="    pass",
     ),
     Fault(

@@ -223,8 +223,8 @@ SHELL_FAULTS = [
     ),
     _CONNECTIONS(
         what="who has come last gives its place up",
-        old="            min(others, key",
-        new="            max(others, key",
+        old="            min(crowd, key",
+        new="            max(crowd, key",
     ),
     _CONNECTIONS(
         what="a request that never ends is waited for",

@@ -16,7 +16,6 @@ from pliant.cli.settings import (
     shown_replica,
     tls_of,
 )
-from pliant.cli.target import read_command
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace

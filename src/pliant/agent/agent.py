@@ -236,9 +236,8 @@ class Agent:
         if work is None:
             raise PermanentError(f"{replica} is to start before anybody said what it runs")
         try:
-            fds = await worker.open(
-                Path(work.out) / run_files.LOGS / f"{replica}.log", self._listener
-            )
+            log = Path(work.out) / run_files.LOGS / f"{replica}.log"
+            fds = await worker.open(log, self._listener)
         except OSError as error:  # another may get what this one lacks
             self._devices.leave(replica)
             self._workers.pop(replica).close()

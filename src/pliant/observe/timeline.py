@@ -94,7 +94,7 @@ class Commit:
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class ReplicaLife:
     """One replica from its start to its end; times are monotonic, None: not (yet)."""
 
     replica: str
@@ -133,7 +133,7 @@ class Timeline:
     """Newest generation that anyone entered."""
 
     commits: deque[Commit] = field(default_factory=lambda: deque(maxlen=KEPT_COMMITS))
-    lives: dict[str, Life] = field(default_factory=dict)
+    lives: dict[str, ReplicaLife] = field(default_factory=dict)
     num_commits: int = 0
     _gaps: dict[int, deque[float]] = field(default_factory=dict)
     _resizes: list[_OpenResize] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Timeline:
                 self._decided = str(record.get("reason") or "") or self._decided
             case "start_replica":
                 node = str(record.get("node") or "")
-                new = Life(replica=name, node=node, requested=_mono(record))
+                new = ReplicaLife(replica=name, node=node, requested=_mono(record))
                 self.lives.setdefault(name, new)
                 self._starts.setdefault(name, self._decided)
             case "spare" if life is not None and life.spare is None:
@@ -219,7 +219,7 @@ class Timeline:
 
     # --- what the records mean, in the order they come -----------------------
 
-    def _on_exited(self, record: Record, name: str, life: Life | None) -> None:
+    def _on_exited(self, record: Record, name: str, life: ReplicaLife | None) -> None:
         how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
         if life is not None and life.ended is None:
             life.ended, life.how = _mono(record), how
@@ -253,7 +253,7 @@ class Timeline:
         for old in [g for g in self.members if g < self.generation]:
             del self.members[old]
 
-    def _on_switched(self, record: Record, life: Life | None) -> None:
+    def _on_switched(self, record: Record, life: ReplicaLife | None) -> None:
         generation = _whole(record.get("generation"))
         if life is not None and life.joined is None:
             life.joined = _mono(record)
@@ -322,7 +322,7 @@ class Timeline:
         waits = [life.joined - life.requested for life in lives if life.joined is not None]
         return max(waits, default=None)
 
-    def _joiner_trains(self, life: Life, generation: int) -> None:
+    def _joiner_trains(self, life: ReplicaLife, generation: int) -> None:
         for opened in reversed(self._resizes):
             resize = opened.resize
             if resize.generation < generation:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pliant.observe.prose import pause
-from pliant.observe.timeline import Commit, Life, Resize, ResizeKind, Timeline
+from pliant.observe.timeline import Commit, ReplicaLife, Resize, ResizeKind, Timeline
 
 INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
 TRAINING, STARTING, PALE = "#2a9d8f", "#e9c46a", "#b8ddd8"
@@ -99,7 +99,7 @@ def draw_timeline(path: Path, elastic: Timeline) -> None:
 
 
 def _draw_lives(
-    axes: Axes, lives: Sequence[Life], resizes: Sequence[Resize], begin: float, end: float
+    axes: Axes, lives: Sequence[ReplicaLife], resizes: Sequence[Resize], begin: float, end: float
 ) -> None:
     for row, life in enumerate(lives):
         last = min(life.ended if life.ended is not None else end, end)

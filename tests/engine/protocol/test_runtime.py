@@ -25,6 +25,7 @@ OTHERS = {
     "stop",  # an exception of the script's
     "error",
     "module",  # the script's
+    "spec",  # of a module, by importlib's protocol
     "watchdog",  # threads and options take some values only so
     "options",
     "ssl_context",

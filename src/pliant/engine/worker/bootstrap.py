@@ -96,6 +96,10 @@ class WorkerContext:
         """Have the connections to other replicas encrypted."""
         self.tls = tls
 
+    def expect_session(self, watch: ScriptWatch) -> None:
+        """Have the script recognised if it was not written for a session."""
+        self.watch = watch
+
     def meet_session(self) -> None:
         """Take note that the script makes a session: it was written for one."""
         if self.watch is not None:
@@ -172,7 +176,8 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         try:
             context.hold(_lock_device(assignment))
             _confine(assignment.device_name)
-            context.watch = watch = _watch(context, assignment)
+            watch = _watch(context, assignment)
+            context.expect_session(watch)
             if assignment.work.tls is not None:  # a fault in them ends the job before it trains
                 context.encrypt(TlsContexts.of(assignment.work.tls))
             module, compiled = _stage(assignment)

@@ -48,8 +48,9 @@ class LoadingWatch(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it, and say so."""
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._loaded(module)
