@@ -16,7 +16,7 @@ from pliant.checkpoint.catalogue import listed
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.writer import Writer
+from pliant.checkpoint.writer import NEEDED_TRIES, Writer
 from pliant.core.durability import parse_interval
 from pliant.core.values import Generation, Lineage
 from pliant.engine.state.durable import Snapshot
@@ -30,6 +30,7 @@ class Told:
 
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    retries: list[float | None] = field(default_factory=list)
 
     def may_publish(self, name: str, *, committed: int, lineage: Lineage) -> bool:
         del name, committed, lineage
@@ -38,8 +39,10 @@ class Told:
     def saved(self, name: str, **_: object) -> None:
         pass
 
-    def failed(self, reason: str, **_: object) -> None:
+    def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
+        del committed
         self.failures.append(reason)
+        self.retries.append(retry_s)
 
     def resumed(self, sentence: str) -> None:
         pass
@@ -149,6 +152,19 @@ def test_the_next_save_has_all_shares_though_one_was_still_waiting_to_try_the_la
         assert settled(leader)
 
     assert [one.committed for one in listed(LocalStorage(str(place)))] == [501]
+
+
+def test_the_last_try_of_a_save_that_is_needed_promises_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.writer.NEEDED_WAIT_S", 0.01)
+    place, channel = tmp_path / "kept", Told()
+    place.touch()
+    with writer(place, channel) as made:
+        made.begin(snapshot(500, rank=0, size=1), is_needed=True)
+        assert settled(made)
+
+    assert channel.retries == [0.01] * (NEEDED_TRIES - 1) + [0.0]
 
 
 def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(

@@ -222,9 +222,10 @@ class Writer:
                 self._failed(save, str(error))
                 break  # its writer has given up: waiting again would be as long, and as vain
             except (StorageError, DamagedError, NotAllowedError) as error:
-                wait_s = self._failed(save, str(error))
+                wait_s = self._failed(save, str(error), is_last=save.is_needed and not tries)
             except Exception as error:  # a thread boundary: silence would be taken for success
-                wait_s = self._failed(save, f"{type(error).__name__}: {error}")
+                said = f"{type(error).__name__}: {error}"
+                wait_s = self._failed(save, said, is_last=save.is_needed and not tries)
             if tries:
                 save.dropped.wait(wait_s)
         with self._changed:
@@ -252,12 +253,13 @@ class Writer:
             self._explained = said.split(":")[0]
             self._channel.explained(said)
 
-    def _failed(self, save: Save, reason: str) -> float:
+    def _failed(self, save: Save, reason: str, *, is_last: bool = False) -> float:
         with self._changed:
             self._progress, wait_s = durability.failed(self._progress, now_s=time.monotonic())
             wait_s = min(wait_s, NEEDED_WAIT_S) if save.is_needed else wait_s
             self._said = reason
-        self._channel.failed(reason, committed=save.snapshot.committed, retry_s=wait_s)
+        told_s = 0.0 if is_last else wait_s
+        self._channel.failed(reason, committed=save.snapshot.committed, retry_s=told_s)
         return wait_s
 
     def _give_up(self, reason: str, committed: int) -> None:

@@ -111,7 +111,8 @@ def _saved(record: Record, who: str) -> str:
 
 def _save_failed(record: Record, who: str) -> str:
     wait_s = record.get("retry_s")
-    again = f"; trying again in {wait_s:g} s" if isinstance(wait_s, int | float) else ""
+    is_tried_again = isinstance(wait_s, int | float) and wait_s > 0
+    again = f"; trying again in {wait_s:g} s" if is_tried_again else ""
     return f"no checkpoint after step {record.get('committed')}: {record.get('reason')}{again}"
 
 

@@ -87,7 +87,8 @@ class SaveFailed:
     """Of the state that was to be kept."""
     reason: str
     retry_s: float | None
-    """When it is tried again, in seconds; None: the limit is reached, the job is to end."""
+    """When it is tried again, in seconds, 0: not again; None: the limit is reached, the job is to
+    end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class LocalCheckpointChannel:
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
         """Write one line."""
-        again = "" if retry_s is None else f"; trying again in {retry_s:g} s"
+        again = "" if not retry_s else f"; trying again in {retry_s:g} s"
         self._reporter.noted(f"no checkpoint after step {committed}: {reason}{again}")
 
     def resumed(self, sentence: str) -> None:

@@ -95,7 +95,10 @@ class CheckpointChannel(Protocol):
         """Tell that a checkpoint is durable, and how long that took from its snapshot."""
 
     def failed(self, reason: str, *, committed: int, retry_s: float | None) -> None:
-        """Tell that none could be written; ``retry_s`` is None if the job is to end for it."""
+        """Tell that none could be written.
+
+        ``retry_s`` is None if the job is to end for it, 0 if it is not tried again.
+        """
 
     def resumed(self, sentence: str) -> None:
         """Say from which checkpoint the run goes on."""
