@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 from tests.observe.story import Story, eventful
 
-from pliant.cli.screens import job_panel, stalled_line
+from pliant.cli.screens import audit_text, job_panel, stalled_line
 from pliant.cli.view import LiveView, PlainView, view_for
+from pliant.observe.audit import Audit
+from pliant.observe.goodput import goodput_of
 from pliant.observe.status import board_of
 
 
@@ -301,3 +303,15 @@ def test_a_job_that_waits_for_its_pool_shows_what_it_holds_and_why_it_waits() ->
     assert status["state"] == "waiting"
     assert "devices none   priority high, team a" in text.getvalue()
     assert "waiting for pool p: 2 of 8 are free" in text.getvalue()
+
+
+def test_an_audit_says_whether_samples_or_draws_were_counted() -> None:
+    spent = goodput_of([])
+    plain = audit_text(Audit(committed_samples=3), spent, "out").plain
+    drawn = audit_text(Audit(committed_samples=3, sampler="Weighted\x1b"), spent, "out").plain
+
+    assert plain.startswith("every sample counted exactly once\n0 committed steps, 3 samples,")
+    assert drawn.splitlines()[0] == "every draw counted exactly once"
+    assert "gave the order: it may draw a sample several times" in drawn
+    assert "3 draws," in drawn
+    assert "\x1b" not in drawn

@@ -142,7 +142,12 @@ def open_dataset(worker: int) -> None:
 
 def test_a_worker_init_fn_makes_ready_each_loader_process() -> None:
     loader = DataLoader(
-        Opened(20), batch_size=4, num_workers=2, worker_init_fn=open_dataset, timeout=60.0
+        Opened(20),
+        batch_size=4,
+        num_workers=2,
+        worker_init_fn=open_dataset,
+        timeout=60.0,
+        persistent_workers=True,
     )
 
     _, seen = trained(loader, steps=3)
