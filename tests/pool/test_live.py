@@ -112,6 +112,7 @@ def test_what_a_command_leaves_behind_is_ended(here: Box) -> None:
 
     assert (code, said.splitlines()[-1]) == (0, "the command has ended; device 0 is given back")
     until(lambda: here.used() == set(), "the device is free")
+    until(lambda: here.records("ended"), "it is told")
     assert [record["name"] for record in here.records("ended")] == ["mine"]
     until(lambda: here.status()["free"] == 1, "the pool has noticed")
 

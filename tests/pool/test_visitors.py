@@ -301,6 +301,7 @@ def test_nobody_fills_a_pool(quiet: Town) -> None:
     flood.kill()
 
 
+@pytest.mark.soak
 def test_a_job_trains_as_its_user_and_gives_way_to_another_user(here: Town) -> None:
     here.start_pool("--devices", "2")
     home = here.directory / str(ADA)

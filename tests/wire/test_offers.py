@@ -13,8 +13,8 @@ from pliant.core.tenancy import Demand
 from pliant.wire.offers import Report
 
 REPORT = (
-    '{"wanted":{"kind":"fixed","team":"a","priority":"high","min_replicas":2,"ask_replicas":3,'
-    '"sizes":[2,3],"num_slots":8,"can_suspend":true,"notice_s":4.5},"pool":"p","revision":3,'
+    '{"wanted":{"kind":"fixed","team":"a","priority":"high","device_kind":"","min_replicas":2,'
+    '"ask_replicas":3,"sizes":[2,3],"num_slots":8,"can_suspend":true,"notice_s":4.5},"pool":"p","revision":3,'
     '"holds":[1,2],"url":"","token":"","pid":7,"is_running":false,"is_suspended":false}'
 )
 

@@ -243,14 +243,13 @@ class Agent:
             self._workers.pop(replica).close()
             self._report_exit(not_started(replica, str(error)))
             return
-        device = self._device_of(replica)
         assignment = launch.Assignment(
             replica=replica,
             work=work,
             address=self._config.address,
             incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
             pid=os.getpid(),
-            device=device,
+            device=(device := self._device_of(replica)),
             device_name="" if device is None else self._config.device_name(device),
             locks=str(self._config.locks or ""),
         )
