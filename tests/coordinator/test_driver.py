@@ -37,7 +37,15 @@ from pliant.core.events import (
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Generation, Incarnation, Life, Lineage, NodeId, Register, ReplicaId
+from pliant.core.values import (
+    AgentLife,
+    Generation,
+    Incarnation,
+    Lineage,
+    NodeId,
+    Register,
+    ReplicaId,
+)
 from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Record
 from pliant.observe.reading import read
@@ -320,12 +328,12 @@ def test_an_agent_that_was_started_anew_runs_nothing_of_the_one_before(tmp_path:
         await _prepared(world)
         world.driver.detach(NODE, world.agent)
         again = Agent(world.register)
-        world.driver.attach(replace(world.joined, life=Life(at=1)), again)
+        world.driver.attach(replace(world.joined, life=AgentLife(at=1)), again)
         await world.until(lambda: len(again.commands(StartReplica)) == 2)
 
         assert [start.replica for start in again.commands(StartReplica)] == ["r3", "r4"]
         assert world.driver.superseded(world.joined)
-        assert world.driver.superseded(replace(world.joined, life=Life(at=1))) is None
+        assert world.driver.superseded(replace(world.joined, life=AgentLife(at=1))) is None
 
     world = play(tmp_path, scene)
 
@@ -333,15 +341,15 @@ def test_an_agent_that_was_started_anew_runs_nothing_of_the_one_before(tmp_path:
 
 
 def test_a_clock_that_jumps_back_makes_no_agent_older_than_one_before(tmp_path: Path) -> None:
-    first = Life(boot=7, uptime=100, at=10**15)
-    second = Life(boot=7, uptime=200, at=10**14)
+    first = AgentLife(boot=7, uptime=100, at=10**15)
+    second = AgentLife(boot=7, uptime=200, at=10**14)
 
     async def scene(world: World) -> None:
         world.driver.attach(replace(world.joined, life=first), world.agent)
         assert world.driver.superseded(replace(world.joined, life=second)) is None
         world.driver.attach(replace(world.joined, life=second), Agent(world.register))
         assert world.driver.superseded(replace(world.joined, life=first))
-        other = Life(boot=8, uptime=300, at=10**13)  # another machine: only clocks can tell
+        other = AgentLife(boot=8, uptime=300, at=10**13)  # another machine: only clocks can tell
         assert world.driver.superseded(replace(world.joined, life=other))
         await world.until(lambda: "node_lost" in world.kinds())
 

@@ -112,3 +112,13 @@ def test_what_a_script_computes_may_be_any_number(loss: float) -> None:
 @given(message=messages(KINDS))
 def test_nothing_within_the_bounds_is_refused(message: Any) -> None:
     assert isinstance(decode(encode(message, Incarnation(1))), Envelope)
+
+
+def test_a_node_has_no_more_devices_than_commands_can_wait_for() -> None:
+    most = bounds.MOST_DEVICES
+
+    assert bounds.excess({"devices": most}) is None
+    assert (
+        bounds.excess({"devices": most + 1}) == f"devices: {most + 1} is not between 0 and {most}"
+    )
+    assert bounds.excess({"number": most + 1}) is None

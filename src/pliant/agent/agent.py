@@ -10,8 +10,8 @@ generations, torch or why a replica starts or ends: it decides nothing.
 A device is free only when the process that had it was reaped.  A fork server that dies takes its
 workers with it and is started once more; after a second death nothing is started here any more.
 
-Of a pool's devices an agent may use those that it was told (``may_use``), which can change.  A
-worker takes the lock of its device itself, so that the kernel holds it as long as the worker lives.
+Of a pool's devices an agent may use those that it was told (``may_use``).  Who has one is for the
+kernel to say: a worker takes the lock of its device itself.
 """
 
 from __future__ import annotations
@@ -329,7 +329,6 @@ class Agent:
     def _on_server_gone(self, launcher: Launcher) -> None:
         """The fork server died: so did its workers.  Try once more."""
         _log.warning("the fork server %s died", launcher.pid)
-        lost = tuple(self._workers.values())
         self._dead.append(launcher)
         launcher.kill()  # it may only have closed its socket
         self._spawn(launcher.close())
@@ -338,7 +337,7 @@ class Agent:
             self._fail("the fork server died; see logs/forkserver.log")
         else:
             self.open()
-        for worker in lost:
+        for worker in tuple(self._workers.values()):
             self._spawn(self._reap_orphan(worker))
 
     async def _reap_orphan(self, worker: Worker) -> None:

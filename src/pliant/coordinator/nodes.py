@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined, Refused
 from pliant.core.job.state import JobSettings
-from pliant.core.values import Incarnation, Life, NodeId, ReplicaId
+from pliant.core.values import AgentLife, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
 from pliant.wire.codec import Message
 from pliant.wire.ports import NodeChannel
@@ -29,7 +29,7 @@ class _Node:
     """One agent: its channel while it is connected, and how long it has been away."""
 
     channel: NodeChannel | None
-    life: Life
+    life: AgentLife
     away_since_s: float = 0.0
 
 
@@ -43,7 +43,7 @@ class JobNodes:
         self._homes: dict[ReplicaId, NodeId] = {}
         self._hung_up = asyncio.Event()
 
-    def life_of(self, node: NodeId) -> Life | None:
+    def life_of(self, node: NodeId) -> AgentLife | None:
         """Return the life of a node's agent that has joined last; None if none has."""
         return self._nodes[node].life if node in self._nodes else None
 

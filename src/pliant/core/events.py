@@ -11,10 +11,10 @@ from enum import StrEnum
 from pliant.core.policy.fields import Policy
 from pliant.core.values import (
     NO_GENERATION,
+    AgentLife,
     Found,
     Generation,
     Incarnation,
-    Life,
     Lineage,
     NodeId,
     ReplicaId,
@@ -258,7 +258,7 @@ class NodeJoined:
     replicas: tuple[ReplicaId, ...] = ()
     """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
 
-    life: Life = Life()  # noqa: RUF009 - frozen
+    life: AgentLife = AgentLife()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ class StopKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class AgentLife:
     """One life of an agent; of two under one name the later one counts."""
 
     boot: int = 0
@@ -143,7 +143,7 @@ class Life:
     at: int = 0
     """Its wall clock then, in microseconds since 1970: clocks jump, so it says least."""
 
-    def follows(self, other: Life) -> bool:
+    def follows(self, other: AgentLife) -> bool:
         """Whether this one began later."""
         if self.boot and self.boot == other.boot:
             return self.uptime > other.uptime

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pliant.core.values import Life
+from pliant.core.values import AgentLife
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -152,11 +152,11 @@ def machine_id() -> str:
     return " ".join(parts) or socket.gethostname()
 
 
-def new_life() -> Life:
+def new_life() -> AgentLife:
     """Return the life of what begins now, which no jump of a clock makes older than one before."""
     boot = uptime_ns = 0
     with suppress(OSError, ValueError, AttributeError):  # the system may have neither
         uptime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
         boot = int(boot_id.replace("-", "")[:12], 16)
-    return Life(boot=boot, uptime=uptime_ns // 1000, at=time.time_ns() // 1000)
+    return AgentLife(boot=boot, uptime=uptime_ns // 1000, at=time.time_ns() // 1000)
