@@ -51,7 +51,7 @@ def test_without_a_terminal_progress_is_told_by_time_and_at_the_end() -> None:
 
     story.steps(3, step_s=15.0)
     story.steps(1, step_s=0.1)
-    story.write("end_job", exit_code=0, reason="finished")
+    story.write("job_ended", exit_code=0, reason="finished")
 
     *_, before, last = told(story)
     steps = [line.split()[1] for line in told(story) if line.startswith("step ")]
@@ -199,7 +199,8 @@ def test_a_job_that_stands_still_says_so(
 
 def test_a_failure_is_left_to_the_last_sentence_on_stderr() -> None:
     story = Story()
-    story.write("end_job", exit_code=1, reason="the script failed")
+    for kind in ("end_job", "job_ended"):
+        story.write(kind, exit_code=1, reason="the script failed")
 
     assert told(story) == []
 

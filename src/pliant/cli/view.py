@@ -81,7 +81,7 @@ class JobView:
             return None  # told with the others that failed alike
         if kind == "commit":
             return self._tracebacks.untold()
-        if kind == "end_job" and record.get("exit_code") not in (0, 3):
+        if kind in ENDINGS and record.get("exit_code") not in (0, 3):
             return self._tracebacks.untold()  # its reason is the last word, on stderr
         sentence = line(record)
         if kind == "pool":
