@@ -69,6 +69,22 @@ def test_a_resize_without_a_price_is_told_at_the_end() -> None:
     assert sum(" lost at step " in line for line in told(story)) == 2
 
 
+def test_a_resumed_run_does_not_tell_its_changes_again() -> None:
+    before = eventful()
+    view, text = plain()
+    view.go_on(board_of(before.records))
+
+    num_before = len(before.records)
+    for record in (
+        before.start("r9").spare("r9").switch("r1", "r3", "r5", "r9").steps(8).records[num_before:]
+    ):
+        view.record(record)
+
+    changes = [line for line in text.getvalue().splitlines() if " at step " in line]
+    assert len(changes) == 1, changes
+    assert "r9 joined" in changes[0]
+
+
 def test_a_resize_that_was_soon_replaced_is_told_with_the_next_one() -> None:
     story = Story().started().start("r1", "r2").spare("r1", "r2").switch("r1", "r2").steps(5)
     story.start("r3", "r4").spare("r3", "r4").switch("r1", "r2", "r3").steps(1)

@@ -265,7 +265,7 @@ def attached(start: Start, *, as_json: bool) -> int:
             raise
     console = PlainConsole()
     view = JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
-    view.board = read_history(run_files.event_log(out)).board  # of the run that is resumed
+    view.go_on(read_history(run_files.event_log(out)).board)
     code = EXIT_FAILED
     try:
         with view:

@@ -55,6 +55,11 @@ class JobView:
     def __exit__(self, *error: object) -> None:
         """Stop following."""
 
+    def go_on(self, board: Board) -> None:
+        """Follow a run that is resumed; what its lives before have told is not told again."""
+        self.board = board
+        self._num_shown = board.timeline.num_resizes
+
     def shows(self, replica: str) -> bool:
         """Whether this replica's output is shown; by default the oldest one's that trains."""
         if self._show is not None:
