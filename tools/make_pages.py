@@ -42,12 +42,13 @@ What nobody can see from outside is in [assumptions](assumptions.md).
 REFUSALS = """\
 # What is refused
 
-Made by `python -m tools.make_pages` from `tests/features/refusals.py`; change that.
-`tests/features/test_refusals.py` reproduces each sentence.
+Made by `python -m tools.make_pages` from `tests/features/refusals.py` and `refusals_elsewhere.py`;
+change those. `tests/features/test_refusals.py` reproduces each sentence, or names the test that
+does, and finds what is refused anywhere and is missing here.
 
 Under `pliant run` a script that is refused ends the job with exit code 2 and this sentence, with
-the line of the script behind it; under `python` it is a `ConfigError` or a `UsageError`. Names and
-numbers are those of the examples.
+the line of the script behind it; under `python` it is a `ConfigError` or a `UsageError`. A command
+that is refused ends with exit code 2, too. Names and numbers are those of the examples.
 """
 
 STATES = """\

@@ -122,7 +122,7 @@ spec:
         (["pool", "set", "--devices", "-1"], "--devices -1 must be between 0 and 100000"),
         (["pool", "set-team", "a/b", "--quota", "2"], "team 'a/b' must be lower-case letters"),
         (["pool", "set-class", "a?b", "--value", "2"], "class 'a?b' must be lower-case letters"),
-        (["pool", "set-team", "a", "--borrow-limit", "2"], "--borrow-limit 2 is beyond a --quota"),
+        (["pool", "set-team", "a", "--borrow-limit", "2"], "--borrow-limit 2 counts from"),
         (["pool", "cordon", "first"], "no pool is running; start one with "),
         (["claim", "0"], "a claim is of at least 1 device, not 0"),
         (["claim", "1", "--name", "A"], "--name 'A' must be lower-case letters"),

@@ -10,7 +10,7 @@ import collections
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
+from tests.features import refusals_elsewhere as elsewhere
 from tests.features.methods import CountedSchedule
+from tests.features.refusal import Refusal, Script
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -29,27 +31,6 @@ from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.meeting import check_alike
 from pliant.engine.state import naming
 from pliant.engine.worker import bootstrap
-
-Script = Callable[[], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A row of the page."""
-
-    sentence: str
-    """The whole sentence, as the example gives it; " ... " stands for more of the same."""
-    when: str
-    instead: str
-    script: Script | None = None
-    """What is refused; None where ``proof`` names a test."""
-    command: str = ""
-    """What is typed after ``pliant``, beside a ``train.py`` and the job file ``JOB``."""
-    replaced: tuple[str, str] = ("", "")
-    """What is changed in the job file."""
-    proof: str = ""
-    feature: tuple[str, str] | None = None
-    """Group and name under which the page of features has it too."""
 
 
 class Hider(torch.optim.SGD):
@@ -1709,62 +1690,6 @@ TYPED = [
         proof="tests/processes/test_cli.py::test_a_port_in_use_is_refused",
     ),
     Refusal(
-        sentence="--tls-key must be given, too: replicas need all three files for TLS",
-        when="some of the three are given, here or in the job file",
-        instead="`--tls-ca`, `--tls-certificate` and `--tls-key`, or none",
-        command="run --tls-ca ca.pem --tls-certificate node.pem train.py",
-    ),
-    Refusal(
-        sentence="the CA /tls/ca.pem cannot be read: No such file or directory",
-        when="a file of TLS is not there on this node, or not for this user",
-        instead="the three files under the same paths on every node",
-        command="run --tls-ca /tls/ca.pem --tls-certificate /tls/n.pem --tls-key /tls/n.key "
-        "train.py",
-    ),
-    Refusal(
-        sentence="the certificate node.key holds no certificate in PEM form",
-        when="a file of TLS holds something else",
-        instead="PEM: `openssl x509 -inform der -in FILE -out node.pem`",
-        script=key_for_a_certificate,
-    ),
-    Refusal(
-        sentence="the key other/node.key does not belong to the certificate node.pem",
-        when="the key is of another certificate",
-        instead="the key that the certificate was requested with",
-        script=foreign_key,
-    ),
-    Refusal(
-        sentence="the key node.key has a password, which nobody is asked for; remove it",
-        when="the key is encrypted",
-        instead="`openssl pkey -in FILE -out node.key`",
-        script=key_with_a_password,
-    ),
-    Refusal(
-        sentence="the certificate node.pem is not signed by the CA ca.pem",
-        when="another CA has signed it, or one between is missing",
-        instead="a certificate of the job's CA, with those between behind it in its file",
-        script=foreign_certificate,
-    ),
-    Refusal(
-        sentence="the certificate node.pem has expired, or its CA has",
-        when="a certificate is too old",
-        instead="a new one, under the same path",
-        script=lambda: TlsContexts.of(node_files(days=(-3, -1))),
-    ),
-    Refusal(
-        sentence="the certificate node.pem is not valid yet, or its CA is not; compare the clocks",
-        when="a certificate is of the future",
-        instead="set the clock of the node, or of where the certificate was made",
-        script=lambda: TlsContexts.of(node_files(days=(1, 3))),
-    ),
-    Refusal(
-        sentence="the certificate node.pem is not for both ends of a connection; its "
-        "extendedKeyUsage must name serverAuth and clientAuth, or be left out",
-        when="a certificate is for servers only, or for clients",
-        instead="one for both: every node is both",
-        script=certificate_for_servers,
-    ),
-    Refusal(
         sentence="--max stands behind train.py, which does not name it: write pliant run --max 2 "
         "train.py if it is for pliant, and pliant run train.py -- --max 2 if it is for the script",
         when="an option of pliant stands behind a script that has no such option",
@@ -1826,6 +1751,65 @@ TYPED = [
         when="a time has no such form",
         instead="`--notice 30s`",
         command="drain r3 --notice soon",
+    ),
+]
+
+TLS = [
+    Refusal(
+        sentence="--tls-key must be given, too: replicas need all three files for TLS",
+        when="some of the three are given, here or in the job file",
+        instead="`--tls-ca`, `--tls-certificate` and `--tls-key`, or none",
+        command="run --tls-ca ca.pem --tls-certificate node.pem train.py",
+    ),
+    Refusal(
+        sentence="the CA /tls/ca.pem cannot be read: No such file or directory",
+        when="a file of TLS is not there on this node, or not for this user",
+        instead="the three files under the same paths on every node",
+        command="run --tls-ca /tls/ca.pem --tls-certificate /tls/n.pem --tls-key /tls/n.key "
+        "train.py",
+    ),
+    Refusal(
+        sentence="the certificate node.key holds no certificate in PEM form",
+        when="a file of TLS holds something else",
+        instead="PEM: `openssl x509 -inform der -in FILE -out node.pem`",
+        script=key_for_a_certificate,
+    ),
+    Refusal(
+        sentence="the key other/node.key does not belong to the certificate node.pem",
+        when="the key is of another certificate",
+        instead="the key that the certificate was requested with",
+        script=foreign_key,
+    ),
+    Refusal(
+        sentence="the key node.key has a password, which nobody is asked for; remove it",
+        when="the key is encrypted",
+        instead="`openssl pkey -in FILE -out node.key`",
+        script=key_with_a_password,
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not signed by the CA ca.pem",
+        when="another CA has signed it, or one between is missing",
+        instead="a certificate of the job's CA, with those between behind it in its file",
+        script=foreign_certificate,
+    ),
+    Refusal(
+        sentence="the certificate node.pem has expired, or its CA has",
+        when="a certificate is too old",
+        instead="a new one, under the same path",
+        script=lambda: TlsContexts.of(node_files(days=(-3, -1))),
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not valid yet, or its CA is not; compare the clocks",
+        when="a certificate is of the future",
+        instead="set the clock of the node, or of where the certificate was made",
+        script=lambda: TlsContexts.of(node_files(days=(1, 3))),
+    ),
+    Refusal(
+        sentence="the certificate node.pem is not for both ends of a connection; its "
+        "extendedKeyUsage must name serverAuth and clientAuth, or be left out",
+        when="a certificate is for servers only, or for clients",
+        instead="one for both: every node is both",
+        script=certificate_for_servers,
     ),
 ]
 
@@ -1983,5 +1967,15 @@ TABLES = {
     "Inside the loop": LOOP,
     "When replicas differ": TOGETHER,
     "On the command line": TYPED,
-    "In a job file": WRITTEN,
+    "Sizes and the policy": elsewhere.SIZES,
+    "In a job file": [*WRITTEN, *elsewhere.WRITTEN],
+    "A run that is there already, and going on with one": elsewhere.RUNS,
+    "Jobs that run, and what they have printed": elsewhere.JOBS,
+    "On several nodes": elsewhere.NODES,
+    "TLS": TLS,
+    "Checkpoints": elsewhere.CHECKPOINTS,
+    "Starting a pool": elsewhere.POOLS,
+    "What a pool is told": elsewhere.TOLD,
+    "A pool that users share": elsewhere.SHARED,
+    "The installation": elsewhere.INSTALLED,
 }

@@ -319,7 +319,7 @@ def _options(given: list[str] | None) -> StorageOptions:
     for pair in given or []:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--option {pair!r} is not KEY=VALUE")
+            raise ConfigError(f"--option {pair!r} is not KEY=VALUE, for instance timeout_s=30")
         try:
             values[key] = json.loads(text)
         except ValueError:

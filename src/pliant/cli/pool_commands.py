@@ -144,7 +144,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     path: str | None = given["config"]
     state, group = state_directory(), given.get("group")
     if group is not None and given["port"]:
-        raise ConfigError("--group and --port: a pool that users share has a socket and no port")
+        raise ConfigError("--group and --port: a pool that users share has no port; leave out one")
     file = None if path is None else load_pool(read_named(Path(path)), source=path)
     number, names = devices_of(given["devices"] or (file.spec.devices if file else None))
     return PoolConfig(
@@ -221,7 +221,7 @@ def set_team(
     if remove:
         return _wish(which, "DELETE", path, as_json=as_json)
     if borrow_limit is not None and quota is None:
-        raise ConfigError(f"--borrow-limit {borrow_limit} is beyond a --quota; give one")
+        raise ConfigError(f"--borrow-limit {borrow_limit} counts from a quota; give --quota, too")
     rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
     rule |= {"by": by} if by else {}
     body: dict[str, Any] = {

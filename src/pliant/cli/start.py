@@ -188,7 +188,9 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     try:
         os.chdir(last["cwd"])
     except OSError as error:
-        raise ConfigError(f"the run began in {last['cwd']}: {error.strerror}") from None
+        raise ConfigError(
+            f"{last['cwd']}, where the run began, cannot be entered: {error.strerror}"
+        ) from None
     if not Path(last["command"][0]).is_file():
         raise ConfigError(f"the script {last['command'][0]} is no longer in {last['cwd']}")
     config = JobConfig.of(last, name=last["job"], out=out, environ=environ)

@@ -74,7 +74,9 @@ def shared_pool(name: str, place: Path) -> Served | None:
             return None
         peer, found = peer_of(probe), directory.stat()
     if peer is None or peer.uid not in (found.st_uid, 0) or found.st_mode & 0o022:
-        raise ConfigError(f"{directory} is not kept by who runs the pool there; do not use it")
+        raise ConfigError(
+            f"{directory} may be changed by others than who runs the pool there; do not use it"
+        )
     return Served(
         kind="pool",
         name=name,

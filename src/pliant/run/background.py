@@ -63,7 +63,10 @@ def start(
             raise EndedError(_last_line(log), process.returncode)
         pause.wait(POLL_S)
         waited_s += POLL_S
-    raise ConfigError(f"nothing was served within {FOUND_S:g} s; see {log}")
+    raise ConfigError(
+        f"what was started in the background did not answer within {FOUND_S:g} s; "
+        f"{log} has its output"
+    )
 
 
 def _last_line(log: Path) -> str:

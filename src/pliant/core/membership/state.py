@@ -88,7 +88,7 @@ class Timeouts:
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:
-                raise ConfigError(f"{name} must be > 0 seconds, got {value!r}")
+                raise ConfigError(f"{name} must be more than 0 seconds, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
