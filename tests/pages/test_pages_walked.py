@@ -98,6 +98,4 @@ def test_the_pages_to_come_become_fewer() -> None:
 
     assert to_come <= {
         "docs/howto/bring-your-script.md",
-        "docs/howto/run-in-a-pool.md",
-        "docs/howto/share-a-pool.md",
     }
