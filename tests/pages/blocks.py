@@ -30,14 +30,14 @@ in an HTML comment before the block, which readers do not see:
     <!-- test: for "3000" take "30" -->         so that the test is short
     <!-- test: file: train.py -->               what the block says is also written to that file
     <!-- test: $ cp examples/minimal.py x.py -->    a command to run before the block
-    <!-- test: python: ... -->                  lines before each python block from here on
-
-A page with a comment ``<!-- test: to come -->`` at its top is not tested yet.
+    <!-- test: python: ... -->                  lines before each python block from here on; where
+                                                they end with a colon, the block is what follows it
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +45,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 LANGUAGES = frozenset({"sh", "console", "python", "yaml", "json", "text", "mermaid"})
-TO_COME = "to come"
 VERBS = (
     "not run",
     "goes on",
@@ -126,7 +125,6 @@ class Page:
 
     path: Path
     blocks: tuple[Block, ...]
-    is_to_come: bool
 
     @property
     def name(self) -> str:
@@ -168,13 +166,10 @@ def read_page(path: Path) -> Page:
         position += len(line)
     if block is not None:
         raise PageError(f"{block.place}: the block has no end")
-    to_come = any(n.verb == TO_COME for n in [*notes, *(n for b in blocks for n in b.notes)])
-    return Page(path, tuple(blocks), to_come)
+    return Page(path, tuple(blocks))
 
 
 def _note(text: str, place: str) -> Note:
-    if text == TO_COME:
-        return Note(TO_COME)
     if text.startswith("$ "):
         return Note("$", text.removeprefix("$ "))
     if substitution := re.fullmatch(r'for "(.*)" take "(.*)"', text):
@@ -184,4 +179,6 @@ def _note(text: str, place: str) -> Note:
     verb, _, rest = text.partition(":")
     if verb not in VERBS or (verb == "not run" and not rest.strip()):
         raise PageError(f"{place}: nobody knows what {text!r} means; see tests/pages/blocks.py")
-    return Note(verb, rest.removeprefix(" ") if verb == "python" else rest.strip())
+    # In a list the comment is indented as its block is.
+    is_python = verb == "python"
+    return Note(verb, textwrap.dedent(rest.removeprefix(" ")) if is_python else rest.strip())

@@ -28,7 +28,7 @@ def test_a_block_says_its_language(tmp_path: Path) -> None:
         read_page(_page(tmp_path, "text\n```\npliant run train.py\n```\n"))
 
 
-@pytest.mark.parametrize("comment", ["not run", "not run:", "skip it", "exits: pliant"])
+@pytest.mark.parametrize("comment", ["not run", "not run:", "to come", "exits: pliant"])
 def test_a_comment_means_something_and_gives_its_reason(tmp_path: Path, comment: str) -> None:
     with pytest.raises(PageError, match="nobody knows"):
         read_page(_page(tmp_path, f"<!-- test: {comment} -->\n```sh\npliant stop\n```\n"))
@@ -87,3 +87,16 @@ def test_what_is_not_run_leaves_no_trace_and_the_rest_is_run(tmp_path: Path) -> 
     )
 
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["b", "d", "examples"]
+
+
+def test_lines_before_a_python_block_may_open_what_it_stands_in(tmp_path: Path) -> None:
+    _walk(
+        tmp_path,
+        "<!-- test: python:\nfor word in ['a', 'b']:\n    if word != 'a':\n-->\n"
+        "```python\nprint(word, file=open('said', 'a'))\n```\n"
+        "- in a list\n\n  <!-- test: python:\n  with open('said', 'a') as said:\n  -->\n"
+        "  ```python\n  for word in 'cd':\n      print(word, file=said)\n  ```\n"
+        "<!-- test: python: -->\n```python\nprint('e', file=open('said', 'a'))\n```\n",
+    )
+
+    assert (tmp_path / "work" / "said").read_text().split() == ["b", "c", "d", "e"]

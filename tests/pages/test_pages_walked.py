@@ -18,8 +18,7 @@ from tests.pages.walk import Walk
 
 from pliant.cli.main import app
 
-TO_COME = "<!-- test: to come -->"
-WALKED = [p for p in PAGES if "```" in (text := p.read_text()) and TO_COME not in text]
+WALKED = [p for p in PAGES if "```" in p.read_text()]
 LONG = [p for p in WALKED if "<!-- test: soak -->" in p.read_text()]
 EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 INLINE = re.compile(r"(?<!`)`(pliant [^`]+)`")
@@ -57,8 +56,6 @@ def test_examples_at_a_prompt_print_what_is_shown(path: Path) -> None:
 
 @EVERY_PAGE
 def test_a_picture_hides_no_command(path: Path) -> None:
-    if TO_COME in path.read_text():
-        return
     pictures = [b for b in read_page(path).blocks if b.language in ("text", "mermaid")]
 
     hidden = [f"{b.place}: {line}" for b in pictures for line in b.lines if COMMAND.match(line)]
@@ -91,11 +88,3 @@ def _commands(command: object, name: tuple[str, ...]) -> Iterator[tuple[tuple[st
     yield name, options
     for each, inner in getattr(command, "commands", {}).items():
         yield from _commands(inner, (*name, each))
-
-
-def test_the_pages_to_come_become_fewer() -> None:
-    to_come = {str(p.relative_to(ROOT)) for p in PAGES if TO_COME in p.read_text()}
-
-    assert to_come <= {
-        "docs/howto/bring-your-script.md",
-    }

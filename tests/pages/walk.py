@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,8 +112,9 @@ class Walk:
             elif note.verb == "python":
                 self.preamble = note.text + "\n"
             elif note.verb == "file":
-                before = self.preamble if block.language == "python" else ""
-                (self.work / note.text).write_text(before + block.text)
+                is_python = block.language == "python"
+                text = self._script(block) if is_python else block.text
+                (self.work / note.text).write_text(text)
             elif note.verb == "all ended":
                 for terminal in self.terminals:
                     self._end(terminal)
@@ -232,12 +234,18 @@ class Walk:
             return
         self.count += 1
         script, said = self.work / f"block_{self.count}.py", self.directory / f"{self.count}.out"
-        script.write_text(self.preamble + block.text)
+        script.write_text(self._script(block))
         program = self.forked.start(script, out=said, environment=self.environment(), cwd=self.work)
         terminal = Terminal(f"python {script.name}", block.place, program, said)
         self._until(terminal, lambda: program.poll() is not None)
         if program.returncode != 0:
             self._fail(terminal, f"ended with exit code {program.returncode}")
+
+    def _script(self, block: Block) -> str:
+        """Return a python block with the lines before it, indented as these ask for."""
+        last = self.preamble.rstrip().rpartition("\n")[2]
+        indent = len(last) - len(last.lstrip()) + 4 if last.endswith(":") else 0
+        return self.preamble + textwrap.indent(block.text, " " * indent)
 
     def do_yaml(self, block: Block) -> None:
         """Check it as the command that reads it would."""
