@@ -34,6 +34,7 @@ def training(
     steps: int = STEPS,
     faults: str = "",
     pace: float = 0.02,
+    cut_off: str = "",
     **options: Any,
 ) -> Iterator[ApartJob]:
     """Train apart, and check in the end that nothing was lost, done twice or left behind."""
@@ -45,7 +46,7 @@ def training(
         assert job.end() == 0, job.said()
         job.assert_nothing_is_left()
         assert not (job.out / "token").exists()
-        Outcome(job, directory, steps).check(elastic.reference("gpt", steps))
+        Outcome(job, directory, steps).check(elastic.reference("gpt", steps), cut_off=cut_off)
         check_log(job, steps)
 
 
@@ -224,8 +225,8 @@ def test_a_job_goes_on_without_a_node_that_can_start_nothing(tmp_path: Path) -> 
 
 def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path) -> None:
     """r1 is out of reach and left out; of the next coordinator it is the first to be heard."""
-    nodes = {"near": 1, "other": 1}
-    with training(tmp_path, steps=100, nodes=nodes, timeouts={"heartbeat_s": 2.0}) as job:
+    nodes, waits = {"near": 1, "other": 1}, {"heartbeat_s": 2.0}
+    with training(tmp_path, steps=100, nodes=nodes, timeouts=waits, cut_off="r1") as job:
         wait_for_members(job, "r1", "r2")
         (cut,) = [n for n in nodes if _home(job, "r1") == n]
         (kept,) = set(nodes) - {cut}

@@ -306,7 +306,11 @@ class Session:
 
     @property
     def leader(self) -> bool:
-        """Whether this replica speaks for all: true on exactly one replica in each tail."""
+        """Whether this replica speaks for all: true on exactly one replica in each tail.
+
+        If that one dies or is cut off before the others know that the step is committed, one of
+        them leads its tail, too.
+        """
         done = self._training.done
         return self._training.membership.leads if done is None else done.decision.is_leader
 

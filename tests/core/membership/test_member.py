@@ -254,6 +254,22 @@ def test_a_survivor_that_had_voted_commits_under_the_generation_of_its_vote() ->
     assert protocol.entered(behind, order(3, A, B)).current == 3
 
 
+def test_one_that_is_cut_off_and_its_heir_commit_the_same_step_and_no_other() -> None:
+    """A is out of the coordinator's reach when all have voted; B is reformed without it."""
+    cut, heir = (protocol.voted(in_generation(1, replica), 7) for replica in (A, B))
+    cut = protocol.committed(cut, Generation(1))
+    alone = order(2, B)
+    heir = reforming(heir, alone)
+    assert protocol.is_sealed(heir, Generation(1))
+
+    resolution = resolve([protocol.header(heir)])
+    heir = protocol.entered(protocol.resolved(heir, resolution, 0), alone)
+
+    assert resolution.commits == (0,)
+    assert (heir.committed, heir.made_by) == (cut.committed, cut.made_by) == (8, 1)
+    assert protocol.voted(heir, 8).vote == (8, 2)  # A waits for one of B in generation 1
+
+
 def test_a_step_that_is_redone_loses_its_vote() -> None:
     voter = reforming(protocol.voted(in_generation(1), 7), order(2, A, B))
     other = reforming(in_generation(1, B), order(2, A, B))
