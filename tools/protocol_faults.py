@@ -6,6 +6,7 @@ from tools.faults import Fault
 
 _MEMBER, _CHANGES = "membership/member.py", "membership/changes.py"
 _WORKERS, _REJOIN = "membership/worker_events.py", "membership/rejoin.py"
+_REPLICAS = "job/replicas.py"
 
 PROTOCOL_FAULTS = [
     Fault(
@@ -296,5 +297,68 @@ PROTOCOL_FAULTS = [
         path="job/state.py",
         old="    return {node: count for node, count in free.items() if count > 0}",
         new="    return {node: count for node, count in free.items() if count}",
+    ),
+    Fault(
+        rule="R19",
+        what="a node that does not reach the others costs of the restart budget",
+        path=_REPLICAS,
+        old="    return left if len(stay) >= tx.moment.min_replicas else frozenset()",
+        new="    return frozenset()",
+    ),
+    Fault(
+        rule="R19",
+        what="trying a node that does not reach the others never ends",
+        path=_REPLICAS,
+        old="    return left if len(stay) >= tx.moment.min_replicas else frozenset()",
+        new="    return left",
+    ),
+    Fault(
+        rule="R19",
+        what="a node that does not reach the others is tried at once",
+        path=_REPLICAS,
+        old="(again_s > tx.now_s or node in coming)",
+        new="node in coming",
+    ),
+    Fault(
+        rule="R19",
+        what="several replicas try a node that does not reach the others",
+        path=_REPLICAS,
+        old="(again_s > tx.now_s or node in coming)",
+        new="again_s > tx.now_s",
+    ),
+    Fault(
+        rule="R19",
+        what="who waits on a node that does not reach the others joins them",
+        path="job/sizing.py",
+        old="    replicas.send_away_apart(tx)\n",
+        new="",
+    ),
+    Fault(
+        rule="R19",
+        what="nodes that have met count as apart",
+        path="job/controller.py",
+        old="    if tx.job.apart and membership.phase is Phase.STEADY:",
+        new="    if tx.job.apart and membership.phase is Phase.LOST:",
+    ),
+    Fault(
+        rule="R19",
+        what="nothing wakes the job when a node may be tried again",
+        path="job/controller.py",
+        old="one.again_at_s or NEVER for one",
+        new="NEVER for one",
+    ),
+    Fault(
+        rule="R19",
+        what="a pause between two tries does not grow",
+        path="job/apart.py",
+        old="known[one].times + 1 if one in known else 1",
+        new="1",
+    ),
+    Fault(
+        rule="R19",
+        what="a node that is lost and comes back counts as apart",
+        path="job/apart.py",
+        old="    return known.drop(*(one for one in known if node in one))",
+        new="    return known",
     ),
 ]

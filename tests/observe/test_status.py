@@ -26,6 +26,7 @@ DOCUMENTED = {
     "num_slots",
     "replicas",
     "nonfinite",
+    "apart",
     "checkpoint",
     "checkpoint_failure",
     "pool",

@@ -27,7 +27,7 @@ from pliant.http.client import Caller
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
-from pliant.observe import nonfinite
+from pliant.observe import nodes_apart, nonfinite
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
 from pliant.observe.history import History, read_history
@@ -139,10 +139,12 @@ def explain(
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        return print_json({"decisions": reasons, **facts})
+        return print_json({"decisions": reasons, **facts, "apart": history.board.apart})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
-    for sentence in (found.pool, found.interval, None if bad is None else nonfinite.line(bad)):
+    wrong = [] if bad is None else [nonfinite.line(bad)]
+    wrong += map(nodes_apart.line, history.board.apart)
+    for sentence in (found.pool, found.interval, *wrong):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line, printable, printable_values
-from pliant.observe import nonfinite
+from pliant.observe import nodes_apart, nonfinite
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
@@ -64,6 +64,7 @@ def job_panel(
     if (stalled := stalled_line(status)) is not None:
         rows.append(Text(stalled, style="bold yellow"))
     rows += [*_pool(status), *_durable(status)]
+    rows.extend(Text(nodes_apart.line(one), style="yellow") for one in status.get("apart", ()))
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
     if status["events"]:

@@ -38,6 +38,7 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
+from pliant.core.job.apart import pauses
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.policy.decide import Policy
 from pliant.core.printable import in_one_line
@@ -264,7 +265,7 @@ class JobDriver:
             await self._carry_out(Ready(incarnation=self.incarnation, commands=(end,)))
 
     async def _step(self, event: Event, now_s: float) -> Ready:
-        policy = self.policy
+        policy, apart = self.policy, self._state.apart
         try:
             self._state, ready = controller.step(
                 self._state, event, now_s=now_s, settings=self._settings
@@ -281,6 +282,8 @@ class JobDriver:
                     self.nodes.send_to(event.node, each, self.incarnation)
         if self.policy != policy:
             self._write_policy()
+        if self._state.apart != apart:
+            self.log.write("nodes_apart", pairs=pauses(self._state.apart, now_s))
         await self._carry_out(ready)
         self.board.stale = self._state.stale + self._state.membership.stale
         return ready

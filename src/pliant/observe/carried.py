@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 from pliant.observe.log import Record
 
-NEWEST = frozenset({"coordinator_started", "plan", "policy_changed", "interval_chosen"})
+NEWEST = frozenset(
+    {"coordinator_started", "plan", "policy_changed", "interval_chosen", "nodes_apart"}
+)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ and commands by their snake_case name, and these:
     policy_changed  policy, min_replicas, max_replicas; also of a coordinator that takes over
     commit        step, generation, loss, grad_norm, samples, step_s, by; nonfinite (what of its
                   result is nan or inf) and skipped (it changed nothing), if something is
+    nodes_apart   pairs: [[two nodes that do not reach each other, how often in a row, again_s]],
+                  all that are known; again_s, until one replica tries it, is None once it may
     metrics       step, values
     traceback     replica, text
     usage         replica, sentence

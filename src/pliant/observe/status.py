@@ -28,6 +28,8 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     checkpoint_failure  why the last save failed: {reason, at, retry_s}, or null since one did not
     restored            what this history began from: {checkpoint, committed, lineage}, or null
     decision            {target_replicas, reason, at} of the last decision, or null
+    apart               [{nodes (two that do not reach each other), times (in a row), since,
+                        again_at (null: one replica may try it now)}]
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
                         (held), offered, wanted, reason, is_suspended, silence (why the pool is
                         not heard, else empty)}, or null: it is in none
@@ -47,7 +49,7 @@ from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
-from pliant.observe import nonfinite
+from pliant.observe import nodes_apart, nonfinite
 from pliant.observe.log import Record, number
 from pliant.observe.timeline import Resize, Timeline
 
@@ -69,17 +71,9 @@ NUMBERS = ("total_steps", "target_replicas", "min_replicas", "max_replicas", "nu
 """What is taken from any record about the job that says it, and shown as it is."""
 
 POOL_FIELDS = (
-    "pool",
-    "team",
-    "priority",
-    "admission",
-    "devices",
-    "offered",
-    "wanted",
-    "reason",
-    "is_suspended",
-    "silence",
-)
+    "pool", "team", "priority", "admission", "devices", "offered", "wanted", "reason",
+    "is_suspended", "silence",
+)  # fmt: skip
 """What a job says of itself in its pool."""
 
 
@@ -122,6 +116,7 @@ class Board:
     loss: float | None = None
     nonfinite: dict[str, Any] | None = None
     decision: dict[str, Any] | None = None
+    apart: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
     checkpoint_failures: int = 0
@@ -149,6 +144,8 @@ class Board:
                 self._job_record(record)
             case "coordinator_started":
                 self._follow(record)
+            case "nodes_apart":
+                self.apart = nodes_apart.after(record, self.apart)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS)
             case "node_joined":
@@ -229,6 +226,7 @@ class Board:
             "checkpoint_failure": self.checkpoint_failure,
             "restored": self.restored,
             "decision": self.decision,
+            "apart": self.apart,
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
@@ -262,6 +260,7 @@ class Board:
         self._former.clear()
         self._recent.clear()
         self.exit_code = self.reason = self.pool = None
+        self.apart = []
         self.stopping = self.suspending = self._holding = False
 
     def _follow(self, record: Record) -> None:
@@ -269,6 +268,7 @@ class Board:
         self._former |= self.replicas
         self.replicas.clear()
         self.exit_code = self.reason = None
+        self.apart = []  # it finds that out anew
         self.about = self.about | record
 
     def _on_node_joined(self, record: Record) -> None:

@@ -23,9 +23,9 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.errors import TransitionError
-from pliant.core.job import handlers, lifecycle, node_loss, registration, replicas, sizing
+from pliant.core.job import apart, handlers, lifecycle, node_loss, registration, replicas, sizing
 from pliant.core.job.recording import record, record_to_write, remembered
-from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, is_durable
+from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, company, is_durable
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes
@@ -103,15 +103,16 @@ def next_deadline_s(job: Job) -> float:
         return job.register_by_s
     due_s = min((replica.due_s for replica in job.replicas.values()), default=NEVER)
     due_s = min(due_s, *job.unheard_nodes.values(), NEVER)
+    again_s = min((one.again_at_s or NEVER for one in job.apart.values()), default=NEVER)
     if job.stage is Stage.FINISHING:
         return due_s
     retry_s = job.membership.retry_at_s or NEVER
     start_s = (job.start_by_s or NEVER) if job.stage is Stage.STARTING else NEVER
     look_s = job.decision.earliest_s if job.decision and job.decision.is_waiting else NEVER
     if job.stage is Stage.STOPPING:
-        look_s = NEVER
+        look_s = again_s = NEVER
     deadline_s = group.next_deadline_s(job.membership)
-    return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s)
+    return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s, again_s)
 
 
 def demand(job: Job, *, settings: JobSettings) -> Demand:
@@ -225,6 +226,8 @@ def _is_training(tx: Transaction) -> bool:
 def _settle(tx: Transaction) -> None:
     """Call those training that are in, and the job running once a generation was prepared."""
     membership = tx.job.membership
+    if tx.job.apart and membership.phase is Phase.STEADY:
+        tx.job = replace(tx.job, apart=apart.met(tx.job.apart, company(tx.job)))
     for name in group.members(membership):
         replica = tx.job.replicas.get(name)
         is_spare = replica is not None and replica.state is ReplicaState.SPARE

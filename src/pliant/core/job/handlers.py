@@ -14,7 +14,7 @@ from pliant.core import events
 from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
-from pliant.core.job import lifecycle, node_loss, registration, replicas, restoring, sizing
+from pliant.core.job import apart, lifecycle, node_loss, registration, replicas, restoring, sizing
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
@@ -246,6 +246,7 @@ def on_tick(tx: Transaction) -> None:
     """Take silence past a deadline for a loss."""
     if tx.job.start_by_s <= tx.now_s:
         tx.job = replace(tx.job, start_by_s=NOW)
+    tx.job = replace(tx.job, apart=apart.passed(tx.job.apart, tx.now_s))
     if tx.job.membership.retry_at_s <= tx.now_s:
         tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
     if tx.job.stage is not Stage.FINISHING:  # a released process may be silent as long as it likes

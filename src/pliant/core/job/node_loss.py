@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pliant.core.events import ExitKind, NodeFailed
 from pliant.core.exits import EXIT_FAILED
-from pliant.core.job import lifecycle
+from pliant.core.job import apart, lifecycle
 from pliant.core.job.state import Job, ReplicaState, Stage, is_durable
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
@@ -47,7 +47,7 @@ def lose_node(tx: Transaction, node: NodeId) -> None:
     tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
     lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node == node}
     is_known = node in tx.job.nodes
-    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
+    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node), apart=apart.without(tx.job.apart, node))
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
     if not is_known or tx.job.stage is Stage.FINISHING:

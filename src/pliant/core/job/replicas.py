@@ -6,6 +6,7 @@ concern, nor what follows for the job.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from pliant.core.commands import (
@@ -19,10 +20,12 @@ from pliant.core.commands import (
     Switch,
 )
 from pliant.core.events import ExitKind
+from pliant.core.job import apart
 from pliant.core.job.state import (
     Replica,
     ReplicaState,
     Stage,
+    company,
     free_devices,
     is_member,
     trainers,
@@ -30,15 +33,20 @@ from pliant.core.job.state import (
 from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
-from pliant.core.membership.state import Outcome
+from pliant.core.membership import state as group
+from pliant.core.membership.state import Membership, Outcome
 from pliant.core.policy import costs
-from pliant.core.values import ReplicaId
+from pliant.core.values import NodeId, ReplicaId
+
+ON_THE_WAY = (ReplicaState.STARTING, ReplicaState.SPARE)
 
 
 def start(tx: Transaction, count: int) -> None:
     """Start so many, each where most devices are free, as far as there are any."""
-    free = free_devices(tx.job)
+    free = _startable(tx)
     for _ in range(count):
+        if tx.job.apart:  # who was just started counts
+            free = _startable(tx)
         if not free:
             return
         node = max(sorted(free), key=lambda name: free[name])
@@ -52,6 +60,19 @@ def start(tx: Transaction, count: int) -> None:
         tx.put(name, Replica(node=node, started_at=tx.now_s, due_s=due_s))
         tx.commands.append(StartReplica(replica=name, node=node))
         tx.notes.append(f"start {name} on {node}")
+
+
+def _startable(tx: Transaction) -> dict[NodeId, int]:
+    """Return the free devices, of a node that could not reach the others one at its time."""
+    free, others = free_devices(tx.job), company(tx.job) if tx.job.apart else ()
+    coming = {one.node for one in tx.job.replicas.values() if one.state in ON_THE_WAY}
+    for node in tuple(free):
+        again_s = apart.again_at_s(tx.job.apart, node, others)
+        if again_s is not None and (again_s > tx.now_s or node in coming):
+            del free[node]
+        elif again_s is not None:
+            free[node] = 1
+    return free
 
 
 def end(
@@ -121,18 +142,20 @@ def drop_from_membership(tx: Transaction, *names: ReplicaId) -> None:
 def accept_membership(tx: Transaction, outcome: Outcome) -> None:
     """Accept what the membership decided, and follow up on whom it lets go."""
     membership, commands = outcome
+    excused: frozenset[ReplicaId] = frozenset()
+    if membership.cut:
+        excused = _remember_apart(tx, membership)
+        membership = replace(membership, cut=frozenset())
     tx.job = replace(tx.job, membership=membership)
     for command in commands:
         tx.commands.append(command)
         match command:
             case EndReplica(replica=name, reason=reason):
-                replica = tx.job.replicas.get(name)
-                if replica is not None and not replica.is_asked:
-                    charge(tx, ExitKind.SIGNAL, f"{name} ({reason})")
+                _charge(tx, {name} - excused, ExitKind.SIGNAL, f"({reason})")
                 end(tx, name, ReplicaCause.LOST, reason, told=command)
             case Dismiss(to=names, reason=reason):
                 for name in names:
-                    charge(tx, ExitKind.LEFT, f"{name} was refused: {reason}")
+                    _charge(tx, {name} - excused, ExitKind.LEFT, f"was refused: {reason}")
                     end(tx, name, ReplicaCause.DISMISSED, reason, told=command)
             case Release(to=names):
                 for name in names:
@@ -151,6 +174,53 @@ def accept_membership(tx: Transaction, outcome: Outcome) -> None:
                 )
             case _:
                 pass
+
+
+def _charge(tx: Transaction, names: Collection[ReplicaId], kind: ExitKind, what: str) -> None:
+    """Count the loss of these, but of those that were to end anyway."""
+    for name in names:
+        replica = tx.job.replicas.get(name)
+        if kind is ExitKind.LEFT or (replica is not None and not replica.is_asked):
+            charge(tx, kind, f"{name} {what}")
+
+
+def _remember_apart(tx: Transaction, after: Membership) -> frozenset[ReplicaId]:
+    """Remember which nodes are apart; return whose loss costs nothing, as enough train on.
+
+    One whose node has others that stay is left out for something of its own.  Where too few are
+    left to train, the budget bounds the trying.
+    """
+    attempt, present = tx.job.membership.attempt, group.members(after)
+    stay = present or [n for n in (attempt.replicas if attempt else ()) if n in after.spares]
+    home = {name: replica.node for name, replica in tx.job.replicas.items()}
+    there = {home[name] for name in stay if name in home}
+    ends = {end for link in after.cut for end in link if end in home}
+    left = frozenset(name for name in ends if home[name] not in there)
+    pairs = {
+        apart.pair(home[one], home[other])
+        for one, other in after.cut
+        if ends >= {one, other} and left & {one, other} and home[one] != home[other]
+    }
+    tx.job = replace(tx.job, apart=apart.found(tx.job.apart, pairs, tx.now_s))
+    for one, other in sorted(pairs):
+        pause_s = tx.job.apart[one, other].again_at_s - tx.now_s
+        tx.notes.append(
+            f"nodes {one} and {other} do not reach each other: nothing is started on the one to "
+            f"train with the other for {pause_s:g} s, then one replica tries it"
+        )
+    return left if len(stay) >= tx.moment.min_replicas else frozenset()
+
+
+def send_away_apart(tx: Transaction) -> None:
+    """End those on their way in on a node that could not reach the others, until it is tried."""
+    if not tx.job.apart or not group.members(tx.job.membership):
+        return
+    others = company(tx.job)
+    for name, replica in tx.job.replicas.items():
+        again_s = apart.again_at_s(tx.job.apart, replica.node, others)
+        is_coming = replica.state in ON_THE_WAY and not is_member(tx.job, name)
+        if is_coming and again_s is not None and again_s > tx.now_s:
+            send_away(tx, name, tx.settings.exit_s, "its node does not reach the others")
 
 
 def end_overdue(tx: Transaction) -> None:

@@ -40,6 +40,7 @@ LOOK_STEPS = 100
 
 def resize(tx: Transaction) -> None:
     """Ask the policy how many there should be; start or send away the difference."""
+    replicas.send_away_apart(tx)
     missing = _follow_policy(tx)
     if is_spent(tx):
         _give_up_if_too_few(tx)

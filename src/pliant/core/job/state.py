@@ -12,6 +12,7 @@ from enum import StrEnum
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
+from pliant.core.job.apart import Apartness
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
 from pliant.core.policy.costs import Costs
@@ -167,6 +168,9 @@ class Job:
     unheard_nodes: Table[NodeId, float] = field(default_factory=Table)
     """Nodes that count as lost only then: the last holders of the state are there."""
 
+    apart: Apartness = field(default_factory=Table)
+    """Nodes that could not reach each other."""
+
     replicas: Table[ReplicaId, Replica] = field(default_factory=Table)
 
     named: int = 0
@@ -298,6 +302,14 @@ def free_devices(job: Job) -> dict[NodeId, int]:
         if replica.node in free:
             free[replica.node] -= 1
     return {node: count for node, count in free.items() if count > 0}
+
+
+def company(job: Job) -> frozenset[NodeId]:
+    """Return the nodes that one who joins must reach: of those who hold the state, else of all."""
+    membership = job.membership
+    names = [n for n in group.members(membership) if n not in group.outsiders(membership)]
+    there = (job.replicas.get(name) for name in names or live(job))
+    return frozenset(replica.node for replica in there if replica is not None)
 
 
 def spares(job: Job) -> list[ReplicaId]:

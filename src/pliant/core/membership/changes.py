@@ -317,11 +317,17 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     cut = links.left_out(present, state.links, frozenset(present) - new)
     if cut and state.failures > 1:
         reason = links.told(cut, state.links)
-        return _end(replace(state, links=frozenset()), cut, reason, moment)
+        return _end(links_cut(state, cut), cut, reason, moment)
     is_hopeless = state.failures >= MAX_FAILURES
     if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(group.members(state))):
         return _end(state, new, "the generation it was to enter kept breaking", moment)
     return reform(state, moment, cause="still broken")
+
+
+def links_cut(state: Membership, names: frozenset[ReplicaId]) -> Membership:
+    """Return the state that forgets its links, but for those by which these are left out."""
+    cut = frozenset(link for link in state.links if names & set(link))
+    return replace(state, links=frozenset(), cut=cut)
 
 
 def _look_for_hung(state: Membership, moment: Moment) -> Outcome:

@@ -185,6 +185,9 @@ class Membership:
     links: frozenset[Link] = frozenset()
     """Between which replicas no connection could be made since a generation was formed."""
 
+    cut: frozenset[Link] = frozenset()
+    """By which of them somebody has just been left out; for whoever calls the move."""
+
     failures: int = 0
     """Attempts that failed in a row without a loss."""
 

@@ -130,7 +130,7 @@ def _attempt_failed(state: Membership, moment: Moment) -> Outcome:
     dropped = cut or state.joiners
     reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
     state = replace(group.forget(changes.at_rest(state, "not built"), dropped), failures=0)
-    state = replace(state, links=frozenset())
+    state = changes.links_cut(state, cut)
     return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
 
 

@@ -1,0 +1,41 @@
+"""Nodes of a job that do not reach each other: since when, and when that is tried again.
+
+Owns what a log says of them, in a status and in one line.  Knows nothing of how it is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pliant.core.printable import printable
+from pliant.observe.log import Record
+
+
+def after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return [{nodes, times, since, again_at}] as of this record; ``again_at`` null: now."""
+    at = float(record.get("at") or 0.0)
+    since = {tuple(one["nodes"]): one["since"] for one in before}
+    return [
+        {
+            "nodes": list(nodes),
+            "times": times,
+            "since": since.get(tuple(nodes), at),
+            "again_at": None if again_s is None else at + again_s,
+        }
+        for nodes, times, again_s in record.get("pairs") or ()
+    ]
+
+
+def line(values: Mapping[str, Any]) -> str:
+    """Say it to a person."""
+    one, other = values["nodes"]
+    at = values["again_at"]
+    again = "one replica tries it now" if at is None else f"one replica tries it at {_clock(at)}"
+    since = _clock(values["since"])
+    return printable(f"nodes {one} and {other} do not reach each other since {since}; {again}")
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
