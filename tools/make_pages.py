@@ -1,4 +1,4 @@
-"""Write docs/features.md, docs/refusals.md and docs/states.md from the tables that tests prove.
+"""Write the pages of docs/ that are made from what tests prove.
 
 python -m tools.make_pages
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.cli import captures
 from tests.features import catalogue, refusals
 from tests.features.feature import Feature
 
@@ -178,6 +179,7 @@ PAGES = {
     "docs/features.md": features_page,
     "docs/refusals.md": refusals_page,
     "docs/states.md": states_page,
+    "docs/screens.md": captures.page,
 }
 
 

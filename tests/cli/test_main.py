@@ -314,7 +314,7 @@ def test_explain_shows_decisions_with_their_reasons(capsys: pytest.CaptureFixtur
     assert code_of(["explain"]) == 0
     said = capsys.readouterr().out
     assert "r2 is lost" in said
-    assert "to change it: time alone" in said
+    assert "changes with time alone" in said
     assert "looks again at " in said
 
 

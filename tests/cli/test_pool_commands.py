@@ -258,10 +258,10 @@ DRAWN = """\
 │ 5 of 6 devices in use (8 when all are there)   1 idle   follows trace:t.csv                      │
 │   0     1     2     3     4     5     6 x   7                                                    │
 │                                                                                                  │
-│ claim    team     priority  state           has  asks     since  why                             │
-│ gpt      a        normal    shrinking 12 s    5   2-8  2:00 min  has 4 of 8                      │
-│ claim-1  default  urgent    waiting           0     1  1:00 min  1 device on the way from        │
-│                                                                  others                          │
+│ claim    team     priority  state           has  which  asks     since  why                      │
+│ gpt      a        normal    shrinking 12 s    5  0-4     2-8  2:00 min  has 4 of 8               │
+│ claim-1  default  urgent    waiting           0            1  1:00 min  1 device on the way      │
+│                                                                         from others              │
 │                                                                                                  │
 │ team  uses  quota  borrows at most   reclaims from                                               │
 │ a        4      4              all  lower priority                                               │
@@ -278,6 +278,21 @@ def drawn(what: Any) -> str:
 
 def test_the_picture_shows_devices_claims_reasons_and_teams() -> None:
     assert drawn(pool_panel(STATUS, now_at=1120.0)) == DRAWN
+
+
+def test_the_picture_says_in_words_what_colours_say() -> None:
+    gpt, waits = STATUS["claims"]
+    scattered = {**STATUS, "limit": 8, "claims": [{**gpt, "devices": [0, 1, 2, 6, 7]}, waits]}
+    said = drawn(pool_panel(scattered, now_at=1120.0))
+    assert "5 of 8 devices in use   1 idle   2 out of use" in said
+    assert " 0-2, 6-7 " in said
+
+    named = [{**one, "name": f"cuda:{one['device']}"} for one in STATUS["devices"]]
+    of_kinds = {**scattered, "devices": named}
+    assert "cuda:0, cuda:1, " in drawn(pool_panel(of_kinds, now_at=1120.0))
+
+    many = {**gpt, "devices": list(range(0, 400, 2))}
+    assert "..." in drawn(pool_panel({**STATUS, "claims": [many]}, now_at=1120.0))
 
 
 def test_devices_that_are_not_drawn_are_counted() -> None:

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 from tests.observe.story import Story, eventful
 
-from pliant.cli.screens import audit_text, job_panel, stalled_line
+from pliant.cli.screens import audit_text, decisions_table, job_panel, stalled_line
 from pliant.cli.view import LiveView, PlainView, view_for
 from pliant.observe.audit import Audit
+from pliant.observe.explain import explained_of
 from pliant.observe.goodput import goodput_of
 from pliant.observe.status import board_of
 
@@ -320,6 +321,44 @@ def test_a_job_that_waits_for_its_pool_shows_what_it_holds_and_why_it_waits() ->
     assert status["state"] == "waiting"
     assert "devices none   priority high, team a" in text.getvalue()
     assert "waiting for pool p: 2 of 8 are free" in text.getvalue()
+
+
+def test_what_would_change_decisions_is_said_once_of_those_alike() -> None:
+    story = Story().decided(2, "begin", would_change="room")
+    story.decided(3, "grow", would_change="time alone").decided(
+        3, "stay", would_change="time alone"
+    )
+    view, text = plain()
+
+    view.console.print(decisions_table(explained_of(story.records).decisions))
+
+    said = [line.strip() for line in text.getvalue().splitlines()]
+    assert [line for line in said if line.startswith("changes with ")] == [
+        "changes with room",
+        "changes with time alone",
+    ]
+    assert said[-1] == "changes with time alone"
+
+
+def test_a_reason_is_cut_off_where_the_height_must_stay_and_nowhere_else() -> None:
+    status = board_of(eventful().records).as_json()
+    status["events"][-1]["reason"] = "a long reason " * 20 + "with an end"
+    text = io.StringIO()
+    console = Console(file=text, width=100)
+
+    console.print(job_panel(status))
+    assert "with an end" not in text.getvalue()
+    console.print(job_panel(status, wrap=True))
+    assert "with an end" in text.getvalue()
+
+
+def test_a_job_that_is_over_wants_no_replicas() -> None:
+    view, text = plain()
+    over = board_of(eventful().records).as_json() | {"state": "killed", "replicas": []}
+
+    view.console.print(job_panel(over))
+
+    assert "replicas 0" not in text.getvalue()
 
 
 def test_an_audit_says_whether_samples_or_draws_were_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,8 @@ def test_its_reason_has_the_numbers_that_made_it() -> None:
     said = durability.explain(Interval(), progress, now_s=3600.0)
 
     assert said == (
-        "a checkpoint every 95 s: a save costs 0.2 s of training, and with 3 losses in 60 min one "
-        "is expected every 6.25 h"
+        "a checkpoint every 95 s: a save costs 0.2 s of training, and with 3 losses in 60 min, "
+        "and one a day assumed beside them, one is expected every 6.25 h"
     )
+    one = durability.explain(Interval(), replace(progress, losses=1), now_s=120.0)
+    assert "with 1 loss in 2 min, and one a day assumed beside them, one is expected" in one

@@ -57,7 +57,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     found = _ask(job, "GET", "status")
     if as_json:
         return print_json(found)
-    return draw(screens.job_panel(found))
+    return draw(screens.job_panel(found, wrap=True))
 
 
 def scale(

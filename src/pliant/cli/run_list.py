@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,9 +73,12 @@ def show_runs(shown: Sequence[KnownRun], runs: Sequence[KnownRun]) -> int:
     return EXIT_OK
 
 
-def runs_table(shown: Sequence[KnownRun], runs: Sequence[KnownRun]) -> RenderableType:
+def runs_table(
+    shown: Sequence[KnownRun], runs: Sequence[KnownRun], *, now_at: float | None = None
+) -> RenderableType:
     """Draw runs; ``runs`` are all that are known."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    now_at = time.time() if now_at is None else now_at
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("job", "state", "steps", "replicas", "began", "for", "where", "to go on"):
         justify: Any = "right" if name in ("steps", "replicas", "for") else "left"
         folds = name in ("where", "to go on")
@@ -83,7 +86,7 @@ def runs_table(shown: Sequence[KnownRun], runs: Sequence[KnownRun]) -> Renderabl
     for run in shown:
         outcome = run.outcome
         total = "" if outcome.total_steps is None else f"/{outcome.total_steps}"
-        for_s = (time.time() if run.ended_at is None else run.ended_at) - run.began_at
+        for_s = (now_at if run.ended_at is None else run.ended_at) - run.began_at
         table.add_row(
             Text(printable(run.job)),
             Text(printable(outcome.state), style=screens.STATE_STYLE.get(outcome.state, "")),
@@ -129,19 +132,24 @@ def show_ended(run: KnownRun, *, as_json: bool) -> int:
     if as_json:
         more = {"ended_at": run.ended_at, "last_words": said, "go_on": go_on or None}
         return print_json({**status, **more})
-    draw(screens.job_panel(status))
-    if run.is_running:
-        return EXIT_OK
+    draw(screens.job_panel(status, wrap=True))
+    for sentence in () if run.is_running else last_sentences(run, said, go_on):
+        say(sentence)
+    return EXIT_OK
+
+
+def last_sentences(run: KnownRun, said: dict[str, list[str]], go_on: str) -> Iterator[str]:
+    """Yield what there is to say of a run that has ended, below its panel."""
     outcome, at = run.outcome, "" if not run.ended_at else f" at {moment(run.ended_at)}"
     code = "" if outcome.exit_code is None else f" with exit code {outcome.exit_code}"
     reason = " ".join(outcome.reason.split())
-    say(f"{outcome.state}{at}{code}" + (f": {reason}" if reason else ""))
+    yield f"{outcome.state}{at}{code}" + (f": {reason}" if reason else "")
     for replica, lines in said.items():
-        say(f"last words of {replica}:")
-        for text in lines:
-            say(f"  {text}")
-    say(f"files: {run.out}")
-    return say(f"to go on: {go_on}") if go_on else EXIT_OK
+        yield f"last words of {replica}:"
+        yield from (f"  {text}" for text in lines)
+    yield f"files: {run.out}"
+    if go_on:
+        yield f"to go on: {go_on}"
 
 
 def show_of(out: Path, *, as_json: bool) -> int:

@@ -41,11 +41,15 @@ STATE_STYLE = {
     "stopped": "magenta",
     "failed": "bold red",
     "lost": "bold red",
+    "killed": "bold red",
 }
 KIND_STYLE = {"join": "cyan", "drain": "magenta", "loss": "red", "restore": "green"}
 KIND_SIGN = {"join": "+", "drain": "-", "loss": "x", "restore": "^"}
 
 SHOWN_EVENTS = 5
+
+OVER = frozenset({"finished", "failed", "stopped", "suspended", "lost", "killed", "elsewhere"})
+"""States of a job that has no replicas and wants none."""
 
 STALLED_S = 10.0
 STALLED_STEPS = 10
@@ -53,14 +57,21 @@ STALLED_STEPS = 10
 
 
 def job_panel(
-    status: dict[str, Any], metrics: dict[str, Any] | None = None, news: Sequence[str] = ()
+    status: dict[str, Any],
+    metrics: dict[str, Any] | None = None,
+    news: Sequence[str] = (),
+    *,
+    wrap: bool = False,
 ) -> RenderableType:
     """Draw one job: progress, figures, replicas, last events.
 
-    News is what happened last and is no resize (yet), newest last.
+    News is what happened last and is no resize (yet), newest last.  Wrapped, a long reason takes
+    several lines; a live panel cuts it off, and keeps its height.
     """
     status, metrics = printable_values(status), printable_values(metrics or {})
-    rows = [_progress(status), _figures(status, metrics), _replicas(status)]
+    rows = [_progress(status), _figures(status, metrics)]
+    if status["replicas"] or status["state"] not in OVER:
+        rows.append(_replicas(status))
     if (stalled := stalled_line(status)) is not None:
         rows.append(Text(stalled, style="bold yellow"))
     rows += [*_pool(status), *_durable(status)]
@@ -68,7 +79,7 @@ def job_panel(
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
     if status["events"]:
-        rows.append(events_table(status["events"][-SHOWN_EVENTS:]))
+        rows.append(events_table(status["events"][-SHOWN_EVENTS:], wrap=wrap))
     rows.extend(Padding(Text(printable(sentence), style="dim"), (0, 0, 0, 2)) for sentence in news)
     state = status["state"]
     title = Text.assemble(
@@ -83,7 +94,7 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
     table.add_column("at step", justify="right")
     table.add_column("what", no_wrap=True)
     table.add_column("why", ratio=1, overflow="ellipsis", no_wrap=not wrap)
-    for name in ("pause", "lost", "ready"):
+    for name in ("pause", "lost", "ready after"):
         table.add_column(name, justify="right", no_wrap=True)
     for event in printable_values(events):
         kind, paused, ready = event["kind"], event["pause_s"], event["ready_s"]
@@ -93,22 +104,27 @@ def events_table(events: Sequence[dict[str, Any]], *, wrap: bool = False) -> Tab
             Text(what, style=KIND_STYLE[kind]),
             Text(event["reason"]),
             "..." if paused is None else pause(paused),
-            str(event["steps_lost"]),
+            counted(event["steps_lost"], "step"),
             "" if ready is None else f"{ready:.1f} s",
         )
     return table
 
 
 def decisions_table(decisions: Iterable[Reasoned]) -> Table:
-    """Draw decisions with their reasons, and what would bring another answer."""
+    """Draw decisions with their reasons, and what would bring another answer.
+
+    That is said of the last of several that would change with the same.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("when", no_wrap=True)
-    table.add_column("target", justify="right")
+    table.add_column("replicas", justify="right")
     table.add_column("why")
-    for decision in decisions:
+    shown = list(decisions)
+    after = [*(decision.would_change for decision in shown[1:]), None]
+    for decision, changes_after in zip(shown, after, strict=True):
         why = Text(printable(decision.reason))
-        if decision.would_change:
-            why.append(f"\nto change it: {printable(decision.would_change)}", style="dim")
+        if decision.would_change and decision.would_change != changes_after:
+            why.append(f"\nchanges with {printable(decision.would_change)}", style="dim")
         if decision.looks_again_at is not None:
             why.append(f"\nlooks again at {clock(decision.looks_again_at)}", style="dim")
         table.add_row(clock(decision.at), str(decision.target_replicas), why)
@@ -191,7 +207,7 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
     bounds = f" ({status['min_replicas']} to {status['max_replicas']})"
     text = Text()
     text.append("replicas ", style="dim")
-    text.append(f"{present}" + (f" of {wanted}" if wanted is not None else ""))
+    text.append(f"{present}" + (f" of {wanted} wanted" if wanted is not None else ""))
     text.append(bounds if status["max_replicas"] is not None else "", style="dim")
     text.append("   ")
     for replica in status["replicas"]:
@@ -235,7 +251,7 @@ def _numbers(status: dict[str, Any], metrics: dict[str, Any]) -> list[tuple[str,
     if status["samples_per_s"] is not None:
         found.append(("samples/s", f"{status['samples_per_s']:.1f}"))
     if status["median_step_s"] is not None:
-        found.append(("step", f"{status['median_step_s']:.3f} s"))
+        found.append(("step time", f"{status['median_step_s']:.3f} s"))
     if status["eta_s"] is not None:
         found.append(("ETA", duration(status["eta_s"])))
     return found

@@ -42,6 +42,9 @@ REFRESH_S = 0.5
 NOTES_SHOWN = 8
 """Devices out of use of which it is said why."""
 
+RUNS_SHOWN = 6
+"""Devices of a claim that are named, those with numbers in a row as one."""
+
 DEVICES_SHOWN = 256
 """Devices that are drawn one by one."""
 
@@ -52,7 +55,7 @@ def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> Render
     claims = status["claims"]
     colours = {claim["name"]: PALETTE[index % len(PALETTE)] for index, claim in enumerate(claims)}
     rows: list[RenderableType] = [_figures(status), _devices(status, colours)]
-    rows += [Text(), _claims(claims, colours, now_at)] if claims else []
+    rows += [Text(), _claims(status, colours, now_at)] if claims else []
     if len(status["teams"]) > 1 or any(team["quota"] is not None for team in status["teams"]):
         rows += [Text(), _teams(status["teams"])]
     title = Text.assemble("pool ", (status["pool"], "bold"), " ")
@@ -75,6 +78,8 @@ def _figures(status: dict[str, Any]) -> RenderableType:
     if status["limit"] != status["size"]:
         text.append(f" ({status['size']} when all are there)", style="dim")
     text.append(f"   {status['free']} idle")
+    if (rest := status["limit"] - status["in_use"] - status["free"]) > 0:
+        text.append(f"   {rest} out of use", style="red")
     if status["follows"]:
         text.append(f"   follows {status['follows']}", style="dim")
     if status["recovering"]:
@@ -110,15 +115,17 @@ def _devices(status: dict[str, Any], colours: dict[str, str]) -> RenderableType:
     return text
 
 
-def _claims(claims: list[dict[str, Any]], colours: dict[str, str], now_at: float) -> RenderableType:
+def _claims(status: dict[str, Any], colours: dict[str, str], now_at: float) -> RenderableType:
+    names = {device["device"]: device.get("name") for device in status["devices"]}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in ("claim", "team", "priority", "state"):
         table.add_column(name, no_wrap=True)
     table.add_column("has", justify="right", no_wrap=True)
+    table.add_column("which", max_width=16, overflow="fold")
     table.add_column("asks", justify="right", no_wrap=True)
     table.add_column("since", justify="right", no_wrap=True)
     table.add_column("why", ratio=1, overflow="fold")
-    for claim in claims:
+    for claim in status["claims"]:
         low, high = claim["min"], claim["ask"]
         state = claim["state"]
         left = "" if claim["leave_s"] is None else f" {claim['leave_s']:.0f} s"
@@ -128,11 +135,27 @@ def _claims(claims: list[dict[str, Any]], colours: dict[str, str], now_at: float
             Text(claim["priority"]),
             Text(f"{state}{left}", style=STATE_STYLE.get(state, "")),
             str(len(claim["devices"])),
+            Text(_which(claim["devices"], names)),
             str(high) if low >= high else f"{low}-{high}",
             duration(max(0.0, now_at - claim["since"])),
             Text(claim["reason"]),
         )
     return table
+
+
+def _which(devices: list[int], names: dict[int, str | None]) -> str:
+    """Say which devices these are: ``0-3, 6``, or ``cuda:0, cuda:1``."""
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and runs[-1][-1] == device - 1 and not names.get(device):
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    said = [
+        names.get(run[0]) or (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
+        for run in runs[:RUNS_SHOWN]
+    ]
+    return ", ".join(said) + ", ..." * (len(runs) > RUNS_SHOWN)
 
 
 def _teams(teams: list[dict[str, Any]]) -> RenderableType:

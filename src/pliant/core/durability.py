@@ -124,10 +124,11 @@ def explain(interval: Interval, progress: Progress, *, now_s: float) -> str:
         return f"a checkpoint every {interval.seconds:g} s, as asked"
     wait_s = auto_interval_s(progress, now_s=now_s)
     between_h = loss_interval_s(progress, now_s=now_s) / 3600
+    losses = "1 loss" if progress.losses == 1 else f"{progress.losses} losses"
     return (
         f"a checkpoint every {wait_s:.0f} s: a save costs {progress.cost_s:.2g} s of training, and "
-        f"with {progress.losses} losses in {(now_s - progress.began_s) / 60:.0f} min one is "
-        f"expected every {between_h:.3g} h"
+        f"with {losses} in {(now_s - progress.began_s) / 60:.0f} min, and one a day assumed beside "
+        f"them, one is expected every {between_h:.3g} h"
     )
 
 
