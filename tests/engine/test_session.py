@@ -455,7 +455,7 @@ def test_a_file_that_holds_no_weights_is_refused(
     path = tmp_path / "weights.pt"
     path.write_bytes(content)
     assignment = SimpleNamespace(work=SimpleNamespace(init=path))
-    context = SimpleNamespace(assignment=assignment, session=None)
+    context = SimpleNamespace(assignment=assignment, session=None, meet_session=lambda: None)
     monkeypatch.setattr("pliant.engine.session.worker_context", lambda: context)
 
     with pytest.raises(ConfigError, match=r"weights"):

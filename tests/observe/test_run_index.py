@@ -30,6 +30,16 @@ def gone() -> ProcessMark:
     return replace(ProcessMark.own(), pid=process.pid, began="1")
 
 
+def test_a_run_that_was_refused_and_removed_is_forgotten(tmp_path: Path) -> None:
+    index, refused, other = RunIndex(tmp_path / "runs"), run("refused"), run("other")
+    index.begin(refused)
+    index.begin(other)
+
+    index.forget(refused.out)
+
+    assert index.runs() == [other]
+
+
 def test_a_run_is_remembered_while_it_runs_and_with_its_end(tmp_path: Path) -> None:
     index, one = RunIndex(tmp_path / "runs"), run()
 

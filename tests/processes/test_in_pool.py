@@ -17,6 +17,7 @@ from tests.processes.launching import FAKE_WORKER, RunningJob, running
 from tests.processes.pooling import FakePool, fake_pool
 
 from pliant.machine import device_locks as locks
+from pliant.machine.files import make_private_directory
 from pliant.observe.audit import audit_run
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
@@ -187,7 +188,8 @@ def test_of_a_device_that_is_drained_for_nothing_only_its_replica_leaves(
 def test_a_worker_whose_device_a_stranger_has_runs_elsewhere(
     tmp_path: Path, pool: FakePool
 ) -> None:
-    pool.locks.mkdir(parents=True)
+    for directory in (pool.locks.parent, pool.locks):  # others may enter those of a group's pool
+        make_private_directory(directory)
     stranger = locks.take_device(pool.locks, 0, claim="stranger")
     assert stranger is not None
     try:

@@ -203,26 +203,6 @@ def test_of_two_coordinators_the_older_one_ends(tmp_path: Path) -> None:
     assert not job.records("reform")
 
 
-def test_a_job_goes_on_without_a_node_that_can_start_nothing(tmp_path: Path) -> None:
-    """The fork server of one of two nodes is killed until its agent gives up."""
-    with training(tmp_path, steps=60, nodes={"near": 2, "other": 2}) as job:
-        wait_for_members(job, "r1", "r2")
-        node = _home(job, "r1")
-        agent = psutil.Process(job.agents[node].pid)
-        (first,) = agent.children()
-        first.kill()
-
-        def second() -> list[psutil.Process]:
-            return [child for child in agent.children() if child != first]
-
-        job.wait_for(second, "it is started once more")[0].kill()
-        job.wait_for(lambda: job.records("node_failed"), "the agent gives up")
-        (kept,) = {"near", "other"} - {node}
-        job.wait_for(
-            lambda: {_home(job, name) for name in members(job)} == {kept}, "the rest goes on"
-        )
-
-
 def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path) -> None:
     """r1 is out of reach and left out; of the next coordinator it is the first to be heard."""
     nodes, waits = {"near": 1, "other": 1}, {"heartbeat_s": 2.0}

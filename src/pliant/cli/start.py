@@ -51,6 +51,7 @@ from pliant.machine.pools import any_pool
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
 from pliant.observe.reading import only
+from pliant.observe.run_index import RunIndex
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
@@ -327,6 +328,7 @@ def detached(start: Start, *, as_json: bool) -> int:
 def _remove(start: Start) -> None:
     if start.made:
         run_directory.remove(start.made[0], parent=len(start.made) > 1)
+        RunIndex(start.config.state.runs).forget(start.config.out.absolute())
 
 
 def _say_how_to_go_on(config: JobConfig, view: JobView, code: int, *, quiet: bool) -> None:

@@ -156,6 +156,14 @@ class RunIndex:
             if newest is not None and newest.mark == run.mark:
                 self._write(replace(newest, outcome=outcome, ended_at=at))
 
+    def forget(self, out: Path) -> None:
+        """Forget a run whose directory was removed: it was refused before it began."""
+        with suppress(OSError, ValueError), alone_in(self._directory, within_s=WAIT_S):
+            for path in list(self._files()):
+                run = _read(path)
+                if run is not None and run.out == out and not run.has_its_files:
+                    path.unlink(missing_ok=True)
+
     def runs(self) -> list[IndexedRun]:
         """Return all that are remembered, the newest first."""
         found = [run for path in self._files() if (run := _read(path)) is not None]

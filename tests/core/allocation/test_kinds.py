@@ -145,12 +145,15 @@ def test_each_kind_is_as_a_pool_of_its_devices_alone(happens: list[Any]) -> None
         for kind in ("cuda", "cpu")
     }
     for now_s, event in enumerate(happens):
+        known = {name: kinds.claim_kind(pool, name) for name in kinds.claims_of_kinds(pool)}
         pool, actions = tell(pool, event, now_s * 10.0)
         for kind in alone:
             if isinstance(event, Asked | Recovered):
                 mine = event.claim.device_kind == kind
             elif isinstance(event, Withdrawn | Released):
-                mine = event.name.endswith(kind)
+                mine = (
+                    known.get(event.name, "cuda") == kind
+                )  # of one that is unknown the first hears
             else:
                 mine = True
             theirs = event
