@@ -6,6 +6,7 @@ does is in ``refusals``.  A row types a command, or calls what refuses, unless a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -25,6 +26,7 @@ from pliant.cli.device_arguments import number_of
 from pliant.http.server import open_socket
 from pliant.machine import granted_locks, shared_pools
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.pool.admin import PoolAdmin
 from pliant.run import background, pool_host, run_directory
 from pliant.run.pool_beginning import _named
 
@@ -161,6 +163,11 @@ def no_place() -> None:
 def called_otherwise() -> None:
     claim = SimpleNamespace(name="ada/gpt", devices=[0])
     _named(("cuda:1",), cast(Any, SimpleNamespace(claims=[claim], names=("cuda:0",))))
+
+
+def set_among_names() -> None:
+    driver = SimpleNamespace(follows="", saved=SimpleNamespace(names=("cuda:0",)))
+    asyncio.run(PoolAdmin(cast(Any, driver)).set_devices(3))
 
 
 # --- the tables -----------------------------------------------------------------------
@@ -651,6 +658,23 @@ CHECKPOINTS = [
         instead="a step from 1",
         command="checkpoint prune . --milestones 0 --keep 1",
     ),
+    Refusal(
+        sentence="kept belongs to another job: job gpt (process 4711 ... ; give this job a "
+        "place of its own, or end that one (if it is gone for good, remove "
+        "kept/lease.json)",
+        when="two jobs keep checkpoints in one place",
+        instead="a place for each",
+        proof="tests/checkpoint/lease/test_holder.py::"
+        "test_a_second_job_is_told_who_holds_it_and_what_to_do",
+    ),
+    Refusal(
+        sentence="theirs/.metadata names posix.mkdir, which no index needs; reading it may "
+        "run code of whoever wrote it, allow that with --trust if you know them",
+        when="the index of a foreign checkpoint could run code",
+        instead="`--trust`, if you know who wrote it",
+        proof="tests/checkpoint/dcp/test_index.py::"
+        "test_a_pickle_that_runs_something_is_refused_and_named",
+    ),
 ]
 
 QUOTAS = """\
@@ -800,6 +824,11 @@ DECIDED = (
     "test_settings_that_contradict_are_errors_and_change_nothing"
 )
 
+UNMET = (
+    "tests/core/allocation/test_decide.py::"
+    "test_a_claim_that_can_never_be_met_is_refused_in_a_sentence"
+)
+
 TOLD = [
     Refusal(
         sentence="--team vision says how a job stands in a pool; add --pool",
@@ -901,6 +930,97 @@ TOLD = [
         instead="`pliant pool set-team default --quota 0`",
         proof=DECIDED,
     ),
+    Refusal(
+        sentence="cy has released gpt",
+        when="somebody who may has ended the claim",
+        instead="ask who is named",
+        proof="tests/pool/test_driver.py::"
+        "test_what_is_left_of_a_released_claim_is_ended_after_its_notice",
+    ),
+    Refusal(
+        sentence="claim gpt is refused: there is no priority class 'vip'; there are high, "
+        "low, normal, urgent",
+        when="`--priority` names no class of the pool",
+        instead="a class that it names",
+        proof=UNMET,
+    ),
+    Refusal(
+        sentence="claim gpt is refused: there is no team 'c'; there are default, small",
+        when="`--team` names no team of the pool",
+        instead="a team that it names",
+        proof=UNMET,
+    ),
+    Refusal(
+        sentence="claim gpt is refused: it needs at least 9 devices, and the pool has 8",
+        when="the minimum is more than there is",
+        instead="fewer, `--min`",
+        proof=UNMET,
+    ),
+    Refusal(
+        sentence="claim gpt is refused: it needs at least 5 devices, and team small has a "
+        "limit of 4 (quota 4, borrow_limit 0)",
+        when="the minimum is more than the team may have",
+        instead="another team, or a larger quota",
+        proof=UNMET,
+    ),
+    Refusal(
+        sentence="claim gpt is refused: there is no device of kind 'rocm'; there are cuda "
+        "(3), cpu (2)",
+        when="`--kind` names none of the pool",
+        instead="a kind that it names",
+        proof="tests/core/allocation/test_kinds.py::test_what_no_kind_can_meet_is_refused",
+    ),
+    Refusal(
+        sentence="process 4711 has a claim named gpt already; choose another name",
+        when="a name is taken",
+        instead="`--name`",
+        proof="tests/pool/test_driver.py::test_a_name_is_one_process",
+    ),
+    Refusal(
+        sentence="process 4711 of claim gpt does not live here",
+        when="a claim is made from another machine, or its process has ended",
+        instead="`pliant claim` on the machine of the pool",
+        proof="tests/pool/test_driver.py::test_a_process_that_does_not_live_here_has_no_claim",
+    ),
+    Refusal(
+        sentence="there is no claim no that could be released",
+        when="`pliant pool release` names another",
+        instead="a claim of `pliant pool status`",
+        proof="tests/pool/test_driver.py::"
+        "test_what_is_left_of_a_released_claim_is_ended_after_its_notice",
+    ),
+    Refusal(
+        sentence="there is no device 4; they are 0 to 3",
+        when="`pliant pool cordon`, `uncordon` or `drain` of another number",
+        instead="a number of `pliant pool status`",
+        proof="tests/pool/test_driver.py::"
+        "test_what_people_wish_is_possible_or_refused_in_a_sentence",
+    ),
+    Refusal(
+        sentence="the number of devices follows file:n.txt; change that",
+        when="`pliant pool set`, and the pool was started with `--capacity`",
+        instead="another number in that file",
+        proof="tests/pool/test_live.py::test_capacity_follows_a_file",
+    ),
+    Refusal(
+        sentence="the devices have names, and more of them would have none; cordon or drain some",
+        when="`pliant pool set`, and the pool was started with names of devices",
+        instead="`pliant pool cordon`; another `--devices` at its next start",
+        script=set_among_names,
+    ),
+    Refusal(
+        sentence="the pool cannot write its state: No space left on device",
+        when="the disk of a pool is full; nobody gets anything meanwhile",
+        instead="make room: it goes on by itself",
+        proof="tests/pool/test_driver.py::"
+        "test_nothing_is_handed_out_while_the_state_cannot_be_written",
+    ),
+    Refusal(
+        sentence="the pool is being stopped",
+        when="a claim comes too late",
+        instead="`pliant pool start`, then again",
+        proof="tests/pool/test_driver.py::test_a_pool_that_is_being_stopped_makes_no_offers",
+    ),
 ]
 
 
@@ -966,6 +1086,24 @@ SHARED = [
         when="the socket of a pool cannot be made",
         instead="what the sentence says",
         script=lambda: shared_pools.listen(Path("gone"), os.getegid(), waiting=1),
+    ),
+    Refusal(
+        sentence="only cy, whose pool it is, and root may do this; you are bob",
+        when="somebody else would change what is everybody's",
+        instead="ask who is named",
+        proof="tests/core/test_sharing.py::test_what_is_everybodys_is_for_the_owner_to_change",
+    ),
+    Refusal(
+        sentence="team vision is for ada, and you are bob",
+        when="a claim for a team, or of a class, of others",
+        instead="another `--team` or `--priority`",
+        proof="tests/core/test_sharing.py::test_a_team_and_a_class_are_for_those_who_are_named",
+    ),
+    Refusal(
+        sentence="ada has 64 claims, and may have no more than 64 at once",
+        when="one user has too many",
+        instead="end some",
+        proof="tests/core/test_sharing.py::test_one_user_has_so_many_claims_and_no_more",
     ),
 ]
 

@@ -14,6 +14,7 @@ from tests.features.refusal import Refusal
 
 from pliant.cli.main import code_of
 from pliant.core.errors import ConfigError, UsageError
+from pliant.pool.allocator import RefusedError
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = [row for table in refusals.TABLES.values() for row in table]
@@ -29,7 +30,7 @@ def test_a_script_is_refused_with_this_sentence(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert row.script is not None
 
-    with pytest.raises((ConfigError, UsageError)) as caught:
+    with pytest.raises((ConfigError, UsageError, RefusedError)) as caught:
         row.script()
 
     assert is_said(row, str(caught.value)), str(caught.value)
@@ -99,9 +100,27 @@ UNSEEN = {
     "reclaim.from must be": "the schema of teams says it first",
     "min_gain must be above 0": "no option sets the rules of a pool",
     "must be 0 seconds or more": "no option sets the rules of a pool",
+    "an earlier claim named": "it lasts a moment",
+    "the claim {name} is gone": "it lasts a moment",
+    "cannot be used with its key": "openssl says in its own words what else is wrong",
+    "it is not known who asks": "every kernel that pliant runs on says it",
+    "it is in another container": "the tests have no other container",
     "this installation of pliant has no recipes": "no package lacks them",
 }
 """Parts of what is refused and not on the page, with the reason."""
+
+
+KINDS = {
+    "ClaimReleasedError",
+    "CodecError",
+    "ConfigError",
+    "ForbiddenError",
+    "LeaseHeldError",
+    "RefusedError",
+    "ReleasedError",
+    "UsageError",
+}
+"""What people or their claims are refused with."""
 
 
 def raised() -> Iterator[tuple[str, str, re.Pattern[str]]]:
@@ -109,11 +128,9 @@ def raised() -> Iterator[tuple[str, str, re.Pattern[str]]]:
     package = ROOT / "src/pliant"
     for path in sorted(package.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
-                continue
-            if ast.unparse(node.exc.func) in ("ConfigError", "UsageError", "CodecError"):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in KINDS and node.args:
                 place = f"{path.relative_to(package)}:{node.lineno}"
-                sentence = node.exc.args[0]
+                sentence = node.args[0]
                 yield place, ast.unparse(sentence), pattern_of(sentence)
 
 
