@@ -25,7 +25,8 @@ in an HTML comment before the block, which readers do not see:
     <!-- test: exits 3: pliant claim -->        those end with this code (without a name: the last)
     <!-- test: all ended -->                    first, all that goes on has come to its end
     <!-- test: needs: openssl -->               the block is run where that command is installed
-    <!-- test: soak -->                         the block is run by `make soak` only
+    <!-- test: soak -->                         the block is run by `make soak` only, which forks
+                                                nothing (``walk.py``)
     <!-- test: elsewhere -->                    the block is run in another directory
     <!-- test: for "3000" take "30" -->         so that the test is short
     <!-- test: file: train.py -->               what the block says is also written to that file

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.live.stage import stage
+from tests.live.stage import FORKED_PLIANT, stage
 from tests.pages.blocks import PageError, read_page
 from tests.pages.shown import is_shown
-from tests.pages.walk import Walk
+from tests.pages.walk import Walk, forked_words
 
 
 def _page(directory: Path, text: str) -> Path:
@@ -20,7 +20,7 @@ def _page(directory: Path, text: str) -> Path:
 def _walk(directory: Path, text: str) -> None:
     page = read_page(_page(directory, text))
     with stage(forked=False) as fresh:
-        Walk(page, directory, fresh, fresh).all_of_it()
+        Walk(page, directory, fresh, fresh, is_soak=True).all_of_it()
 
 
 def test_a_block_says_its_language(tmp_path: Path) -> None:
@@ -100,3 +100,27 @@ def test_lines_before_a_python_block_may_open_what_it_stands_in(tmp_path: Path) 
     )
 
     assert (tmp_path / "work" / "said").read_text().split() == ["b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("command", "forked"),
+    [
+        ("pliant status   # steps; and > what", [FORKED_PLIANT, "status"]),
+        (
+            "pliant pool cordon 1 --reason 'a fan'",
+            [FORKED_PLIANT, "pool", "cordon", "1", "--reason", "a fan"],
+        ),
+        ("python train.py --steps 3", ["train.py", "--steps", "3"]),
+        ("pliant logs | head", None),
+        ("pliant status > said; true", None),
+        ("pliant claim 2 -- bash -c 'echo $PLIANT_DEVICES'", None),
+        ("pliant audit runs/*", None),
+        ("PLIANT_MAX=2 pliant run train.py", None),
+        ("python -c pass", None),
+        ("cp a b", None),
+    ],
+)
+def test_a_quick_walk_forks_what_bash_is_not_needed_for(
+    command: str, forked: list[object] | None
+) -> None:
+    assert forked_words(command) == (forked and [str(word) for word in forked])

@@ -19,7 +19,6 @@ from tests.pages.walk import Walk
 from pliant.cli.main import app
 
 WALKED = [p for p in PAGES if "```" in p.read_text()]
-LONG = [p for p in WALKED if "<!-- test: soak -->" in p.read_text()]
 EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 INLINE = re.compile(r"(?<!`)`(pliant [^`]+)`")
 
@@ -36,8 +35,8 @@ def test_a_page_can_be_followed_from_top_to_bottom(path: Path, tmp_path: Path) -
 @pytest.mark.soak
 @pytest.mark.processes
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("path", LONG, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_long_page_can_be_followed(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", WALKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_all_of_a_page_can_be_followed_as_it_is_typed(path: Path, tmp_path: Path) -> None:
     page = read_page(path)
     with stage(forked=False) as fresh, stage(forked=True) as forked:
         Walk(page, tmp_path, fresh, forked, is_soak=True).all_of_it()

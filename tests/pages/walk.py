@@ -1,12 +1,15 @@
 """A walk through one page: its commands, in order, in a fresh directory, as a reader types them.
 
-Every command is a program of its own, run by bash with the ``pliant`` of this environment.  What
-goes on in a terminal of its own is ended with the walk.
+Every command is a program of its own.  As typed, it is run by bash with the ``pliant`` of this
+environment; in a quick walk, ``pliant`` and ``python`` with plain words are forked from a process
+that has imported everything.  What goes on in a terminal of its own is ended with the walk.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import sys
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.live.stage import Program, Stage
+from tests.live.stage import FORKED_PLIANT, Program, Stage
 from tests.pages.blocks import ROOT, Block, Note, Page, PageError
 from tests.pages.shown import is_shown
 
@@ -57,13 +60,13 @@ class Walk:
     page: Page
     directory: Path
     fresh: Stage
-    """Where commands are started."""
+    """Where bash is started."""
 
     forked: Stage
-    """Where python blocks are: torch is loaded already."""
+    """Where python blocks are, and what a quick walk forks: torch is loaded already."""
 
     is_soak: bool = False
-    """Whether the blocks that take long are run, too."""
+    """Whether the blocks that take long are run, too, and every command as it is typed."""
 
     terminals: list[Terminal] = field(default_factory=list)
     preamble: str = ""
@@ -153,14 +156,10 @@ class Walk:
             return None
         self.count += 1
         said = self.directory / f"{self.count}.out"
-        program = self.fresh.start(
-            "-c",
-            BASH,
-            command,
-            out=said,
-            environment=self.environment(),
-            cwd=self.elsewhere if block.note("elsewhere") else self.work,
-        )
+        words = None if self.is_soak else forked_words(command)
+        on, started = (self.fresh, ["-c", BASH, command]) if words is None else (self.forked, words)
+        cwd = self.elsewhere if block.note("elsewhere") else self.work
+        program = on.start(*started, out=said, environment=self.environment(), cwd=cwd)
         exits = note("exits ")
         wanted = int(exits.verb.split()[1]) if exits else 0
         terminal = Terminal(command, block.place, program, said, wanted)
@@ -288,3 +287,23 @@ def _is_settled(job: dict[str, Any]) -> bool:
         and states.count("training") == job["target_replicas"]
         and set(states) <= {"training", "spare"}
     )
+
+
+_SHELL = re.compile(r"[$`*?~{}\[\]]|[();<>|&]+$")
+"""What in a word, or as a word, is for bash to understand."""
+
+
+def forked_words(command: str) -> list[str] | None:
+    """Return what a forked stage starts for a command; None if it takes bash or another program."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    if any(_SHELL.search(word) for word in words):
+        return None
+    match words:
+        case ["pliant", *rest]:
+            return [str(FORKED_PLIANT), *rest]
+        case ["python", script, *rest] if not script.startswith("-"):
+            return [script, *rest]
+        case _:
+            return None
