@@ -462,6 +462,13 @@ def test_what_people_wish_is_possible_or_refused_in_a_sentence(play: Play) -> No
         )
         assert "3 (a) are more than the pool's 2" in await refused(wishes.set_devices(2))
         assert await refused(wishes.cordon(4)) == "there is no device 4; they are 0 to 3"
+        await wishes.set_devices(6)
+        await wishes.cordon(5)
+        await wishes.set_devices(4)
+        for wish in (wishes.cordon, wishes.drain, wishes.uncordon):
+            assert await refused(wish(4)) == "there is no device 4; they are 0 to 3"
+        await wishes.uncordon(5)  # it was out of use before it was gone
+        assert await refused(wishes.uncordon(5)) == "there is no device 5; they are 0 to 3"
         unknown = TeamEntry(name="c", reclaim=ReclaimEntry(by=["nobody"]))
         assert "nobody" in await refused(wishes.set_team(unknown))
         assert "gpt" in await refused(wishes.remove_team("a"))

@@ -113,9 +113,10 @@ class PoolAdmin:
         return "" if owner is None else f"; {owner} has it"
 
     def _existing(self, device: int) -> tuple[int]:
-        last = self._driver.saved.number - 1
-        if not 0 <= device <= last:
-            raise RefusedError(f"there is no device {device}; they are 0 to {last}")
+        if device not in self._driver.known_devices():
+            size = self._driver.saved.size
+            there = f"they are 0 to {size - 1}" if size else "there are none"
+            raise RefusedError(f"there is no device {device}; {there}")
         return (device,)
 
 

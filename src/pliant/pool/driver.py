@@ -253,6 +253,11 @@ class PoolDriver:
 
     # --- time -----------------------------------------------------------------------
 
+    def known_devices(self) -> set[int]:
+        """Return those that there are, and of those that there were the ones not done with."""
+        used = self.allocator.owners().keys() | self.claims.leaving | self.blocked
+        return {*range(self.saved.size), *used, *self.saved.cordoned, *self.saved.drained}
+
     def _tick(self) -> None:
         if self.recovery is not None:
             self._recover()

@@ -32,7 +32,7 @@ def board_of(driver: PoolDriver) -> dict[str, Any]:
         "follows": driver.follows or None,
         "recovering": driver.awaited(),
         "failure": driver.publisher.failure or None,
-        "devices": _devices(driver, summary, claims),
+        "devices": _devices(driver, claims),
         "claims": claims,
         "teams": [
             {
@@ -80,7 +80,7 @@ def _claim(driver: PoolDriver, name: str) -> dict[str, Any]:
         "leave_s": None if math.isinf(leave_s) else round(max(0.0, leave_s), 1),
         "since": claim.since,
         "pid": claimant.report.pid if claimant is not None else None,
-        "reason": kinds.why_of(driver.allocator.core, name),
+        "reason": kinds.why_of(driver.allocator.core, name, names_devices=False),
     }
 
 
@@ -98,14 +98,10 @@ def _state(standing: Standing, claimant: Claimant | None) -> str:
     return "running"
 
 
-def _devices(
-    driver: PoolDriver, summary: Summary, claims: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _devices(driver: PoolDriver, claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return those that there are, and of those that there were the ones that are not done with."""
     owners = {device: claim["name"] for claim in claims for device in claim["devices"]}
     leaving, saved = driver.claims.leaving, driver.saved
-    there = set(range(min(saved.size, summary.devices)))
-    there |= owners.keys() | leaving | driver.blocked | {*saved.cordoned, *saved.drained}
     return [
         {
             "device": device,
@@ -118,5 +114,5 @@ def _devices(
             "is_blocked": device in driver.blocked,
             "note": driver.saved.notes.get(device, ""),
         }
-        for device in sorted(there)
+        for device in sorted(driver.known_devices())
     ]

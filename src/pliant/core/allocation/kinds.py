@@ -99,10 +99,10 @@ def standing_of(pool: KindedPool, name: str) -> Standing | None:
     return None if kind is None else standings.standing(pool.pools[kind], name)
 
 
-def why_of(pool: KindedPool, name: str) -> str:
-    """Say in one sentence what a claim has, and why it has no more."""
-    kind = claim_kind(pool, name)
-    return standings.why(pool.pools[_first(pool) if kind is None else kind], name)
+def why_of(pool: KindedPool, name: str, *, names_devices: bool = True) -> str:
+    """Say in one sentence what a claim has, and why it has no more; as for ``why``."""
+    one = pool.pools[claim_kind(pool, name) or _first(pool)]
+    return standings.why(one, name, names_devices=names_devices)
 
 
 def summary_of_kinds(pool: KindedPool) -> Summary:

@@ -115,10 +115,11 @@ def standing(pool: Pool, name: str) -> Standing | None:
     )
 
 
-def why(pool: Pool, name: str) -> str:
+def why(pool: Pool, name: str, *, names_devices: bool = True) -> str:
     """Say in one sentence what a claim has, and why it has no more.
 
-    With the numbers, and with the rule where one stood in the way of a reclaim.
+    With the numbers, and with the rule where one stood in the way of a reclaim; unless that stands
+    beside it (``names_devices``), with the devices that are out of use.
     """
     entry = pool.entries.get(name)
     if entry is None:
@@ -138,9 +139,8 @@ def why(pool: Pool, name: str) -> str:
     has = "is suspended and needs" if entry.is_suspended else "needs"
     if not request.is_minimum:
         has = f"has {entry.share} of {entry.top} and asks for"
-    return (
-        f"{has} {request.count} more: {'; '.join([_obstacle(draft, request), *_out_of_use(pool)])}"
-    )
+    said = [_obstacle(draft, request), *(_out_of_use(pool) if names_devices else ())]
+    return f"{has} {request.count} more: {'; '.join(said)}"
 
 
 def summary(pool: Pool) -> Summary:
