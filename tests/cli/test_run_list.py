@@ -124,6 +124,26 @@ def test_the_status_of_an_ended_job_tells_its_end_and_its_last_words(
     assert (values["go_on"], len(values["last_words"]["r1"])) == ("pliant resume gpt", 5)
 
 
+def test_a_refusal_that_a_job_ended_with_is_not_among_its_last_words(
+    state: StateDirectory, capsys: Captured
+) -> None:
+    why = "the batch is empty (train.py, line 3)"
+    run = begun(state, "gpt", gone(), at=2.0)
+    RunIndex(state.runs).end(run, RunOutcome(state="failed", exit_code=2, reason=why), 9.0)
+    (run.out / "logs").mkdir()
+    log = run.out / "logs" / "r1.log"
+    log.write_text(f"hello\nUsageError: {why}\n")
+
+    assert code_of(["status", "--job", "gpt"]) == 0
+
+    said = capsys.readouterr().out
+    assert said.count(why) == 1
+    assert "last words of r1:\n  hello\n" in said
+    log.write_text(f"UsageError: {why}\n")
+    code_of(["status", "--job", "gpt"])
+    assert "last words" not in capsys.readouterr().out
+
+
 def test_with_several_running_status_lists_them(state: StateDirectory, capsys: Captured) -> None:
     for name in ("a", "b"):
         begun(state, name, ProcessMark.own())

@@ -166,6 +166,40 @@ def test_a_traceback_that_another_replica_has_printed_is_not_printed_again() -> 
     ]
 
 
+def refused(*, reason: str) -> list[str]:
+    """Return what is shown of a job that ends like this; a replica was refused."""
+    view, text = plain(show="all")
+    with view:
+        for line in ("hello", "UsageError: the batch is empty (train.py, line 3)"):
+            view.output("r1", line)
+        view.output("r2", "ConfigError: my own")
+        view.output("r2", "and more")
+        view.record({"kind": "end_job", "exit_code": 2, "reason": reason})
+    return text.getvalue().splitlines()
+
+
+def test_a_refusal_that_the_job_ends_with_is_left_to_its_last_sentence() -> None:
+    others = ["r1 | hello", "r2 | ConfigError: my own", "r2 | and more"]
+
+    assert refused(reason="the batch is empty (train.py, line 3)") == others
+
+
+def test_a_refusal_that_the_job_does_not_end_with_is_shown() -> None:
+    shown = refused(reason="something else")
+
+    assert shown[-1] == "r1 | UsageError: the batch is empty (train.py, line 3)"
+
+
+def test_a_traceback_of_the_scripts_own_keeps_its_last_line() -> None:
+    view, text = plain()
+    trace = ["Traceback (most recent call last):", "    read(file)", "ConfigError: no field x"]
+
+    for line in trace:
+        view.output("r1", line)
+
+    assert text.getvalue().splitlines() == trace
+
+
 def test_replicas_that_failed_alike_are_told_once_with_their_number() -> None:
     story = Story()
     for number in (1, 2, 3):

@@ -1,7 +1,8 @@
 """Tracebacks that people see: one of each kind, and how many replicas failed like it.
 
 Owns which tracebacks are alike, which were shown already, in the output of a replica or by
-themselves, and who failed alike.  Knows nothing of screens.
+themselves, and who failed alike; and the line that a refused script ends with, which is the last
+word of its job as well.  Knows nothing of screens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ RECENT_LINES = 200
 
 _DIFFERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _FRAME = "  File "
+_REFUSED = re.compile(r"(?:ConfigError|UsageError): (.+)")
+
+
+def is_last_word(text: str, reason: str | None) -> bool:
+    """Whether a line of output is the refusal of a script that its job has ended with."""
+    found = _REFUSED.fullmatch(text)
+    return found is not None and found[1] in " ".join((reason or "").split())
 
 
 @dataclass(slots=True)
@@ -36,6 +44,7 @@ class Tracebacks:
         self._known: dict[str, Likeness] = {}
         self._held: dict[str, list[str]] = {}
         self._shown: dict[str, deque[str]] = {}
+        self._refusals: dict[str, str] = {}
 
     def learn(self, replica: str, text: str) -> bool:
         """Take note of a traceback; return whether none was like it, nor was shown."""
@@ -49,7 +58,11 @@ class Tracebacks:
 
     def passed(self, replica: str, text: str) -> list[str]:
         """Return what is to be printed now, as one more line of a replica has come."""
-        lines = [*self._held.pop(replica, ()), text]
+        before = self._refusals.pop(replica, None)
+        if _REFUSED.fullmatch(text) and not self._is_in_traceback(replica):
+            self._refusals[replica] = text
+            return [] if before is None else [before]
+        lines = [*self._held.pop(replica, ()), *([] if before is None else [before]), text]
         said = [_alike(line) for line in lines]
         for alike, known in self._known.items():
             whole = alike.splitlines()
@@ -59,6 +72,10 @@ class Tracebacks:
                 return []
         self._shown.setdefault(replica, deque(maxlen=RECENT_LINES)).extend(said)
         return lines
+
+    def unsaid(self, reason: str | None) -> list[tuple[str, str]]:
+        """Return replicas with their last line, where that is a refusal but not the job's."""
+        return [one for one in self._refusals.items() if not is_last_word(one[1], reason)]
 
     def is_repeated(self, replica: str) -> bool:
         """Whether a replica failed as another had before."""
@@ -74,6 +91,11 @@ class Tracebacks:
             for known in new
         ]
         return "; ".join(said) or None
+
+    def _is_in_traceback(self, replica: str) -> bool:
+        """Whether the line before was one of code: what raised it is the script's own affair."""
+        shown = self._shown.get(replica, ("",))
+        return shown[-1].startswith("  ")
 
     def _shown_before(self, alike: str) -> str | None:
         for replica, lines in self._shown.items():

@@ -53,7 +53,9 @@ class JobView:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop following."""
+        """Stop following; a refusal that the job has not ended with is said after all."""
+        for replica, text in self._tracebacks.unsaid(self.board.reason):
+            self.console.print(Text(self.label(replica) + text), soft_wrap=True)
 
     def go_on(self, board: Board) -> None:
         """Follow a run that is resumed; what its lives before have told is not told again."""
@@ -195,6 +197,7 @@ class LiveView(JobView):
 
     def __exit__(self, *error: object) -> None:
         self._live.stop()
+        super().__exit__(*error)
         if self._echo is not None:
             with suppress(OSError, ValueError, termios.error):  # the terminal is gone
                 termios.tcsetattr(sys.stdin, termios.TCSANOW, self._echo)
