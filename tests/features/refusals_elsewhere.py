@@ -148,7 +148,7 @@ def below_a_file() -> None:
 
 def open_to_all() -> None:
     place = Path("ml")
-    place.mkdir()
+    granted_locks.make_entered(place, os.getegid())
     with shared_pools.listen(place, os.getegid(), waiting=1):
         place.chmod(0o777)
         shared_pools.shared_pool("ml", Path())
@@ -157,6 +157,12 @@ def open_to_all() -> None:
 def no_place() -> None:
     Path("file").touch()
     config = SimpleNamespace(records=Path("file/pools"), name="ml", gid=os.getegid())
+    pool_host.make_directory(cast(Any, config))
+
+
+def private_in_shared() -> None:
+    granted_locks.make_entered(Path("ml"), os.getegid())
+    config = SimpleNamespace(records=Path(), name="ml", gid=None)
     pool_host.make_directory(cast(Any, config))
 
 
@@ -730,6 +736,13 @@ POOLS = [
         command="pool start --devices cpu:4094",
     ),
     Refusal(
+        sentence="pool.yaml line 4: spec.devices cpu:4094: core 4094 is not one of this machine's",
+        when="the same in the file of a pool, in which each of these sentences begins like this",
+        instead="cores that `nproc` counts",
+        before=written("pool.yaml", QUOTAS.partition("  teams")[0] + "  devices: cpu:4094\n"),
+        command="pool start --config pool.yaml",
+    ),
+    Refusal(
         sentence="--devices 0 must be between 1 and 100000",
         when="a pool is to have none, or too many",
         instead="a number in range",
@@ -804,8 +817,8 @@ POOLS = [
         before=runs("pool", "default"),
     ),
     Refusal(
-        sentence="ada/gpt still has device 0, which --devices calls otherwise now; start with the "
-        "same --devices, or end that claim first",
+        sentence="ada/gpt still has device 0, which is called otherwise now; start with the "
+        "same devices, or end that claim first",
         when="a pool is started again with other names of devices",
         instead="the `--devices` of before",
         script=called_otherwise,
@@ -1049,6 +1062,13 @@ SHARED = [
         when="where pools are shared is not there, and not this user's to make",
         instead="one of the two",
         script=no_place,
+    ),
+    Refusal(
+        sentence="ml is of a pool that users share; start that with --group, or choose another "
+        "--name",
+        when="a private pool is started where a shared one lies",
+        instead="one of the two",
+        script=private_in_shared,
     ),
     Refusal(
         sentence="ml is another user's; choose another --name",

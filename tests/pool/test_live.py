@@ -228,12 +228,19 @@ def test_a_claimant_past_its_notice_loses_what_it_was_given_last(here: Box) -> N
     assert ended["pids"] == [deaf.pid]
 
 
-def test_a_command_is_confined_to_devices_of_the_kind_that_was_asked_for(here: Box) -> None:
+FILE = "apiVersion: pliant.dev/v1alpha1\nkind: Pool\nspec:\n  devices: "
+
+
+def test_a_command_is_confined_to_devices_of_the_kind_that_was_asked_for(
+    here: Box, tmp_path: Path
+) -> None:
     last = max(os.sched_getaffinity(0))
     strange = here.start("pool", "start", "--devices", "cpu:4000")
     assert strange.ended() == 2
     assert "core 4000 is not one of this machine's" in strange.said()
-    here.start_pool("--devices", f"cuda:4-6+cpu:{last}")
+    file = tmp_path / "pool.yaml"
+    file.write_text(FILE + f"cuda:4-6+cpu:{last}\n")
+    here.start_pool("--config", str(file))
     says = "echo $PLIANT_DEVICES/$CUDA_VISIBLE_DEVICES/$OMP_NUM_THREADS"
     says += "; grep Cpus_allowed_list /proc/self/status"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.spec.pool import load_pool
+from pliant.spec.pool import devices_of, load_pool
 
 GOOD = """\
 apiVersion: pliant.dev/v1alpha1
@@ -38,6 +38,15 @@ def test_the_documented_pool_loads() -> None:
     assert (vision.quota, vision.borrow_limit, vision.reclaim.from_) == (5, None, "LowerPriority")
     assert (speech.quota, speech.borrow_limit, speech.reclaim.from_) == (3, 2, "SameTeam")
     assert speech.reclaim.by == ["urgent"]
+
+
+def test_devices_may_be_of_kinds_as_on_the_command_line() -> None:
+    pool = load_pool(GOOD.replace("devices: 8", "devices: cuda:0-6+cpu:0-7,8-15"))
+
+    assert devices_of(pool.spec.devices or 0, given="--devices") == (
+        9,
+        (*(f"cuda:{n}" for n in range(7)), "cpu:0-7", "cpu:8-15"),
+    )
 
 
 def test_everything_has_a_default() -> None:
@@ -91,7 +100,29 @@ def test_everything_has_a_default() -> None:
             "pool.yaml line 7: name 'Night' must be lower-case letters, digits and dashes, at"
             " most 63 of them",
         ),
-        ("devices: 8", "devices: '8'", "pool.yaml line 5: spec.devices must be a whole number"),
+        (
+            "devices: 8",
+            "devices: 8.5",
+            "pool.yaml line 5: spec.devices must be a whole number, or a list such as cuda:0-3, not"
+            " 8.5",
+        ),
+        ("devices: 8", "devices: [cuda]", "pool.yaml line 5: spec.devices must be a whole number"),
+        ("devices: 8", "devices: -1", "pool.yaml line 5: spec.devices -1 must be between 1 and"),
+        (
+            "devices: 8",
+            "devices: cuda",
+            "pool.yaml line 5: spec.devices 'cuda' is neither a number nor a list such as cuda:0-3",
+        ),
+        (
+            "devices: 8",
+            "devices: cuda:0-3+cuda:3-9",
+            "pool.yaml line 5: spec.devices 'cuda:0-3+cuda:3-9': cuda 3 is in two devices",
+        ),
+        (
+            "devices: 8",
+            "devices: cuda:0-3+cpu:0-7,8-15",
+            "pool.yaml line 4: the quotas 5 (vision) + 3 (speech) are more than the pool's 6",
+        ),
     ],
 )
 def test_a_contradiction_is_refused_with_its_line(old: str, new: str, sentence: str) -> None:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from pliant.core.device_names import cores_of, parse_devices
+from pliant.core.device_names import cores_of
 from pliant.core.errors import ConfigError
 from pliant.http.client import Caller
-from pliant.spec.pool import MOST_DEVICES
+from pliant.spec.pool import devices_of
 
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its number, or its name.")]
 Kind = Annotated[
@@ -24,20 +24,22 @@ Why = Annotated[
 ]
 
 
-def devices_of(typed: str | int | None) -> tuple[int | None, tuple[str, ...] | None]:
+def devices_here(
+    typed: str | None, in_file: str | int | None, *, place: str
+) -> tuple[int | None, tuple[str, ...] | None]:
     """Return how many devices there are, and what they are called; None: it was not said.
+
+    What was typed comes before what a file says at a place of it.
 
     Raises:
         ConfigError: there cannot be so many, or a core is not this machine's.
     """
-    if typed is None:
+    said, given = (in_file, place) if typed is None else (typed, "--devices")
+    if said is None:
         return None, None
-    found = parse_devices(str(typed))
-    names, number = (None, found) if isinstance(found, int) else (found, len(found))
-    if not 1 <= number <= MOST_DEVICES:
-        raise ConfigError(f"--devices {typed} must be between 1 and {MOST_DEVICES}")
+    number, names = devices_of(said, given=given)
     if strange := sorted(cores_of(names or ()) - os.sched_getaffinity(0)):
-        raise ConfigError(f"--devices {typed}: core {strange[0]} is not one of this machine's")
+        raise ConfigError(f"{given} {said}: core {strange[0]} is not one of this machine's")
     return number, names
 
 

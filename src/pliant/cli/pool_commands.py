@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pliant.cli.arguments import seconds, some_seconds, state_directory
-from pliant.cli.device_arguments import Device, Kind, Why, devices_of, number_of
+from pliant.cli.device_arguments import Device, Kind, Why, devices_here, number_of
 from pliant.cli.options import Json, LogJson, PoolName
 from pliant.cli.patient_output import patient_output
 from pliant.cli.printing import (
@@ -35,6 +35,7 @@ from pliant.machine import run_files
 from pliant.machine.files import read_named
 from pliant.machine.pools import any_pool, served_pools
 from pliant.run import background
+from pliant.spec.load import place_of
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.pool import MOST_DEVICES, load_pool
 
@@ -145,8 +146,10 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
     state, group = state_directory(), given.get("group")
     if group is not None and given["port"]:
         raise ConfigError("--group and --port: a pool that users share has no port; leave out one")
-    file = None if path is None else load_pool(read_named(Path(path)), source=path)
-    number, names = devices_of(given["devices"] or (file.spec.devices if file else None))
+    source, text = path or "", "" if path is None else read_named(Path(path))
+    file = load_pool(text, source=source) if path else None
+    place = place_of(text, "spec", "devices", source=source)
+    number, names = devices_here(given["devices"], file.spec.devices if file else None, place=place)
     return PoolConfig(
         name=_checked("--name", given["name"] or (file.metadata.name if file else DEFAULT_POOL)),
         devices=number,
@@ -384,8 +387,7 @@ def _detached(config: PoolConfig, given: dict[str, Any], *, as_json: bool) -> in
     from pliant.run.pool_host import make_directory
 
     records, name = config.records, config.name
-    directory = records / name
-    make_directory(config)
+    directory = make_directory(config)
     found = background.start(
         ("pliant.cli.detached", "pool", name),
         given,

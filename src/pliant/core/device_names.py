@@ -1,7 +1,8 @@
 """Devices that have a kind and a name, and what confines a process to some of them.
 
-Owns the notation of ``--devices`` and the variables by which each kind of accelerator is told which
-ones a process sees.  Must not know processes: who starts one sets what is said here.
+Owns the notation of ``--devices`` and of ``spec.devices`` in the file of a pool, and the variables
+by which each kind of accelerator is told which ones a process sees.  Must not know processes: who
+starts one sets what is said here.
 
     8                      eight devices without a kind: numbers, as ever
     cuda:0-3               four GPUs: cuda:0, cuda:1, cuda:2, cuda:3
@@ -48,15 +49,19 @@ class Confinement:
     """Cores that it may run on; None: those that it was given already."""
 
 
-def parse_devices(text: str) -> int | tuple[str, ...]:
+def parse_devices(text: str, *, given: str = "--devices") -> int | tuple[str, ...]:
     """Return how many devices there are, or what they are called.
+
+    Args:
+        text: a number, or kinds with their devices.
+        given: the option or the field that says so.
 
     Raises:
         ConfigError: it is neither, or names something twice.
     """
     if text.isdecimal():
         return int(text)
-    names = tuple(name for group in text.split("+") for name in _group(group, text))
+    names = tuple(name for group in text.split("+") for name in _group(group, f"{given} {text!r}"))
     seen: dict[str, str] = {}
     for name in names:
         kind, _, what = name.partition(":")
@@ -64,7 +69,7 @@ def parse_devices(text: str) -> int | tuple[str, ...]:
         for part in parts:
             before = seen.setdefault(f"{kind}:{part}", name)
             if before != name or names.count(name) > 1:
-                raise ConfigError(f"--devices {text!r}: {kind} {part} is in two devices")
+                raise ConfigError(f"{given} {text!r}: {kind} {part} is in two devices")
     return names
 
 
@@ -104,31 +109,27 @@ def confinement(names: Iterable[str], *, environ: Mapping[str, str]) -> Confinem
     return Confinement(variables=variables, cores=cores or None)
 
 
-def _group(group: str, text: str) -> list[str]:
+def _group(group: str, said: str) -> list[str]:
     kind, colon, rest = group.partition(":")
     if not colon or not _KIND.fullmatch(kind) or not rest:
-        raise ConfigError(
-            f"--devices {text!r} is neither a number nor a list such as cuda:0-3 or cpu:0-3,4-7"
-        )
+        raise ConfigError(f"{said} is neither a number nor a list such as cuda:0-3 or cpu:0-3,4-7")
     names: list[str] = []
     for item in rest.split(","):
         found = _RANGE.fullmatch(item)
         if found and int(found[2]) < int(found[1]):
-            raise ConfigError(f"--devices {text!r}: {item} ends before it begins")
+            raise ConfigError(f"{said}: {item} ends before it begins")
         if found and int(found[2]) - int(found[1]) >= MOST_NAMED:
-            raise ConfigError(f"--devices {text!r}: {item} is more than {MOST_NAMED}")
+            raise ConfigError(f"{said}: {item} is more than {MOST_NAMED}")
         if kind == CPU:
             if not found and not item.isdecimal():
-                raise ConfigError(
-                    f"--devices {text!r}: {item} is neither a core nor cores like 0-3"
-                )
+                raise ConfigError(f"{said}: {item} is neither a core nor cores like 0-3")
             names.append(f"{kind}:{item}")
         elif found:
             names += [f"{kind}:{each}" for each in range(int(found[1]), int(found[2]) + 1)]
         elif _ITEM.fullmatch(item):
             names.append(f"{kind}:{item}")
         else:
-            raise ConfigError(f"--devices {text!r}: {item!r} is no name of a device")
+            raise ConfigError(f"{said}: {item!r} is no name of a device")
     return names
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.machine.files import is_shared_directory
 from pliant.machine.locks import lock
 from pliant.machine.processes import process_started
 
@@ -84,7 +84,7 @@ def take_device(
     Raises:
         OSError: the directory cannot be written.
     """
-    if is_shared(directory):
+    if is_shared_directory(directory):
         return _take_granted(path_of(directory, device), device, within_s=within_s)
     fd = os.open(path_of(directory, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not lock(fd, within_s=within_s):
@@ -93,14 +93,6 @@ def take_device(
     os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps({"claim": claim, "pid": os.getpid()}).encode(), 0)
     return DeviceLock(device, fd)
-
-
-def is_shared(directory: Path) -> bool:
-    """Whether the users of a group find the locks of a pool in this directory."""
-    try:
-        return bool(directory.stat().st_mode & stat.S_IXGRP)
-    except OSError:
-        return False
 
 
 def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | None:

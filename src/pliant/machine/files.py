@@ -20,8 +20,25 @@ PRIVATE = 0o600
 
 PRIVATE_DIRECTORY = 0o700
 
+SHARED_DIRECTORY = 0o710
+"""Mode of a directory that members of its group may enter and not list."""
+
+SHARED_MARK = ".shared"
+"""File in such a directory: the mode is what a umask or a person makes it, too."""
+
 LEFTOVER = ".new"
 """Ends the names of files that were not whole when their writer died."""
+
+
+def is_shared_directory(directory: Path) -> bool:
+    """Whether a directory was made for the users of a group, as far as this user may see.
+
+    Older versions left no mark, and set exactly that mode.
+    """
+    with suppress(OSError):
+        is_old = stat.S_IMODE(directory.stat().st_mode) == SHARED_DIRECTORY
+        return is_old or (directory / SHARED_MARK).exists()
+    return False
 
 
 def replace_file(

@@ -19,11 +19,8 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine.device_locks import path_of, written_on
-from pliant.machine.files import PRIVATE, fresh_beside, write_new
+from pliant.machine.files import PRIVATE, SHARED_DIRECTORY, SHARED_MARK, fresh_beside, write_new
 from pliant.machine.peers import user_name
-
-ENTERED = 0o710
-"""Mode of a directory that members of its group may enter and not list."""
 
 _ACL = "system.posix_acl_access"
 _ENTRY = struct.Struct("<HHI")
@@ -43,7 +40,8 @@ def make_entered(directory: Path, gid: int) -> None:
         if directory.is_symlink() or directory.stat().st_uid != os.geteuid():
             raise ConfigError(f"{directory} is another user's; choose another --name")
         os.chown(directory, -1, gid)
-        directory.chmod(ENTERED)
+        directory.chmod(SHARED_DIRECTORY)
+        (directory / SHARED_MARK).touch(mode=PRIVATE)
     except OSError as error:
         raise ConfigError(f"{directory} cannot be shared: {error.strerror}") from error
 

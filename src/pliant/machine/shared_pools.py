@@ -6,6 +6,7 @@ Knows nothing of what a pool is doing.
 
     <shared>/ml/             0710  of who started the pool, and of the group
         socket               0660  the same
+        .shared              0600  says that this is no private pool
         events.jsonl  state.json  running.lock   0600
         devices/             (``machine.granted_locks``)
 """
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine.discovery import Served, StateDirectory
+from pliant.machine.files import is_shared_directory
 from pliant.machine.peers import peer_of
 from pliant.machine.processes import ProcessMark
 
@@ -34,17 +35,9 @@ LONGEST_PATH = 107
 def pool_place(name: str, state: StateDirectory) -> Path:
     """Return the directory in which a pool of this name is looked for: a user's own come first."""
     is_own = (state.pools / f"{name}.json").exists()
-    if not is_own and is_shared_pool(state.shared_pools / name):
+    if not is_own and is_shared_directory(state.shared_pools / name):
         return state.shared_pools
     return state.pools
-
-
-def is_shared_pool(directory: Path) -> bool:
-    """Whether a shared pool lies there, running or not, as far as this user may see."""
-    try:
-        return bool(directory.stat().st_mode & stat.S_IXGRP)
-    except OSError:
-        return False
 
 
 def shared_pools(place: Path) -> list[Served]:
@@ -63,7 +56,7 @@ def shared_pool(name: str, place: Path) -> Served | None:
         ConfigError: its directory could have been put there by anybody.
     """
     directory = place / name
-    if not is_shared_pool(directory):
+    if not is_shared_directory(directory):
         return None
     path = directory / SOCKET
     with socket.socket(socket.AF_UNIX) as probe:

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
+from pliant.machine.files import is_shared_directory
 from pliant.machine.pools import find_pool
-from pliant.machine.shared_pools import SOCKET, is_shared_pool
+from pliant.machine.shared_pools import SOCKET
 from pliant.wire.offers import Offer, Report
 
 PUSH_S = 2.0
@@ -48,7 +49,7 @@ class JobAtPool:
         self._pool = pool
         self._records = records
         self._job = job
-        is_shared = is_shared_pool(records / pool)
+        is_shared = is_shared_directory(records / pool)
         way = httpx.AsyncHTTPTransport(uds=str(records / pool / SOCKET)) if is_shared else None
         self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, transport=way)
 
@@ -85,7 +86,7 @@ class ClaimAtPool:
         self._pool = pool
         self._records = records
         self._claim = claim
-        is_shared = is_shared_pool(records / pool)
+        is_shared = is_shared_directory(records / pool)
         way = httpx.HTTPTransport(uds=str(records / pool / SOCKET)) if is_shared else None
         self._http = httpx.Client(timeout=ANSWER_S, trust_env=False, transport=way)
 

@@ -73,8 +73,8 @@ def _named(names: tuple[str, ...], before: SavedPool) -> tuple[str, ...]:
         for device in claim.devices:
             if before.names[device : device + 1] != names[device : device + 1]:
                 raise ConfigError(
-                    f"{claim.name} still has device {device}, which --devices calls otherwise now; "
-                    "start with the same --devices, or end that claim first"
+                    f"{claim.name} still has device {device}, which is called otherwise now; start "
+                    "with the same devices, or end that claim first"
                 )
     return names
 

@@ -25,6 +25,7 @@ from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import SHARED_POOLS_VARIABLE, RuntimeFiles
 from pliant.machine.event_loop import on_signals
+from pliant.machine.files import is_shared_directory
 from pliant.machine.granted_locks import make_entered
 from pliant.machine.peers import user_name
 from pliant.machine.pools import DEVICES, served_pools
@@ -84,6 +85,11 @@ def make_directory(config: PoolConfig) -> Path:
     out = config.records / config.name
     if config.gid is None:
         make_private(out)
+        if is_shared_directory(out):
+            raise ConfigError(
+                f"{out} is of a pool that users share; start that with --group, or choose another"
+                " --name"
+            )
         return out
     try:
         config.records.mkdir(parents=True, exist_ok=True, mode=0o755)

@@ -30,8 +30,8 @@ from pliant.core.policy.decide import Policy
 from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
 from pliant.core.values import ReplicaId
 from pliant.machine.event_loop import within
+from pliant.machine.files import is_shared_directory
 from pliant.machine.pools import DEVICES
-from pliant.machine.shared_pools import is_shared_pool
 from pliant.observe.log import Record
 from pliant.pool.claim_client import ClaimReleasedError, JobAtPool, UnheardError
 from pliant.run.run_directory import make_private
@@ -118,7 +118,7 @@ class Tenant:
         self._changed = asyncio.Event()
         self._talking: asyncio.Task[None] | None = None
         self._pool = JobAtPool(place.name, job, records)
-        self._is_shared = is_shared_pool(records / place.name)
+        self._is_shared = is_shared_directory(records / place.name)
 
     @property
     def pool_devices(self) -> int:

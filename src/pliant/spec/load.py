@@ -66,6 +66,13 @@ def load_as(model: type[M], text: str, *, source: str) -> M:
     return _checked(model, values, lines, source)
 
 
+def place_of(text: str, *path: str, source: str) -> str:
+    """Name a field of a file that has been parsed: ``pool.yaml line 5: spec.devices``."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = None if root is None else dict(_lines(root, ())).get(path)
+    return f"{source if line is None else f'{source} line {line}'}: {'.'.join(path)}"
+
+
 def parse(values: dict[str, Any], *, source: str = "the body") -> ElasticJob:
     """Check a job that is data already; a mistake is a ``ConfigError`` as for ``load``."""
     return _checked(ElasticJob, values, {}, source)

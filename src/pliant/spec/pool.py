@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from pliant.core.device_names import parse_devices
+from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_POOL
 from pliant.spec.load import load_as
 from pliant.spec.model import Model, check_name, impossible
@@ -92,11 +94,27 @@ class PoolMetadata(Model):
 class PoolSpec(Model):
     """What there is, and who may use how much of it."""
 
-    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] | None = None
-    """How many there are; ``--devices`` comes first."""
+    devices: int | str | None = None
+    """How many there are, or which of which kinds (``cuda:0-3+cpu:0-7,8-15``), as ``--devices``
+    says it, which comes first."""
 
     priority_classes: list[ClassEntry] = Field(default_factory=list)
     teams: list[TeamEntry] = Field(default_factory=list)
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _devices(cls, given: object) -> object:
+        if given is None:
+            return None
+        if isinstance(given, bool) or not isinstance(given, int | str):
+            raise impossible(
+                f"spec.devices must be a whole number, or a list such as cuda:0-3, not {given!r}"
+            )
+        try:
+            devices_of(given, given="spec.devices")
+        except ConfigError as error:
+            raise impossible(str(error)) from None
+        return given
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -113,8 +131,10 @@ class PoolSpec(Model):
                     f"team {team.name} lets class {strange} reclaim, which does not exist; classes"
                     f" are {', '.join(sorted(classes))}"
                 )
-        if self.devices is not None and (excess := promised_too_much(self.teams, self.devices)):
-            raise impossible(excess)
+        if self.devices is not None:
+            number, _ = devices_of(self.devices, given="spec.devices")
+            if excess := promised_too_much(self.teams, number):
+                raise impossible(excess)
         return self
 
 
@@ -130,6 +150,19 @@ class PoolFile(Model):
 def load_pool(text: str, *, source: str = "pool file") -> PoolFile:
     """Parse a pool's file, as for ``load_as``."""
     return load_as(PoolFile, text, source=source)
+
+
+def devices_of(said: str | int, *, given: str) -> tuple[int, tuple[str, ...] | None]:
+    """Return how many devices there are, and what they are called; None: they are numbers.
+
+    Raises:
+        ConfigError: there cannot be so many, or it cannot be read; ``given`` says where it is.
+    """
+    found = said if isinstance(said, int) else parse_devices(said, given=given)
+    number, names = (found, None) if isinstance(found, int) else (len(found), found)
+    if not 1 <= number <= MOST_DEVICES:
+        raise ConfigError(f"{given} {said} must be between 1 and {MOST_DEVICES}")
+    return number, names
 
 
 def promised_too_much(teams: Iterable[TeamEntry], devices: int) -> str:
