@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from pliant.cli.arguments import of_script, seconds, with_name
+from pliant.cli.main import app
 from pliant.core.errors import ConfigError
 
 ALONE = ("--resume", "--detach", "--json")
@@ -64,7 +68,7 @@ FLAGS = {"--max", "--max-restarts", "--out", "--json"}
 
 
 def words_of_script(script: Path, *typed: str) -> list[str]:
-    return of_script(str(script), typed, flags=FLAGS, command="pliant run")
+    return of_script(str(script), typed, flags=FLAGS, alone=ALONE, command="pliant run")
 
 
 def test_what_stands_behind_the_script_is_the_scripts(tmp_path: Path) -> None:
@@ -85,6 +89,8 @@ def test_what_stands_behind_the_script_is_the_scripts(tmp_path: Path) -> None:
         (("5", "--max=2"), "--max=2"),
         (("--json",), "--json"),
         (("--json", "--lr", "3"), "--json"),
+        (("--json", "data.csv"), "--json"),  # takes no value
+        (("--out", "a b", "c'd"), "--out 'a b'"),
     ],
 )
 def test_an_option_of_ours_behind_a_script_that_does_not_name_it_is_asked_about(
@@ -96,8 +102,19 @@ def test_an_option_of_ours_behind_a_script_that_does_not_name_it_is_asked_about(
     with pytest.raises(ConfigError) as caught:
         words_of_script(script, *typed)
 
-    flag = shown.partition("=")[0].partition(" ")[0]
+    flag, theirs = shown.partition("=")[0].partition(" ")[0], shlex.join(typed)
     assert str(caught.value) == (
         f"{flag} stands behind {script}, which does not name it: write pliant run {shown} {script} "
-        f"if it is for pliant, and pliant run {script} -- {' '.join(typed)} if it is for the script"
+        f"if it is for pliant, and pliant run {script} -- {theirs} if it is for the script"
     )
+
+
+def test_help_behind_a_script_is_the_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text("import argparse\n")
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+
+    context = command.commands["run"].make_context("run", [str(script), "5", "--help"])
+
+    assert context.params["arguments"] == ["5", "--help"]

@@ -95,6 +95,18 @@ def test_a_line_is_taken_out_of_the_file_that_a_link_leads_to(home: Path) -> Non
     assert (home / "dotfiles" / "bashrc").read_text() == "a\n"
 
 
+def test_every_other_byte_of_a_start_up_file_stays(home: Path) -> None:
+    before = b"alias a=b\r\nexport B='\xff\xc3\xa9'\rexport C=1\n\r\n"
+    (home / ".bashrc").write_bytes(before)
+
+    assert code_of(["completion", "install", "bash"]) == 0
+    line = os.fsencode(CompletionPlaces.of("bash", os.environ).line)
+    assert (home / ".bashrc").read_bytes() == before + line + b"\n"
+    assert code_of(["completion", "uninstall", "bash"]) == 0
+
+    assert (home / ".bashrc").read_bytes() == before
+
+
 def test_names_of_jobs_and_replicas_are_completed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

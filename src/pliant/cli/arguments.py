@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,11 @@ class RunCommand(TyperCommand):
         alone = {word for option in switches for word in option.opts}
         left = super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
         if self.has_script and ctx.params.get("target"):
-            flags = {word for option in self.get_params(ctx) for word in option.opts}
+            flags = {word for option in self.params for word in option.opts}  # --help passes
             script, typed = ctx.params["target"], ctx.params.get("arguments") or []
-            left_over = of_script(script, typed, flags=flags, command=ctx.command_path)
-            ctx.params["arguments"] = left_over
+            ctx.params["arguments"] = of_script(
+                script, typed, flags=flags, alone=alone, command=ctx.command_path
+            )
         return left
 
 
@@ -98,9 +100,16 @@ def with_name(
 
 
 def of_script(
-    script: str, typed: Sequence[str], *, flags: Collection[str], command: str
+    script: str,
+    typed: Sequence[str],
+    *,
+    flags: Collection[str],
+    alone: Collection[str],
+    command: str,
 ) -> list[str]:
     """Return what is the script's of the words behind it: all, but for a ``--`` right behind it.
+
+    ``flags`` are the options of ours, of which those ``alone`` take no value.
 
     Raises:
         ConfigError: one is an option of ours, and the script has no such word.
@@ -112,12 +121,12 @@ def of_script(
             break
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag in flags and not _has_word(Path(script), flag):
-            value = "".join(f" {each}" for each in typed[at + 1 : at + 2] if each[:1] != "-")
-            shown = word if "=" in word else f"{word}{value}"
+            has_value = "=" not in word and flag not in alone
+            value = [each for each in typed[at + 1 : at + 2] if has_value and each[:1] != "-"]
+            ours, theirs = shlex.join([word, *value, script]), shlex.join([script, "--", *typed])
             raise ConfigError(
-                f"{flag} stands behind {script}, which does not name it: write {command} {shown} "
-                f"{script} if it is for pliant, and {command} {script} -- {' '.join(typed)} if it "
-                "is for the script"
+                f"{flag} stands behind {script}, which does not name it: write {command} {ours} "
+                f"if it is for pliant, and {command} {theirs} if it is for the script"
             )
     return list(typed)
 

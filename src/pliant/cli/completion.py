@@ -138,14 +138,14 @@ def _shell(asked: str | None) -> str:
 
 def _add_line(startup: Path, line: str) -> bool:
     """Put our line at the end of a start-up file, once; return whether it was not there."""
-    text = startup.read_text(errors="surrogateescape") if startup.exists() else ""
-    if line in text.split("\n"):
+    ours = os.fsencode(line)
+    if startup.exists() and ours in _lines(startup.read_bytes()):
         return False
     _remove_line(startup)  # of another place
-    text = startup.read_text(errors="surrogateescape") if startup.exists() else ""
-    start = "\n" if text and not text.endswith("\n") else ""
-    with startup.open("a") as file:
-        file.write(f"{start}{line}\n")
+    data = startup.read_bytes() if startup.exists() else b""
+    start = b"\n" if data and not data.endswith(b"\n") else b""
+    with startup.open("ab") as file:
+        file.write(start + ours + b"\n")
     return True
 
 
@@ -153,16 +153,20 @@ def _remove_line(startup: Path) -> bool:
     """Take our line out of a start-up file, wherever a link leads; return whether it was there."""
     if not startup.exists():
         return False
-    text = startup.read_text(errors="surrogateescape")
-    kept = [line for line in text.split("\n") if not line.endswith(MARK)]
-    if len(kept) == text.count("\n") + 1:
+    lines = _lines(startup.read_bytes())
+    kept = [line for line in lines if not line.endswith(MARK.encode())]
+    if len(kept) == len(lines):
         return False
-    data = "\n".join(kept).encode(errors="surrogateescape")
     found = startup.resolve()
     mode = found.stat().st_mode & 0o777
-    replace_file(found, data, mode=mode)
+    replace_file(found, b"\n".join(kept), mode=mode)
     found.chmod(mode)
     return True
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Return the lines of a start-up file; its other bytes are nobody's to change."""
+    return data.split(b"\n")
 
 
 @contextlib.contextmanager

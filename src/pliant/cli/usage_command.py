@@ -25,6 +25,7 @@ from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.core.printable import printable
 from pliant.http.client import Caller
 from pliant.machine import run_files
+from pliant.machine.discovery import NotRunningError
 from pliant.machine.pools import any_pool
 from pliant.machine.shared_pools import pool_place
 from pliant.observe.log import Record
@@ -48,7 +49,7 @@ def usage(
     if chosen is None:
         raise ConfigError(f"--by {by} is none of {', '.join(BY)}")
     since_s = None if since is None else some_seconds("--since", since)
-    records, is_running = _records(which)
+    pool, records, is_running = _records(which)
     found = usage_of(
         records,
         by=chosen,
@@ -57,33 +58,37 @@ def usage(
         now_mono=time.monotonic() if is_running else None,
     )
     if as_json:
-        return print_json(asdict(found))
+        return print_json({"pool": pool, **asdict(found)})
     if not found.rows:
-        return say("nothing was used")
-    draw(_table(found))
+        return say(f"nothing was used of pool {printable(pool)}")
+    draw(_table(pool, found))
     if found.is_cut:
         say(f"\nthe log reaches back to {_when(found.since_at)} only")
     return EXIT_OK
 
 
-def _records(which: str | None) -> tuple[Iterable[Record], bool]:
-    """Return a pool's records, and whether it runs; one that ended is read where it lies."""
+def _records(which: str | None) -> tuple[str, Iterable[Record], bool]:
+    """Return which pool is meant, its records, and whether it runs.
+
+    One that ended is read where it lies; without a name the default one, if none runs at all.
+    """
     state = state_directory()
-    name = which or DEFAULT_POOL
-    log = run_files.event_log(pool_place(name, state) / name)
     try:
         pool = any_pool(which, state)
-    except ConfigError:
+    except NotRunningError:
+        name = which or DEFAULT_POOL
+        log = run_files.event_log(pool_place(name, state) / name)
         if os.access(log, os.R_OK):
-            return every(log), False
+            return name, every(log), False
         raise
     if pool.socket is not None and pool.out.stat().st_uid != os.geteuid():
-        return Caller(pool).pages(), True
-    return every(run_files.event_log(pool.out)), True
+        return pool.name, Caller(pool).pages(), True
+    return pool.name, every(run_files.event_log(pool.out)), True
 
 
-def _table(found: PoolUsage) -> Table:
-    title = f"{_when(found.since_at)} to {_when(found.until_at)}"
+def _table(pool: str, found: PoolUsage) -> Table:
+    times = f"{_when(found.since_at)} to {_when(found.until_at)}"
+    title = f"pool {printable(pool)}, {times}"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", header_style="dim")
     table.add_column(found.by, no_wrap=True)
     for name in ("device-hours", "waited (hours)", "preempted", "claims"):

@@ -170,6 +170,10 @@ def served(kind: str, directory: Path) -> list[Served]:
     return sorted(found, key=lambda one: (one.started, one.name))
 
 
+class NotRunningError(ConfigError):
+    """The job or the pool that is meant does not run; no other is meant."""
+
+
 def the_one(
     kind: str,
     found: list[Served],
@@ -185,7 +189,8 @@ def the_one(
     ``told_apart`` tells one from others.
 
     Raises:
-        ConfigError: none runs, several do and none was named, or none has that name.
+        NotRunningError: none runs, or none has that name.
+        ConfigError: several do and none was named.
     """
     names = ", ".join(one.name for one in found)
     if name is not None:
@@ -193,9 +198,9 @@ def the_one(
         if named is not None:
             return named
         others = f"running: {names}" if found else not_that_one
-        raise ConfigError(f"no {kind} named {name} is running; {others}")
+        raise NotRunningError(f"no {kind} named {name} is running; {others}")
     if not found:
-        raise ConfigError(none_at_all())
+        raise NotRunningError(none_at_all())
     if len(found) > 1:
         listed = ", ".join(map(told_apart, found))
         raise ConfigError(f"several {kind}s are running, say which with --{kind}: {listed}")
