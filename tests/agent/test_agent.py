@@ -73,6 +73,9 @@ class World:
     agent: Agent
     heard: list[Message] = field(default_factory=list)
     lines: list[tuple[str, str]] = field(default_factory=list)
+    used: list[dict[int, ReplicaId]] = field(default_factory=list)
+    """Who was on which device, each time that the agent said that it has changed."""
+
     connection: ServerConnection | None = None
     num_connections: int = 0
     serving: asyncio.Task[None] | None = None
@@ -145,8 +148,13 @@ def play(tmp_path: Path) -> Play:
 
 async def _main(config: AgentConfig, scene: Scene) -> World:
     lines: list[tuple[str, str]] = []
-    world = World(Agent(config, listener=lambda replica, line: lines.append((replica, line))))
-    world.lines = lines
+    used: list[dict[int, ReplicaId]] = []
+    agent = Agent(
+        config,
+        listener=lambda replica, line: lines.append((replica, line)),
+        on_devices=lambda: used.append(dict(agent.used)),
+    )
+    world = World(agent, lines=lines, used=used)
     async with serve(world.take, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         world.agent.open()
@@ -549,6 +557,21 @@ def test_a_worker_that_cannot_be_started_ends_alone(play: Play, tmp_path: Path) 
         assert (await world.hear(Started))[0].replica == "r2"
 
     play(scene)
+
+
+def test_the_device_of_a_worker_that_cannot_be_started_goes_to_who_waits_for_one(
+    play: Play, tmp_path: Path
+) -> None:
+    async def scene(world: World) -> None:
+        (tmp_path / "logs" / "r1.log").mkdir(parents=True)
+        await world.say(start("r1"))
+        await world.say(start("r2"))
+        await world.hear(Alive, 2)
+        world.agent.may_use({0})
+        assert (await world.hear(Started))[0].replica == "r2"
+        assert world.used == [{0: "r1"}, {}, {0: "r2"}]
+
+    play(scene, pooled=True)
 
 
 def test_an_engine_that_cannot_be_imported_is_reported(play: Play) -> None:

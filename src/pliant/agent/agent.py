@@ -239,9 +239,8 @@ class Agent:
             log = Path(work.out) / run_files.LOGS / f"{replica}.log"
             fds = await worker.open(log, self._listener)
         except OSError as error:  # another may get what this one lacks
-            self._devices.leave(replica)
-            self._workers.pop(replica).close()
-            self._report_exit(not_started(replica, str(error)))
+            worker.close()
+            self._let_go(worker, not_started(replica, str(error)))
             return
         assignment = launch.Assignment(
             replica=replica,
@@ -302,7 +301,14 @@ class Agent:
                 assert_never(report)
 
     async def _reap(self, worker: Worker, returncode: int) -> None:
-        exited = await worker.exit(returncode)
+        self._let_go(worker, await worker.exit(returncode))
+        try:
+            await worker.drain()
+        finally:
+            worker.close()
+
+    def _let_go(self, worker: Worker, exited: Exited) -> None:
+        """Report that a worker has no process any more, and give its device to the next."""
         self._workers.pop(worker.replica, None)
         self._report_exit(exited)
         if exited.kind is not ExitKind.TAKEN:
@@ -311,10 +317,6 @@ class Agent:
             self._spawn(self._wake(*resting))
         self._on_devices()
         self._fill_devices()
-        try:
-            await worker.drain()
-        finally:
-            worker.close()
 
     async def _wake(self, device: int, rest_s: float) -> None:
         """Let a device that somebody else uses be tried again after a while."""

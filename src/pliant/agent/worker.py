@@ -85,21 +85,29 @@ class Worker(asyncio.Protocol):
         self._oom_kills = oom_kills()
 
     async def open(self, log: Path, listener: OutputListener) -> tuple[int, int, int]:
-        """Open socket and pipes; return the child's ends: control, stdout, stderr."""
+        """Open socket and pipes; return the child's ends: control, stdout, stderr.
+
+        Raises:
+            OSError: there is no room for all of them; ``close`` closes ours, and the child's are.
+        """
         loop = asyncio.get_running_loop()
         self._file = file = RotatingFile(log)
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        await loop.create_connection(lambda: self, sock=ours)
-        ends = [theirs.detach()]
-        for _ in range(2):
-            read_end, write_end = os.pipe2(os.O_CLOEXEC)
-            read = await loop.connect_read_pipe(
-                lambda: Output(self.replica, file, listener),
-                os.fdopen(read_end, "rb", buffering=0),
-            )
-            self._outputs.append(read)
-            ends.append(write_end)
+        with contextlib.ExitStack() as unless_all_are_open:
+            ours, theirs = socket.socketpair()
+            ends = [theirs.detach()]
+            unless_all_are_open.callback(os.close, ends[0])
+            ours.setblocking(False)
+            await loop.create_connection(lambda: self, sock=ours)
+            for _ in range(2):
+                read_end, write_end = os.pipe2(os.O_CLOEXEC)
+                ends.append(write_end)
+                unless_all_are_open.callback(os.close, write_end)
+                read = await loop.connect_read_pipe(
+                    lambda: Output(self.replica, file, listener),
+                    os.fdopen(read_end, "rb", buffering=0),
+                )
+                self._outputs.append(read)
+            unless_all_are_open.pop_all()
         return ends[0], ends[1], ends[2]
 
     def started(self, pid: int) -> None:
