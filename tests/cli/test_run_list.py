@@ -32,6 +32,19 @@ def test_without_any_run_it_says_how_to_start_one(state: StateDirectory, capsys:
     assert json.loads(capsys.readouterr().out) == {"runs": []}
 
 
+def test_a_run_that_was_killed_promises_nothing(state: StateDirectory, capsys: Captured) -> None:
+    run = begun(state, "gpt", gone())
+    found = {"v": 1, "at": 9.0, "job": "gpt", "kind": "nodes_apart"}
+    with (run.out / "events.jsonl").open("a") as log:
+        log.write(json.dumps({**found, "pairs": [[["n1", "n2"], 1, 30.0]]}) + "\n")
+
+    for command in ("status", "explain"):
+        assert code_of([command, "--job", "gpt", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["apart"] == []
+        assert code_of([command, "--out", str(run.out)]) == 0
+        assert "do not reach each other" not in capsys.readouterr().out
+
+
 def test_on_a_pipe_each_run_is_one_line_however_long(
     state: StateDirectory, capsys: Captured
 ) -> None:

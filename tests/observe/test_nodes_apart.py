@@ -38,6 +38,12 @@ def test_what_is_due_and_what_is_over_is_said() -> None:
     assert board_of([FOUND, DUE, AGAIN, MET]).apart == []
 
 
+def test_a_job_that_has_ended_promises_no_other_try() -> None:
+    ended = {"v": 1, "at": 110.0, "mono": 110.0, "job": "j", "kind": "end_job", "exit_code": 4}
+
+    assert board_of([FOUND, ended]).as_json()["apart"] == []
+
+
 def test_another_coordinator_finds_it_out_anew() -> None:
     follows = {"v": 1, "at": 110.0, "mono": 110.0, "job": "j", "kind": "coordinator_started"}
 

@@ -33,7 +33,7 @@ from pliant.observe.goodput import goodput_of
 from pliant.observe.history import History, read_history
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
-from pliant.observe.runs import find_ended, find_run, find_running, known_runs
+from pliant.observe.runs import find_ended, find_run, find_running, goes_on, known_runs
 
 policy_app = typer.Typer(
     name="policy",
@@ -134,16 +134,19 @@ def explain(
     """Show why the job has its size, and what would change it."""
     if of_pool is not None:
         return _explain_pool(of_pool, out, as_json=as_json)
-    history = _history(_run_of(job, out))
-    found, bad = history.explained, history.board.nonfinite
+    directory = _run_of(job, out)
+    history = _history(directory)
+    found, bad, apart = history.explained, history.board.nonfinite, history.board.apart
+    if not goes_on(directory, history.board):
+        apart = []
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        return print_json({"decisions": reasons, **facts, "apart": history.board.apart})
+        return print_json({"decisions": reasons, **facts, "apart": apart})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite.line(bad)]
-    wrong += map(nodes_apart.line, history.board.apart)
+    wrong += map(nodes_apart.line, apart)
     for sentence in (found.pool, found.interval, *wrong):
         if sentence is not None:
             say(f"\n{sentence}")

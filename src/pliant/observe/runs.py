@@ -95,12 +95,18 @@ def run_in(out: Path) -> KnownRun:
     )
 
 
+def goes_on(out: Path, board: Board) -> bool:
+    """Whether the run in a directory still runs, of which ``board`` tells what its log says."""
+    return _ended_at(RunOutcome.of(board), out, ProcessMark.of(board.about)) is None
+
+
 def status_of(run: KnownRun, board: Board) -> dict[str, Any]:
     """Return the documented shape of a status, of a run that does not answer itself."""
     outcome = run.outcome
     shape = board.as_json() | {"job": run.job, "state": outcome.state, "out": str(run.out)}
     if not run.is_running:
-        shape |= {"replicas": [], "eta_s": None, "exit_code": outcome.exit_code}
+        gone: dict[str, Any] = {"replicas": [], "apart": [], "eta_s": None}
+        shape |= gone | {"exit_code": outcome.exit_code}
         shape["reason"] = outcome.reason or shape["reason"]
     return shape
 

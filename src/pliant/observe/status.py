@@ -250,7 +250,7 @@ class Board:
             case "end_job" | "job_ended":
                 code = record.get("exit_code")
                 self.exit_code = code if isinstance(code, int) else 1
-                self.reason = str(record.get("reason") or "")
+                self.reason, self.apart = str(record.get("reason") or ""), []
             case _:
                 pass  # a plan: its numbers were taken above
 

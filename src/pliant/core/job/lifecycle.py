@@ -205,8 +205,8 @@ def lose(
 def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = "") -> None:
     """Begin again from a checkpoint where that is possible, else end the job.
 
-    A script that has failed alike before, and has not come further since, is not tried again: the
-    same samples follow.
+    A script that fails alike at the step at which it did before is not tried again: the same
+    samples follow.  At an earlier step it was something else: an outage of storage, or of memory.
     """
     count = tx.job.membership.committed
     last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
@@ -214,7 +214,7 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
     before, at = tx.job.failed_at, (count, likeness)
     if likeness:
         tx.job = replace(tx.job, failed_at=at)
-    if count and before is not None and before[1] == likeness and count <= before[0]:
+    if count and before == at:
         failed = (
             f"the script fails alike after a restart and comes no further; last: {what}; {last}"
         )

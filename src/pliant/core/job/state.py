@@ -186,7 +186,7 @@ class Job:
 
     failed_at: tuple[int, str] | None = None
     """When the script failed on the last replica: the step that was committed last, and the
-    likeness (``Loss``).  What fails alike again and has come no further always will."""
+    likeness (``Loss``).  What fails alike again at the same step always will."""
 
     is_urgent: bool = False
     """Someone has just asked for a size or a policy: nothing holds it back."""
