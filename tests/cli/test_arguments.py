@@ -64,6 +64,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         seconds(text)
 
 
+def test_a_duration_that_no_message_may_say_is_refused() -> None:
+    assert seconds("11574d") == pytest.approx(1e9, rel=1e-4)
+    with pytest.raises(ConfigError, match=r"9+h is too long; at most 1e\+09 s can be waited for"):
+        seconds("9" * 400 + "h")
+
+
 FLAGS = {"--max", "--max-restarts", "--out", "--json"}
 
 

@@ -68,6 +68,7 @@ class World:
             log=self.log,
             metrics_path=directory / "metrics.jsonl",
             clock=Clock(),
+            boot=7,
         )
         self.sock = open_socket("127.0.0.1", 0)
         self.url = url_of(self.sock)

@@ -161,6 +161,7 @@ def test_whatever_an_agent_says_can_be_logged_and_shown(
         log=log,
         metrics_path=directory / "metrics.jsonl",
         clock=Clock(),
+        boot=7,
     )
     view = PlainView(PlainConsole(file=io.StringIO()), show=None)
     log.subscribe(view.record)

@@ -52,6 +52,7 @@ from pliant.observe.reading import read
 from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")
+BOOT = 7
 DEADLINE_S = 5.0
 
 
@@ -93,9 +94,10 @@ class World:
             log=self.log,
             metrics_path=self.metrics,
             clock=Clock(),
+            boot=BOOT,
         )
         self.agent = Agent(self.register)
-        self.joined = NodeJoined(node=NODE, devices=2)
+        self.joined = NodeJoined(node=NODE, devices=2, life=AgentLife(boot=BOOT))
 
     async def until(self, what: Callable[[], Any]) -> Any:
         async with asyncio.timeout(DEADLINE_S):
@@ -415,6 +417,8 @@ def committed_by(name: str, step: int, generation: int = 1) -> Committed:
 
 def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
+        ours = replace(world.joined, replicas=(ReplicaId("r1"), ReplicaId("r2")))
+        world.driver.attach(ours, world.agent)
         for name, step in (("r1", 0), ("r2", 0), ("r2", 1), ("r1", 1), ("r1", 2)):
             world.driver.receive(committed_by(name, step))
 
@@ -426,6 +430,28 @@ def test_a_step_is_logged_once_however_many_report_it(tmp_path: Path) -> None:
         (1, "r2", 11.0),
         (2, "r1", 12.0),
     ]
+
+
+@pytest.mark.parametrize("boot", [BOOT + 1, 0])
+def test_a_commit_on_another_machine_has_its_moment_by_the_clock_of_the_log(
+    tmp_path: Path, boot: int
+) -> None:
+    async def scene(world: World) -> None:
+        away = NodeJoined(
+            node=NodeId("away"),
+            devices=1,
+            replicas=(ReplicaId("r1"),),
+            life=AgentLife(boot=boot),
+        )
+        world.driver.attach(away, world.agent)
+        world.driver.receive(committed_by("r1", 0))
+
+    world = play(tmp_path, scene)
+
+    (commit,) = [record for record in world.records if record["kind"] == "commit"]
+    first, last = world.records[0], world.records[-1]
+    assert first["mono"] <= commit["mono"] <= last["mono"]
+    assert first["at"] - 1.0 <= commit["at"] <= last["at"] + 1.0
 
 
 def test_a_step_that_was_lost_and_done_again_is_logged_again(tmp_path: Path) -> None:

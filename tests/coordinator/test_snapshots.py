@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,6 +151,40 @@ def test_a_second_life_goes_on_with_the_first_ones(tmp_path: Path) -> None:
     lead(path, 100)
 
     assert read_history(path).snapshot_at > first
+
+
+def test_without_a_free_descriptor_at_the_end_of_a_part_the_job_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the list of the parts the next one would be the first, and take its place."""
+    path = tmp_path / "events.jsonl"
+
+    async def main() -> None:
+        log = EventLog(path, job="j")
+        kept = Snapshots(log)
+        history = await kept.read()
+        log.subscribe(history.add)
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for step in range(100):
+            log.write("commit", step=step, generation=1, loss=1.0, samples=1)
+            is_short = log.size() >= EVERY and not caplog.text
+            if is_short:
+                free = os.dup(log._fd)
+                os.close(free)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (free, most))
+            try:
+                kept.write_if_due(history)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+            await asyncio.sleep(0.001 * (log.size() >= EVERY))
+        await asyncio.get_running_loop().shutdown_default_executor()
+        log.close()
+
+    asyncio.run(main())
+
+    assert "Too many open files" in caplog.text
+    assert parts.closed(path)[:1] == [0]
+    assert [record["step"] for record in every(path) if "step" in record] == list(range(100))
 
 
 def test_a_disk_that_takes_no_snapshot_ends_nothing(

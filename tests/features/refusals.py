@@ -1752,6 +1752,12 @@ TYPED = [
         instead="`--notice 30s`",
         command="drain r3 --notice soon",
     ),
+    Refusal(
+        sentence="12000d is too long; at most 1e+09 s can be waited for",
+        when="a time is longer than 31 years",
+        instead="a shorter one",
+        command="drain r3 --notice 12000d",
+    ),
 ]
 
 TLS = [

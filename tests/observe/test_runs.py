@@ -151,6 +151,22 @@ def test_one_whose_log_tells_its_end_was_not_killed(state: StateDirectory) -> No
     assert only(state).outcome.state == "finished"
 
 
+def test_a_look_at_a_resumed_run_before_its_first_record_does_not_end_it(
+    state: StateDirectory,
+) -> None:
+    run = begun(state, "gpt", gone(), kept=5)
+    with (run.out / "events.jsonl").open("a") as log:
+        log.write(json.dumps({"kind": "job_ended", "exit_code": 3, "reason": "stopped"}) + "\n")
+    RunIndex(state.runs).end(run, RunOutcome(state="stopped", exit_code=3), 5.0)
+    RuntimeFiles.of("job", "gpt", state.jobs).write(url="http://h", token="t", out=run.out)
+    RunIndex(state.runs).begin(replace(run, mark=ProcessMark.own()))
+
+    known = only(state)
+
+    assert (known.is_running, known.outcome.state, known.outcome.step) == (True, "starting", 7)
+    assert RunIndex(state.runs).runs()[0].outcome is None
+
+
 def test_a_running_job_that_is_not_in_the_index_is_listed(state: StateDirectory) -> None:
     RuntimeFiles.of("job", "gpt", state.jobs).write(url="http://h", token="t", out=Path("runs/x"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.spec.limits import core_limits, document_of_limits
@@ -29,10 +30,25 @@ def test_a_job_file_sets_some_and_the_others_keep_the_default_of_the_core() -> N
 
 
 @pytest.mark.parametrize(
+    "spec", ["limits: {startInSeconds: .inf}", "sessionTimeoutInSeconds: .inf"]
+)
+def test_no_time_is_so_long_that_the_job_cannot_be_resumed_or_told_to_agents(spec: str) -> None:
+    text = JOB.rpartition("  limits")[0] + f"  {spec}\n"
+
+    with pytest.raises(ConfigError, match=r"InSeconds must be at most 1e\+09, not inf"):
+        load(text)
+    assert load(text.replace(".inf", f"{MOST_S}")).spec.command == ["train.py"]
+
+
+@pytest.mark.parametrize(
     ("fields", "sentence"),
     [
         ({"hangSeconds": 3}, "--limit: unknown field hangSeconds; did you mean hangInSeconds?"),
         ({"hangInSeconds": 0}, "--limit: hangInSeconds must be more than 0, not 0"),
+        (
+            {"hangInSeconds": float("inf")},
+            "--limit: hangInSeconds must be at most 1e+09, not inf",
+        ),
         ({"hangInSeconds": "1h"}, "--limit: hangInSeconds must be a number, not '1h'"),
     ],
 )

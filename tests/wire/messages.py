@@ -12,13 +12,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from pliant.core.durations import MOST_S
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.wire import bounds
 
 SECRET = "0123456789abcdef" * 4
 
 NUMBERS = st.integers(0, 5) | st.integers(0, bounds.MOST)
-SECONDS = st.floats(0, bounds.MOST_S)
+SECONDS = st.floats(0, MOST_S)
 NAMES = st.sampled_from(["here", "there"]) | st.from_regex(bounds.NAME, fullmatch=True)
 REPLICAS = st.sampled_from(["r1", "r2", "r3"]) | st.from_regex(bounds.REPLICA, fullmatch=True)
 

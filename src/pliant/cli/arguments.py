@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from typer.core import TyperCommand
 
-from pliant.core.durations import seconds_of
+from pliant.core.durations import MOST_S, seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.machine.discovery import StateDirectory
@@ -184,6 +184,8 @@ def seconds(text: str) -> float:
     found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
     if found is None:
         raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
+    if found > MOST_S:
+        raise ConfigError(f"{text} is too long; at most {MOST_S:g} s can be waited for")
     return found
 
 

@@ -30,6 +30,7 @@ from pliant.cli.settings import (
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
+from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.exits import (
     EXIT_FAILED,
@@ -105,7 +106,8 @@ def planned(
     of_job, name = _told_to_core(settings), job_name(settings, command[0])
     session_s = session_limit_of(settings)
     if session_s is not None:  # who may make its session later may reach steps() later, too
-        of_job = replace(of_job, start_s=max(of_job.start_s, session_s / SESSION_SHARE))
+        start_s = max(of_job.start_s, min(session_s / SESSION_SHARE, MOST_S))
+        of_job = replace(of_job, start_s=start_s)
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)

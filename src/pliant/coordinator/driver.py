@@ -79,7 +79,9 @@ class JobDriver:
         log: EventLog,
         metrics_path: Path,
         clock: Clock,
+        boot: int,
     ) -> None:
+        """``boot``: of this machine, as agents on it tell theirs."""
         self.history = History()
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
@@ -93,6 +95,7 @@ class JobDriver:
         self._secrets = GenerationSecrets()
         self._notes = NoteLog(log, metrics_path)
         self._clock = clock
+        self._boot = boot
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
         self._look_at_s = 0.0
         self._committed_s: float | None = None
@@ -360,7 +363,8 @@ class JobDriver:
                 replica=note.replica, generation=note.generation, committed=note.step + 1, calls=0
             )
         )
-        self._notes.write_commit(note)
+        is_here = self.nodes.is_on(note.replica, self._boot)
+        self._notes.write_commit(note, is_here=is_here)
 
 
 def _answer_nothing(asked: _Asked) -> None:

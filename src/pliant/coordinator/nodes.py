@@ -55,6 +55,12 @@ class JobNodes:
         self._nodes[joined.node] = _Node(channel, joined.life)
         self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
 
+    def is_on(self, replica: ReplicaId, boot: int) -> bool:
+        """Whether a replica runs on the machine of this boot, and so by its monotonic clock."""
+        node = self._homes.get(replica)
+        life = None if node is None else self.life_of(node)
+        return life is not None and life.boot == boot != 0
+
     def is_current(self, node: NodeId, channel: NodeChannel) -> bool:
         """Whether this is the connection of the node's agent."""
         return node in self._nodes and self._nodes[node].channel is channel

@@ -53,8 +53,9 @@ class NoteLog:
                 with os.fdopen(fd, "a", encoding="utf-8") as file:
                     file.write(line)  # on a full disk they are lost, like the log's records
 
-    def write_commit(self, note: messages.Committed) -> None:
-        """Log that a step is committed."""
+    def write_commit(self, note: messages.Committed, *, is_here: bool) -> None:
+        """Log that a step is committed; at its own moment if its replica's clock is the log's."""
+        when = {"mono": note.mono_s} if is_here else {}
         found = {"nonfinite": note.nonfinite, "skipped": note.is_skipped} if note.nonfinite else {}
         self._log.write(
             "commit",
@@ -65,7 +66,7 @@ class NoteLog:
             samples=note.samples,
             step_s=note.step_s,
             by=note.replica,
-            mono=note.mono_s,
+            **when,
             **found,
         )
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from pliant.observe import parts
 from pliant.observe.history import History, read_history, snapshot_of, write_snapshot
-from pliant.observe.log import EventLog
+from pliant.observe.log import EventLog, Record
 from pliant.observe.parts import PART_BYTES
 from pliant.observe.reading import record_of
 
@@ -56,11 +56,16 @@ class Snapshots:
         if size < self._due_at:
             return
         self._due_at = size + PART_BYTES
-        if not self._is_whole(history):
+        try:
+            if not self._is_whole(history):
+                return
+            history.position = history.snapshot_at = parts.position(self._log.number, size)
+            self._written = self._log.written
+            data = snapshot_of(history, self._log.path)
+        except OSError as error:  # no descriptor is free: the job goes on
+            _warn(error, self._log)
             return
-        history.position = history.snapshot_at = parts.position(self._log.number, size)
-        self._written = self._log.written
-        write = partial(_write, snapshot_of(history, self._log.path), self._log)
+        write = partial(_write, data, self._log)
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
     def _is_whole(self, history: History) -> bool:
@@ -70,6 +75,7 @@ class Snapshots:
         mine = self._log.incarnation
         if mine is None or self._is_over:
             return False
+        others: list[Record] = []
         sign = f'"incarnation":{mine},'.encode()
         for _, line in parts.lines(self._log.path, history.position):
             record = None if sign in line else record_of(line)
@@ -79,6 +85,8 @@ class Snapshots:
             if isinstance(number, int) and number > mine:
                 self._is_over = True
                 return False
+            others.append(record)
+        for record in others:
             history.add(record)
         return True
 
@@ -87,6 +95,10 @@ def _write(data: bytes, log: EventLog) -> bool:
     try:
         write_snapshot(data, log.path)
     except OSError as error:  # a restart takes longer
-        _log.warning("no snapshot of %s could be written: %s", log.path, error)
+        _warn(error, log)
         return False
     return True
+
+
+def _warn(error: OSError, log: EventLog) -> None:
+    _log.warning("no snapshot of %s could be written: %s", log.path, error)

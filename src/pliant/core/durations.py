@@ -1,11 +1,14 @@
 """Durations as people write them: ``90s``, ``1.5m``, ``10min``, ``2h``.
 
-Owns the units and nothing else.
+Owns the units, and how long any can be.
 """
 
 from __future__ import annotations
 
 import re
+
+MOST_S = 1e9
+"""Any time or duration, in seconds: 31 years, so that the moment can be shown as a date."""
 
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 

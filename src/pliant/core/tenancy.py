@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from pliant.core.durations import MOST_S
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.policy.decide import Policy
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
@@ -60,7 +61,7 @@ class Demand:
     can_suspend: bool = False
     """Whether it has checkpoints, so that even its minimum can be taken."""
 
-    notice_s: float = field(default=30.0, metadata={"ge": 0, "le": 1e9})
+    notice_s: float = field(default=30.0, metadata={"ge": 0, "le": MOST_S})
     """How long it may take to give devices back."""
 
 

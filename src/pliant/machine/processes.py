@@ -152,11 +152,18 @@ def machine_id() -> str:
     return " ".join(parts) or socket.gethostname()
 
 
+def this_boot() -> int:
+    """Return which machine this is, and which of its starts; 0: the system does not say."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return int(boot_id.replace("-", "")[:12], 16)
+    except (OSError, ValueError):
+        return 0
+
+
 def new_life() -> AgentLife:
     """Return the life of what begins now, which no jump of a clock makes older than one before."""
-    boot = uptime_ns = 0
-    with suppress(OSError, ValueError, AttributeError):  # the system may have neither
+    uptime_ns = 0
+    with suppress(OSError, AttributeError):  # the system may have none
         uptime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
-        boot = int(boot_id.replace("-", "")[:12], 16)
-    return AgentLife(boot=boot, uptime=uptime_ns // 1000, at=time.time_ns() // 1000)
+    return AgentLife(boot=this_boot(), uptime=uptime_ns // 1000, at=time.time_ns() // 1000)

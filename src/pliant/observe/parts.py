@@ -45,11 +45,15 @@ def closed_path(log: Path, number: int) -> Path:
 
 
 def closed(log: Path) -> list[int]:
-    """Return the closed parts that there are, oldest first."""
+    """Return the closed parts that there are, oldest first.
+
+    Raises:
+        OSError: it cannot be told, e.g. for want of descriptors.
+    """
     name = re.compile(rf"{re.escape(log.stem)}\.(\d{{6,}}){re.escape(log.suffix)}")
     try:
         found = [name.fullmatch(each.name) for each in log.parent.iterdir()]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
     return sorted(int(one[1]) for one in found if one is not None)
 

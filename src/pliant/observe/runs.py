@@ -242,7 +242,7 @@ def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:
 def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
     outcome, ended_at, has_files = run.outcome, run.ended_at, run.has_its_files
     if outcome is None or ended_at is None:
-        outcome = RunOutcome.of(_board(run.out)) if has_files else RunOutcome(state="starting")
+        outcome = _told(_board(run.out), run) if has_files else RunOutcome(state="starting")
         ended_at = _ended_at(outcome, run.out, run.mark)
         outcome = _concluded(outcome, run.mark, is_over=ended_at is not None)
         if ended_at is not None and outcome.state != ELSEWHERE:
@@ -257,6 +257,15 @@ def _known(run: IndexedRun, index: RunIndex) -> KnownRun:
         is_apart=run.is_apart,
         has_its_files=has_files,
     )
+
+
+def _told(board: Board, run: IndexedRun) -> RunOutcome:
+    """Return what the log tells of the newest life; of one that has yet to begin it, no end."""
+    outcome = RunOutcome.of(board)
+    is_of_another = ProcessMark.of(board.about) != run.mark
+    if outcome.exit_code is not None and is_of_another and _is_served(run.out, run.mark):
+        return replace(outcome, state="starting", exit_code=None, reason="")
+    return outcome
 
 
 def _ended_at(outcome: RunOutcome, out: Path, mark: ProcessMark | None) -> float | None:

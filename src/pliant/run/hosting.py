@@ -28,7 +28,7 @@ from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
-from pliant.machine.processes import ProcessMark
+from pliant.machine.processes import ProcessMark, this_boot
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
@@ -139,6 +139,7 @@ async def hosted(
         log=log,
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
+        boot=this_boot(),
     )
     app = create_app(
         driver, work=config.work(), token=token, events_path=log.path, on_offer=on_offer

@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.spec.limits import Limits
-from pliant.spec.model import Model, check_name, impossible
+from pliant.spec.model import Model, SomeSeconds, check_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
 
 
@@ -84,7 +84,7 @@ class JobSpec(Model):
     limits: Limits = Field(default_factory=Limits)
     """How long the job waits for what; ``pliant config`` lists them."""
 
-    session_timeout_in_seconds: Annotated[float, Field(gt=0)] | None = None
+    session_timeout_in_seconds: SomeSeconds | None = None
     """From the start of the script until it makes its session; the default is nine tenths of
     ``limits.startInSeconds``."""
 

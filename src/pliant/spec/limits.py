@@ -10,67 +10,63 @@ proves.  Defaults are the core's.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
-from pliant.spec.model import Model
+from pliant.spec.model import Model, SomeSeconds
 
 _SETTINGS = JobSettings()
 _TIMEOUTS = _SETTINGS.timeouts
-
-Seconds = Annotated[float, Field(gt=0)]
 
 
 class Limits(Model):
     """How long a job waits before it acts; a limit that concerns steps grows with long ones."""
 
-    start_in_seconds: Seconds = _SETTINGS.start_s
+    start_in_seconds: SomeSeconds = _SETTINGS.start_s
     """From the start of a replica until its script reaches steps(), and how long a job waits for
     its first node, or for the return of its last."""
 
-    start_wait_in_seconds: Seconds = _SETTINGS.start_wait_s
+    start_wait_in_seconds: SomeSeconds = _SETTINGS.start_wait_s
     """From the first replica that is ready until the job begins without the others."""
 
-    heartbeat_in_seconds: Seconds = _TIMEOUTS.heartbeat_s
+    heartbeat_in_seconds: SomeSeconds = _TIMEOUTS.heartbeat_s
     """Without a sign of life a replica is lost; below 2 s a busy machine looks like a dead one."""
 
-    hang_in_seconds: Seconds = _TIMEOUTS.hang_s
+    hang_in_seconds: SomeSeconds = _TIMEOUTS.hang_s
     """Without a step, a replica that the others wait for is ended; at least 20 usual steps."""
 
-    step_in_seconds: Seconds = _TIMEOUTS.step_s
+    step_in_seconds: SomeSeconds = _TIMEOUTS.step_s
     """Until all have come to the step boundary of a change or of a stop; at least 4 usual steps."""
 
-    prepare_in_seconds: Seconds = _TIMEOUTS.prepare_s
+    prepare_in_seconds: SomeSeconds = _TIMEOUTS.prepare_s
     """Until the members of a change are connected, while they train."""
 
-    reform_in_seconds: Seconds = _TIMEOUTS.reform_s
+    reform_in_seconds: SomeSeconds = _TIMEOUTS.reform_s
     """Until the survivors of a loss have met; at least 4 usual steps."""
 
-    switch_in_seconds: Seconds = _TIMEOUTS.switch_s
+    switch_in_seconds: SomeSeconds = _TIMEOUTS.switch_s
     """From there until all are in the new generation and joiners have their state."""
 
-    grace_in_seconds: Seconds = _TIMEOUTS.grace_s
+    grace_in_seconds: SomeSeconds = _TIMEOUTS.grace_s
     """After a broken connection, for the report of the death that explains it."""
 
-    retry_in_seconds: Seconds = _TIMEOUTS.retry_s
+    retry_in_seconds: SomeSeconds = _TIMEOUTS.retry_s
     """After a change that failed with nobody to blame; grows with each in a row."""
 
-    register_in_seconds: Seconds = _TIMEOUTS.register_s
+    register_in_seconds: SomeSeconds = _TIMEOUTS.register_s
     """A new coordinator waits so long for the replicas that run already."""
 
-    node_in_seconds: Seconds = _SETTINGS.node_s
+    node_in_seconds: SomeSeconds = _SETTINGS.node_s
     """Without a connection to its agent, a node is lost; replicas report through it."""
 
-    exit_in_seconds: Seconds = _SETTINGS.exit_s
+    exit_in_seconds: SomeSeconds = _SETTINGS.exit_s
     """For the exit of a replica that was let go: its finally blocks."""
 
-    finish_in_seconds: Seconds = _SETTINGS.finish_s
+    finish_in_seconds: SomeSeconds = _SETTINGS.finish_s
     """For what the script does after its last step."""
 
-    restart_forget_in_seconds: Seconds = _SETTINGS.restart_forget_s
+    restart_forget_in_seconds: SomeSeconds = _SETTINGS.restart_forget_s
     """A loss longer ago does not count against --max-restarts, if a step was committed since."""
 
 

@@ -6,14 +6,20 @@ Owns camel case outside, strictness, and names.  Knows nothing of any one kind.
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
+
+from pliant.core.durations import MOST_S
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 NAME_RULE = "must be lower-case letters, digits and dashes, at most 63 of them"
+
+Seconds = Annotated[float, Field(ge=0, le=MOST_S)]
+SomeSeconds = Annotated[float, Field(gt=0, le=MOST_S)]
 
 
 class Model(BaseModel):

@@ -20,13 +20,12 @@ from pydantic import Field, model_validator
 
 from pliant.core.errors import ConfigError
 from pliant.core.policy import decide as core
-from pliant.spec.model import Model, impossible
+from pliant.spec.model import Model, Seconds, impossible
 
 _BACKOFF = core.PolicyBackoff()
 _POLICY = core.Policy()
 
 Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0)]
 
 BOUNDS = ("minReplicas", "maxReplicas")
 """Fields that have options of their own, beside ``--policy``."""

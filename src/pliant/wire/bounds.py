@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pliant.core.durations import MOST_S
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """Of a node or a checkpoint; host names are such names."""
 
@@ -21,9 +23,6 @@ MOST_DEVICES = 10_000
 
 MOST = 1 << 53
 """Any other whole number; JSON carries larger ones badly."""
-
-MOST_S = 1e9
-"""Any time or duration, in seconds: 31 years, so that the moment can be shown as a date."""
 
 REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached"})
 """Fields that name a replica, or several."""

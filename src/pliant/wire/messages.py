@@ -22,7 +22,7 @@ class Committed:
     generation: Generation
     step: int
     mono_s: float
-    """Moment of the commit on the node's monotonic clock, in seconds."""
+    """Moment of the commit on its node's monotonic clock, in seconds."""
     loss: float | None
     grad_norm: float | None
     samples: int
