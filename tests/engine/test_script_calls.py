@@ -147,13 +147,17 @@ def test_clipping_by_a_norm_that_the_script_has_is_refused() -> None:
         train(tail=clip)
 
 
-def test_clipping_values_of_another_model_works() -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+def test_clipping_values_of_another_model_works(is_named: bool) -> None:
     other = nn.Linear(2, 2)
 
     def clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for parameter in other.parameters():
             parameter.grad = torch.full_like(parameter, 3.0)
-        clip_grad_value_(other.parameters(), 0.5)
+        if is_named:
+            clip_grad_value_(clip_value=0.5, parameters=other.parameters())
+        else:
+            clip_grad_value_(other.parameters(), 0.5)
 
     train(slot=clip)
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from tests.engine import models
 from torch import nn
+from torch.utils.data import Sampler
 
 import pliant
 from pliant.core.errors import ConfigError, UsageError
@@ -590,6 +593,45 @@ def test_threads_are_set_and_given_back() -> None:
     with pliant.Session(**small()):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def test_a_sampler_draws_with_the_threads_of_the_run() -> None:
+    seen: list[int] = []
+
+    class Counting(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            seen.append(torch.get_num_threads())
+            return iter(range(20))
+
+    before = torch.get_num_threads()
+    with pliant.Session(**small(sampler=Counting(), threads=before + 1)):
+        pass
+
+    assert set(seen) == {before + 1}
+
+
+def test_a_session_that_cannot_say_its_last_words_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    arguments = small(checkpoint=pliant.Checkpoint(tmp_path), threads=before + 1, num_workers=1)
+
+    def train_for_nobody() -> None:
+        with monkeypatch.context() as gone, pliant.Session(**arguments) as session:
+            for step in session.steps(2):
+                for batch in step:
+                    step.backward(loss_of(arguments["model"], batch))
+                session.log(loss=step.loss)
+            gone.setattr("sys.stdout.write", Mock(side_effect=BrokenPipeError))
+
+    with pytest.raises(BrokenPipeError):
+        train_for_nobody()
+
+    assert torch.get_num_threads() == before
+    assert not multiprocessing.active_children()
+    again = small(checkpoint=pliant.Checkpoint(tmp_path), threads=before + 1)
+    with pliant.Session(**again) as session:
+        assert not list(session.steps(2))
 
 
 def test_the_ledger_names_the_samples_of_each_slot(tmp_path: Path) -> None:

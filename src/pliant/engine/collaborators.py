@@ -10,6 +10,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,9 @@ class Collaborators:
         self._context = context
         self._is_durable = checkpoint is not None
         self._data, dataset = data, data.dataset
-        self.schedule = _schedule(data, settings)
         self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(settings.threads)
+        torch.set_num_threads(settings.threads)  # before a sampler draws
+        self.schedule = _schedule(data, settings)
         parameters = dict(objects.model.named_parameters())
         self.buffers = BufferRules(objects.model, buffer_rules, settings.num_slots)
         layout = Layout.of(
@@ -178,15 +179,17 @@ class Collaborators:
 
     def close(self, *, is_leaving: bool, is_over: bool) -> None:
         """Give everything back; ``is_over``: the run is, not only this replica's part in it."""
-        self._saver.close(is_leaving=is_leaving, is_over=is_over)
-        self.training.give_up_attempt(buffers_may_be_written=False)
-        self._sums.unhook()
-        self.update.close()
-        self._script_calls.close()
-        self._watch.close()
-        self._loader.close()
-        self._ledger.close()
-        torch.set_num_threads(self._threads_before)
+        with ExitStack() as last_first:  # one that fails, as where nobody reads, keeps none back
+            last_first.callback(torch.set_num_threads, self._threads_before)
+            last_first.callback(self._ledger.close)
+            last_first.callback(self._loader.close)
+            last_first.callback(self._watch.close)
+            last_first.callback(self._script_calls.close)
+            last_first.callback(self.update.close)
+            last_first.callback(self._sums.unhook)
+            last_first.callback(self.training.give_up_attempt, buffers_may_be_written=False)
+            last_first.callback(self._saver.close, is_leaving=is_leaving, is_over=is_over)
+            last_first.callback(self.reporter.closed)
 
     def planned(self, total: int) -> Planned:
         """Return what a step consists of, and how many there are."""

@@ -87,8 +87,9 @@ class ScriptCalls:
 
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            if self.is_watching:
-                args = check(*args, **kwargs) or args
+            if self.is_watching and (read := check(*args, **kwargs)):
+                args = read
+                kwargs.pop("parameters", None)
             return original(*args, **kwargs)
 
         self._originals.append((holder, name, original))

@@ -393,8 +393,7 @@ class Session:
         if self._is_closed:
             return
         self._is_closed = True
-        self._parts.reporter.closed()
-        is_over = self._is_finished or self._context is None
-        self._parts.close(is_leaving=self.leaving, is_over=is_over)
         if _live is self:
             _live = None
+        is_over = self._is_finished or self._context is None
+        self._parts.close(is_leaving=self.leaving, is_over=is_over)

@@ -154,6 +154,16 @@ class Counts(ByEpoch):
         return super().__iter__()
 
 
+class ToAndFro(Sampler[int]):
+    """Goes backwards every other time."""
+
+    reverse = True
+
+    def __iter__(self) -> Iterator[int]:
+        self.reverse = not self.reverse
+        return iter(range(SIZE)[:: -1 if self.reverse else 1])
+
+
 class Grows(ByEpoch):
     def __iter__(self) -> Iterator[int]:
         return iter(range(8 + self.epoch // 2))
@@ -176,6 +186,7 @@ class Share(ByEpoch):
     ("sampler", "sentence"),
     [
         (Counts, "Counts gives other draws when it is asked for epoch 0 again"),
+        (ToAndFro, "ToAndFro gives other draws when it is asked for epoch 0 again"),
         (lambda: iter([1, 2, 3]), "gives other draws when it is asked for epoch 0 again"),
         (Endless, "Endless gave more than 2000 draws in an epoch"),
         (Share, r"gives one of 2 replicas its share \(num_replicas=2\)"),

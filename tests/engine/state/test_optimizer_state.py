@@ -242,6 +242,95 @@ def test_an_object_that_comes_late_is_looked_at_as_well() -> None:
         run.steps(8)
 
 
+class Late(torch.optim.SGD):
+    """Changes an attribute that it has, or has not, from the fifth step on."""
+
+    def __init__(self, params: Any, begin: Callable[[Any], Any], go_on: Callable[[Any], Any]):
+        super().__init__(params, lr=0.1, momentum=0.9)
+        self.calls = 0
+        self.nothing = None
+        self.parts: list[Any] = []
+        self.begin = begin
+        self.go_on = go_on
+
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        self.calls += 1
+        if self.calls == 5:
+            self.begin(self)
+        if self.calls > 5:
+            self.go_on(self)
+        return result
+
+
+def weights(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in optimizer.param_groups[0]["params"]]
+
+
+@pytest.mark.parametrize(
+    ("begin", "go_on"),
+    [
+        (
+            lambda o: setattr(o, "slow", weights(o)),
+            lambda o: [slow.lerp_(p, 0.5) for slow, p in zip(o.slow, weights(o), strict=True)],
+        ),
+        (lambda o: setattr(o, "seen", {"n": 0}), lambda o: o.seen.update(n=o.seen["n"] + 1)),
+        (lambda o: setattr(o, "nothing", [0]), lambda o: o.nothing.append(o.calls)),
+        (lambda o: setattr(o, "nothing", torch.ones(2)), lambda o: o.nothing.mul_(2)),
+    ],
+)
+def test_what_travels_may_come_late(
+    begin: Callable[[Any], Any], go_on: Callable[[Any], Any]
+) -> None:
+    def make(model: nn.Module) -> Optimizer:
+        return Late(model.parameters(), begin, go_on)
+
+    old, new = Run(make), Run(make)
+    old.steps(8)
+
+    transfer(old.state, new.state)
+    for number in range(8, 12):
+        old.step(number)
+        new.step(number)
+
+    assert old.state.digest(12) == new.state.digest(12)
+
+
+def count(holder: Holder) -> None:
+    holder.value += 1
+
+
+def momenta(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [entries["momentum_buffer"] for entries in optimizer.state.values()]
+
+
+@pytest.mark.parametrize(
+    ("begin", "go_on", "sentence"),
+    [
+        (
+            lambda o: setattr(o, "nothing", Holder(0)),
+            lambda o: count(o.nothing),
+            r"a value that changes from step to step in nothing\.value",
+        ),
+        (
+            lambda o: o.parts.append(Holder(0)),
+            lambda o: count(o.parts[0]),
+            r"a value that changes from step to step in parts\[0\]\.value",
+        ),
+        (lambda o: o.parts.append(Holder(torch.ones(1))), lambda o: None, r"parts\[0\]\.value"),
+        (lambda o: setattr(o, "nothing", momenta(o)[0]), lambda o: None, "a tensor in nothing"),
+        (lambda o: o.parts.extend(momenta(o)), lambda o: None, r"a tensor in parts\[0\]"),
+    ],
+)
+def test_what_does_not_travel_is_refused_where_something_else_was_first(
+    begin: Callable[[Any], Any], go_on: Callable[[Any], Any], sentence: str
+) -> None:
+    run = Run(lambda model: Late(model.parameters(), begin, go_on))
+
+    with pytest.raises(UsageError, match=f"Late keeps .*{sentence}"):
+        run.steps(8)
+
+
 class Aliasing(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         result = super().step(closure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +309,11 @@ def test_a_script_that_ends_without_a_session_is_told_where_one_is(
             ExitKind.USAGE,
             "(train.py, line 3)",
         ),
+        (
+            "class E(Exception):\n    def __str__(self):\n        return 3\nraise E\n",
+            ExitKind.SCRIPT,
+            "E: <exception str() failed>",
+        ),
     ],
 )
 def test_how_a_script_fails_is_said_in_its_own_words(
@@ -339,3 +345,15 @@ def test_only_what_is_known_better_is_explained(error: Exception, is_explained: 
         raise error
 
     assert (script_errors.explained(caught.value, {}) is not None) == is_explained
+
+
+@pytest.mark.parametrize("is_environment", [True, False])
+def test_a_variable_is_one_that_the_environment_was_asked_for(is_environment: bool) -> None:
+    config: dict[str, Any] = {}
+    text = "class Config(dict):\n    def __getitem__(self, key):\n        raise KeyError(key)\n"
+    exec(compile(text, "/home/jose/config.py", "exec"), config)
+    asked = os.environ if is_environment else config["Config"]()
+    with pytest.raises(KeyError) as caught:
+        asked["GROUP_RANK"]
+
+    assert (script_errors.explained(caught.value, {}) is not None) == is_environment

@@ -29,7 +29,7 @@ Optimizer = torch.optim.Optimizer
 _OPAQUE = (Optimizer, FunctionType, MethodType, ModuleType, type, partial)
 """What is not looked into: code, and optimizers, which are looked at by themselves."""
 
-_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, *_OPAQUE)
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), *_OPAQUE)
 
 MAX_LOOKED_AT = 1000
 """Values in one attribute that are looked at after each update, about 0.5 ms."""
@@ -64,8 +64,8 @@ class OptimizerState:
         self._names = names
         self._first = {name: _print(value) for name, value in self._own().items()}
         self._inside: dict[str, str] | None = None
-        self._left_alone: frozenset[str] = frozenset()
-        """Attributes that travel, when they were last looked at."""
+        self._left_alone: dict[str, frozenset[type]] = {}
+        """Attributes that travel, with the types of their parts when they were looked at."""
 
     def capture(self) -> dict[str, Any]:
         """Return it; its tensors are the optimizer's own."""
@@ -147,12 +147,10 @@ class OptimizerState:
             UsageError: names the attribute.
         """
         own = self._own()
-        self._left_alone = frozenset(own)
-        in_state = {_memory(tensor) for *_, tensor in self.tensors()}
+        self._left_alone = {name: _types(value) for name, value in own.items()}
+        in_state = self._memory_of_state()
         inside: dict[str, str] = {}
-        for name, value in _attributes(self.optimizer).items():
-            if self._is_alias(value):
-                continue
+        for name, value in self._further().items():
             for path, part in _walk(value, name):
                 if torch.is_tensor(part):
                     is_lost = _memory(part) in in_state if name in own else not self._is_model(part)
@@ -174,16 +172,25 @@ class OptimizerState:
         before = self._inside
         if before is None:
             return
-        for name in _attributes(self.optimizer):
-            value = vars(self.optimizer)[name]
-            if isinstance(value, _SIMPLE) or name in self._left_alone or self._is_alias(value):
+        for name, value in self._further().items():
+            if isinstance(value, _SIMPLE):
                 continue
+            types = _types(value)
+            if types <= self._left_alone.get(name, frozenset()):
+                continue
+            if is_own := self._travels(value):
+                self._left_alone[name] = types
+            in_state = self._memory_of_state() if is_own else frozenset()
             for path, part in islice(_walk(value, name), MAX_LOOKED_AT):
                 if torch.is_tensor(part):
-                    if not self._is_model(part) and part.numel():
+                    is_lost = _memory(part) in in_state if is_own else not self._is_model(part)
+                    if part.numel() and is_lost:
                         self._refuse(f"a tensor in {path}")
-                elif before.setdefault(path, text := repr(part)) != text:
+                elif not is_own and before.setdefault(path, text := repr(part)) != text:
                     self._refuse(f"a value that changes from step to step in {path}")
+
+    def _memory_of_state(self) -> frozenset[int]:
+        return frozenset(_memory(tensor) for *_, tensor in self.tensors())
 
     def _refuse(self, what: str) -> None:
         raise UsageError(
@@ -194,27 +201,30 @@ class OptimizerState:
 
     def _own(self) -> dict[str, Any]:
         """Return the attributes that can travel: values, tensors and containers of them."""
-        return {
-            name: value
-            for name, value in _attributes(self.optimizer).items()
-            if not self._is_alias(value)
-            and not any(torch.is_tensor(part) and self._is_model(part) for part in _flat(value))
-            and _print(value) is not None
-        }
+        return {name: value for name, value in self._further().items() if self._travels(value)}
+
+    def _further(self) -> dict[str, Any]:
+        """Return the attributes that are no part of what travels anyway, under another name."""
+        others = with_nested([self.optimizer])
+        known = {id(p) for one in others for p in (one, one.state, one.param_groups, one.defaults)}
+        attributes = _attributes(self.optimizer)
+        return {name: value for name, value in attributes.items() if id(value) not in known}
+
+    def _travels(self, value: Any) -> bool:
+        """Whether a value can, and the script does not make it anew on a joiner."""
+        if any(torch.is_tensor(part) and self._is_model(part) for part in _flat(value)):
+            return False
+        try:
+            encode(value)
+        except CodecError:
+            return False
+        return True
 
     def _is_model(self, tensor: torch.Tensor) -> bool:
         """Whether it is a parameter, or memory of one: the script makes it anew on a joiner."""
         return id(tensor) in self._names or _memory(tensor) in {
             _memory(parameter) for parameter in held(self.optimizer)
         }
-
-    def _is_alias(self, value: Any) -> bool:
-        """Whether it is a part of what travels anyway, under another name."""
-        return any(
-            value is part
-            for one in with_nested([self.optimizer])
-            for part in (one, one.state, one.param_groups, one.defaults)
-        )
 
 
 def _attributes(optimizer: Optimizer) -> dict[str, Any]:
@@ -230,7 +240,9 @@ def _usual() -> frozenset[str]:
 
 def _flat(value: Any) -> Iterator[Any]:
     """Iterate over a value's parts, through containers only."""
-    if isinstance(value, Mapping):
+    if torch.is_tensor(value) or isinstance(value, _SIMPLE):
+        yield value
+    elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _flat(key)
             yield from _flat(part)
@@ -239,6 +251,11 @@ def _flat(value: Any) -> Iterator[Any]:
             yield from _flat(part)
     else:
         yield value
+
+
+def _types(value: Any) -> frozenset[type]:
+    """Return the types of a value and of its first parts, through containers only."""
+    return frozenset(map(type, (value, *islice(_flat(value), MAX_LOOKED_AT))))
 
 
 def _walk(value: Any, path: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import linecache
+import os
 import re
 import traceback
 from collections.abc import Mapping
@@ -28,21 +29,27 @@ TORCHRUN_VARIABLES = (
 _ASKED = re.compile(rf"(?:environ|getenv)\b.*?['\"]({'|'.join(TORCHRUN_VARIABLES)})['\"]")
 _RENDEZVOUS = re.compile(r"environment variable (\w+) expected, but not set")
 _ACCELERATOR = re.compile(r"cuda|nvidia|\bhip\b|\bxpu\b|\bmps\b|\bhpu\b", re.IGNORECASE)
+_ENVIRONMENT = (("<frozen os>", "__getitem__"), (os.__file__, "__getitem__"))
 _CHOICE = re.compile(r"cuda|\bxpu\b|\bmps\b|\bhpu\b|device", re.IGNORECASE)
 
 
 def explained(error: BaseException, environ: Mapping[str, str]) -> str | None:
     """Return the sentence for an exception that a script let out; None: its traceback says it."""
-    variable = _missing_variable(error, environ)
+    try:
+        said = str(error)
+    except Exception:  # of the script's own class, whose fault is one of its own
+        return None
+    variable = _missing_variable(error, said, environ)
     if variable is not None:
         return TORCHRUN.sentence(
             f"the script asks for {variable}, which torchrun sets and pliant does not"
         )
-    if _wants_accelerator(error):
-        said = str(error).strip().partition("\n")[0]
+    if _wants_accelerator(error, said):
+        first_line = said.strip().partition("\n")[0]
         return (
             f"the script uses an accelerator, and pliant trains on the CPU for now: leave out "
-            f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: {said}"
+            f".cuda() and .to('cuda'), or write device = 'cpu'; torch says: "
+            f"{first_line}"
         )
     return None
 
@@ -67,17 +74,17 @@ def is_help(stop: SystemExit) -> bool:
     )
 
 
-def _missing_variable(error: BaseException, environ: Mapping[str, str]) -> str | None:
+def _missing_variable(error: BaseException, said: str, environ: Mapping[str, str]) -> str | None:
     """Return the variable of torchrun's that was asked for in vain."""
     name: str | None = None
-    found = _RENDEZVOUS.search(str(error))
+    found = _RENDEZVOUS.search(said)
     if isinstance(error, ValueError) and found is not None:
         name = found[1]
-    elif isinstance(error, KeyError) and error.args and error.args[0] in TORCHRUN_VARIABLES:
+    elif isinstance(error, KeyError):
         frames = list(traceback.walk_tb(error.__traceback__))
         inner = frames[-1][0].f_code if frames else None
-        if inner is not None and inner.co_name == "__getitem__" and "os" in inner.co_filename:
-            name = str(error.args[0])
+        if inner and (inner.co_filename, inner.co_name) in _ENVIRONMENT:
+            name = next((one for one in TORCHRUN_VARIABLES if error.args == (one,)), None)
     elif isinstance(error, TypeError):  # int(os.environ.get("RANK"))
         place = script_files.place_of_error(error.__traceback__)
         asked = _ASKED.search(linecache.getline(*place)) if place is not None else None
@@ -85,9 +92,8 @@ def _missing_variable(error: BaseException, environ: Mapping[str, str]) -> str |
     return name if name is not None and name not in environ else None
 
 
-def _wants_accelerator(error: BaseException) -> bool:
+def _wants_accelerator(error: BaseException, said: str) -> bool:
     """Whether a script failed for want of a device, or for tensors on one beside others."""
-    said = str(error)
     if not isinstance(error, RuntimeError | AssertionError | NotImplementedError | ValueError):
         return False
     if not _ACCELERATOR.search(said) or "map_location" in said or "out of memory" in said:
