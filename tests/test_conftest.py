@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from tests import conftest
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -69,3 +72,16 @@ def test_a_run_that_is_told_to_end_ends_what_its_tests_have_started(tmp_path: Pa
 
     assert left == []
     assert code == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("drawn", [(90, None, 240, 90), (None, 240, 90, None)])
+def test_what_may_take_longest_runs_first(drawn: tuple[int | None, ...]) -> None:
+    marks = [limit and pytest.mark.timeout(limit).mark for limit in drawn]
+    items: list[Any] = [SimpleNamespace(get_closest_marker=lambda _, m=m: m) for m in marks]
+    equal = [item for item, limit in zip(items, drawn, strict=True) if drawn.count(limit) > 1]
+
+    conftest.pytest_collection_modifyitems(items)
+
+    limits = [mark.args[0] if (mark := item.get_closest_marker("")) else 0 for item in items]
+    assert limits == sorted(limits, reverse=True)
+    assert [item for item in items if item in equal] == equal

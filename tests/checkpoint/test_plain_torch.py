@@ -13,6 +13,7 @@ import torch
 from tests.checkpoint import plain_torch
 from tests.checkpoint.reading import nested
 from tests.checkpoint.states import plain_save, same, save
+from tests.live.prompt import run_typed
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import load, open_checkpoint
@@ -33,6 +34,14 @@ def plain(*arguments: str | Path) -> str:
         env=environ,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def forked(*arguments: str | Path) -> str:
+    """Run the script where torch is loaded already."""
+    place = Path(arguments[1]).parent
+    done = run_typed(plain_torch.__file__, *arguments, cwd=place, environment=os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -75,11 +84,11 @@ def test_plain_torch_loads_ours_in_one_process_without_pliant(ours: Path) -> Non
 
 
 def test_plain_torch_loads_ours_into_a_model_sharded_over_four_processes(ours: Path) -> None:
-    assert plain("sharded", ours) == "same"
+    assert forked("sharded", ours) == "same"
 
 
 def test_a_sharded_checkpoint_of_plain_torch_loads_whole(tmp_path: Path) -> None:
-    plain("write", tmp_path / "theirs", tmp_path / "whole.pt")
+    forked("write", tmp_path / "theirs", tmp_path / "whole.pt")
     expected = torch.load(tmp_path / "whole.pt", weights_only=True)
     storage = LocalStorage(str(tmp_path))
 

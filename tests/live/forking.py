@@ -79,10 +79,17 @@ def _code_of(work: Callable[[], object]) -> int:
     return 0
 
 
-def run(words: Sequence[str], *, cwd: str, environment: Mapping[str, str], out: str) -> None:
-    """Become ``python *words``, whose output is added to the file ``out``."""
-    with Path(out).open("ab") as file:
-        say_to(file.fileno())
+def run(
+    words: Sequence[str],
+    *,
+    cwd: str,
+    environment: Mapping[str, str],
+    out: str,
+    err: str | None = None,
+) -> None:
+    """Become ``python *words``, whose output is added to the files ``out`` and ``err``."""
+    with Path(out).open("ab") as said, Path(err or out).open("ab") as complained:
+        say_to(said.fileno(), complained.fileno())
     _close_all_but({0, 1, 2})
     _settle(cwd, environment)
     if words[0] == "-m":
@@ -122,7 +129,8 @@ class ForkedServer:
 
 def _be_server(control: int, cwd: Path, environment: Mapping[str, str], output: int) -> NoReturn:
     signal_at_parents_death(0)  # it buries its workers when the agent is gone
-    say_to(output)
+    say_to(output, output)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # `pliant run` has its own
     _close_all_but({0, 1, 2, control})
     _settle(cwd, environment)
     sys.argv[:], sys.path[:] = ["forkserver", str(control)], ["", *_PATH]
@@ -136,10 +144,10 @@ def _settle(cwd: Path | str, environment: Mapping[str, str]) -> None:
     tempfile.tempdir = None  # is looked up again
 
 
-def say_to(file: int) -> None:
-    """Let what this process says go to an open file."""
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+def say_to(said: int, complained: int) -> None:
+    """Let what this process says and complains of go to open files."""
+    os.dup2(said, 1)
+    os.dup2(complained, 2)
 
 
 def _close_all_but(kept: Collection[int]) -> None:

@@ -66,8 +66,12 @@ class Stage(Protocol):
         out: Path,
         environment: Mapping[str, str],
         cwd: Path | None = None,
+        err: Path | None = None,
     ) -> Program:
-        """Start ``python *words`` in a session of its own; what it says is added to ``out``."""
+        """Start ``python *words`` in a session of its own; what it says is added to ``out``.
+
+        What it complains of is added to ``err`` if that is given, else to ``out`` as well.
+        """
 
     def processes(self) -> list[psutil.Process]:
         """List every living process that was ever started here, whatever became of its parent."""
@@ -102,12 +106,13 @@ class FreshStage:
         out: Path,
         environment: Mapping[str, str],
         cwd: Path | None = None,
+        err: Path | None = None,
     ) -> Program:
-        with out.open("ab") as said:
+        with out.open("ab") as said, (err or out).open("ab") as complained:
             program = subprocess.Popen(
                 [sys.executable, *map(str, words)],
                 stdout=said,
-                stderr=said,
+                stderr=complained,
                 stdin=subprocess.DEVNULL,
                 cwd=cwd,
                 env={**environment, MARK: self._mark},
@@ -179,6 +184,7 @@ class ForkedStage:
         out: Path,
         environment: Mapping[str, str],
         cwd: Path | None = None,
+        err: Path | None = None,
     ) -> Program:
         program = Forked(self)
         self._programs.append(program)
@@ -188,6 +194,7 @@ class ForkedStage:
             "cwd": str(cwd or Path.cwd()),
             "environment": dict(environment),
             "out": str(out),
+            "err": str(err or out),
         }
         self._control.send(json.dumps(asked).encode())
         self._await(program)

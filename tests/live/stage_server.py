@@ -2,7 +2,7 @@
 
 Records of JSON over the socket that the test holds the other end of:
 
-    -> {"number": 1, "words": [...], "cwd": PATH, "environment": {...}, "out": PATH}
+    -> {"number": 1, "words": [...], "cwd": PATH, "environment": {...}, "out": PATH, "err": PATH}
     <- {"number": 0, "pid": 4710}                        the stage itself is there
     <- {"number": 1, "pid": 4711}, and later {"number": 1, "code": 0}
 

@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.live.prompt import statuses
 from tests.live.stage import FORKED_PLIANT, Program, Stage
 from tests.pages.blocks import ROOT, Block, Note, Page, PageError
 from tests.pages.shown import is_shown
 
-from pliant.core.errors import ConfigError
-from pliant.http.client import Caller
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.jobs import running_jobs
 from pliant.spec import load, pool
 
 DEADLINE_S = 120.0
@@ -206,16 +203,7 @@ class Walk:
     # --- what runs --------------------------------------------------------------------------
 
     def _jobs(self) -> list[dict[str, Any]]:
-        found = []
-        state = StateDirectory.of({"XDG_STATE_HOME": str(self.home / ".local/state")})
-        for job in running_jobs(state.jobs):
-            try:
-                caller = Caller(job)
-                found.append(caller.ask("GET", "/v1/status"))
-                caller.close()
-            except ConfigError:  # it has just ended, or not quite begun
-                found.append({"state": "ending", "job": job.name})
-        return found
+        return statuses({"XDG_STATE_HOME": str(self.home / ".local/state")})
 
     def _has_begun(self) -> bool:
         """Whether some job runs, and each trains or waits for devices."""

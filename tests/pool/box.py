@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.live.stage import Program, Stage, stage
+from tests.live.stage import FORKED_PLIANT, Program, Stage, stage
 
 from pliant.http.client import Caller
 from pliant.machine.device_locks import holders, is_free
@@ -103,8 +103,9 @@ class Claim(Process):
 class Box:
     """One machine: its state directory, its pools and everybody who was started on it."""
 
-    def __init__(self, directory: Path, stage: Stage) -> None:
+    def __init__(self, directory: Path, stage: Stage, *, has_torch: bool = False) -> None:
         self.directory = directory
+        self._pliant = [FORKED_PLIANT] if has_torch else ["-m", "pliant"]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")},
             "XDG_STATE_HOME": str(directory),
@@ -127,14 +128,14 @@ class Box:
 
     def claim(self, devices: int, *options: str, name: str) -> Claim:
         """Start a claim of so many devices."""
-        one = self._run("-m", "pliant", "claim", devices, "--name", name, "--json", *options)
+        one = self._run(*self._pliant, "claim", devices, "--name", name, "--json", *options)
         claim = Claim(one.program, one.out, name)
         self._started.append(claim)
         return claim
 
     def start(self, *arguments: str) -> Process:
         """Start a command."""
-        return self._keep(self._run("-m", "pliant", *arguments))
+        return self._keep(self._run(*self._pliant, *arguments))
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command to its end; return its exit code and what it said."""
@@ -185,10 +186,10 @@ class Box:
 
 
 @contextlib.contextmanager
-def box(directory: Path) -> Iterator[Box]:
-    """Lend a box; at its end nobody is left on it."""
-    with stage(forked=True, has_torch=False) as here:
-        lent = Box(directory, here)
+def box(directory: Path, *, has_torch: bool = False) -> Iterator[Box]:
+    """Lend a box; at its end nobody is left on it.  With torch, its jobs train without a wait."""
+    with stage(forked=True, has_torch=has_torch) as here:
+        lent = Box(directory, here, has_torch=has_torch)
         try:
             yield lent
         finally:

@@ -7,14 +7,11 @@ micro-batch that does not divide, a small data set and a port in use are in ``te
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-WAIT_S = 120.0
+from tests.live.prompt import WAIT_S, run_typed, typed
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -59,43 +56,20 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, "XDG_STATE_HOME": str(home / "state"), "NO_COLOR": "1"}
 
 
-def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pliant", *arguments],
-        cwd=home,
-        env=environment(home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def run(home: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(home, *arguments)
-    said, complained = process.communicate(timeout=WAIT_S)
-    return process.returncode, said, complained
+    """Run a command; nothing that came of it may live on."""
+    done = run_typed("pliant", *arguments, cwd=home, environment=environment(home))
+    return done.returncode, done.stdout, done.stderr
 
 
-def left(home: Path) -> tuple[list[str], list[str]]:
-    """Return the files beside the input, and the processes that still work in ``home``."""
+def left(home: Path) -> list[str]:
+    """Return the files beside the input."""
     files = [
         str(path.relative_to(home))
         for path in home.rglob("*")
         if path.is_file() and path.name not in ("train.py", "job.yaml", "wrong.pt")
     ]
-    runs = ["runs"] if (home / "runs").exists() else []
-    return files + runs, processes(home)
-
-
-def processes(home: Path) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "cwd").readlink() == home:
-                found.append((entry / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue  # gone meanwhile, or not ours
-    return found
+    return [*files, *(["runs"] if (home / "runs").exists() else [])]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +93,7 @@ def test_what_can_be_seen_beforehand_starts_nothing(
     code, said, complained = run(home, "run", *arguments, "job.yaml")
 
     assert (code, said, complained) == (2, "", f"pliant: {sentence}\n")
-    assert left(home) == ([], [])
+    assert left(home) == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +131,7 @@ def test_what_a_script_asks_wrongly_ends_the_job_with_2(
     code, _, complained = run(home, "run", "--max", "1", "train.py", "20")
 
     assert (code, complained) == (2, f"pliant: {sentence}\n")
-    assert left(home) == ([], [])
+    assert left(home) == []
 
 
 @pytest.mark.soak
@@ -169,7 +143,6 @@ def test_a_second_session_after_the_first_is_refused_too(home: Path) -> None:
     assert code == 2
     assert complained.count("\n") == 1
     assert "r1 refused its input: this is the script's second session" in complained
-    assert processes(home) == []
 
 
 def test_weights_that_do_not_fit_are_refused_in_one_line(home: Path) -> None:
@@ -182,7 +155,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(home: Path) -> None:
     assert code == 2
     assert complained.count("\n") == 1
     assert 'Missing key(s) in state_dict: "weight", "bias"' in complained
-    assert left(home) == ([], [])
+    assert left(home) == []
 
 
 @pytest.mark.parametrize("moment", ["before", "while the session is made", "in the first step"])
@@ -205,7 +178,6 @@ def test_a_script_that_always_raises_is_started_twice_at_most_and_told_once(
     assert said.count("begun") == (1 if moment == "in the first step" else 2)
     assert said.count("Traceback") == 1
     assert "r1 raised ZeroDivisionError" in said
-    assert processes(home) == []
 
 
 def test_a_replica_that_raises_is_told_and_replaced_while_the_others_go_on(home: Path) -> None:
@@ -221,41 +193,32 @@ def test_a_replica_that_raises_is_told_and_replaced_while_the_others_go_on(home:
     assert "r2 lost at step" in said
     assert "ValueError: bad sample" in said
     assert "r3 joined at step" in said
-    assert processes(home) == []
 
 
 @pytest.mark.soak
 def test_a_joiner_with_another_model_is_refused_and_the_run_goes_on(home: Path) -> None:
     wait = "        threading.Event().wait(0.05)\n"
     (home / "train.py").write_text(SCRIPT.replace("        s.log", wait + "        s.log"))
-    job = start(home, "run", "--max", "2", "--start", "1", "--max-restarts", "0", "train.py", "120")
-    deadline_s = time.monotonic() + WAIT_S
-    while not (home / "runs" / "train" / "metrics.jsonl").exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    (home / "other").touch()
+    words = ["run", "--max", "2", "--start", "1", "--max-restarts", "0", "train.py", "120"]
+    with typed("pliant", *words, cwd=home, environment=environment(home)) as job:
+        deadline_s = time.monotonic() + WAIT_S
+        while not (home / "runs" / "train" / "metrics.jsonl").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        (home / "other").touch()
 
-    code, _, complained = run(home, "scale", "2")
-    assert (code, complained) == (0, "")
-    said, complained = job.communicate(timeout=WAIT_S)
+        code, _, complained = run(home, "scale", "2")
+        assert (code, complained) == (0, "")
+        done = job.ended()
 
-    assert (job.returncode, complained) == (0, "")
-    assert "r2 must leave: its model lacks bias float32 [1], which the run has" in said
-    assert processes(home) == []
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "r2 must leave: its model lacks bias float32 [1], which the run has" in done.stdout
 
 
 def test_torchrun_without_an_agent_is_refused(home: Path) -> None:
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
 
-    alone = subprocess.run(
-        [sys.executable, "train.py", "3"],
-        cwd=home,
-        env=environment(home) | torchrun,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    alone = run_typed("train.py", "3", cwd=home, environment=environment(home) | torchrun)
 
     assert alone.returncode != 0
     assert "this process is one of 2 that torchrun started" in alone.stderr.splitlines()[-1]

@@ -1,4 +1,7 @@
-"""The commands that people type, against real jobs with real processes."""
+"""The commands that people type, against real jobs with real processes.
+
+Those of the first tests, the smallest example and the demo are interpreters of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.prompt import WAIT_S, run_typed, statuses
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 120.0
-
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 SLOW = """\
@@ -50,6 +52,13 @@ def environment(home: Path) -> dict[str, str]:
 def pliant(
     home: Path, *arguments: str, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
+    return run_typed("pliant", *arguments, cwd=cwd or home, environment=environment(home))
+
+
+def pliant_afresh(
+    home: Path, *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in an interpreter of its own; it may leave a job in the background."""
     return subprocess.run(
         [sys.executable, "-m", "pliant", *arguments],
         cwd=cwd or home,
@@ -62,8 +71,8 @@ def pliant(
 
 
 def status(home: Path) -> dict[str, Any]:
-    asked = pliant(home, "status", "--json", cwd=Path("/"))
-    return dict(json.loads(asked.stdout)) if asked.returncode == 0 else {"state": "gone"}
+    running = statuses(environment(home))
+    return running[0] if running else {"state": "gone"}
 
 
 def wait_for(home: Path, what: str, **wanted: object) -> dict[str, Any]:
@@ -71,23 +80,25 @@ def wait_for(home: Path, what: str, **wanted: object) -> dict[str, Any]:
     while time.monotonic() < deadline_s:
         now = status(home)
         if all(now.get(name) == value for name, value in wanted.items()):
-            training = [one["name"] for one in now["replicas"] if one["state"] == "training"]
+            training = [
+                one["name"] for one in now.get("replicas", ()) if one["state"] == "training"
+            ]
             if not what or what == ",".join(training):
                 return now
-        time.sleep(0.2)
+        time.sleep(0.05)
     raise AssertionError(f"not seen in {WAIT_S} s: {what} {wanted}; last: {now}")
 
 
 @pytest.fixture
 def job(home: Path) -> Iterator[Path]:
     """A job in the background that would run for hours; two replicas of at most three."""
-    started = pliant(
+    started = pliant_afresh(
         home, "run", "--detach", "--name", "slow", "--max", "3", "--start", "2", "train.py",
         "--", "100000", "--min", "7",
     )  # fmt: skip
     assert started.returncode == 0, started.stderr
     yield home
-    pliant(home, "stop")
+    pliant_afresh(home, "stop")
     deadline_s = time.monotonic() + WAIT_S
     while list((home / "state" / "pliant" / "jobs").iterdir()) and time.monotonic() < deadline_s:
         time.sleep(0.1)
@@ -97,22 +108,22 @@ def job(home: Path) -> Iterator[Path]:
 def test_a_job_is_resized_and_followed_from_any_directory(job: Path) -> None:
     wait_for(job, "r1,r2", state="training")
 
-    assert pliant(job, "scale", "3", cwd=Path("/")).returncode == 0
+    assert pliant_afresh(job, "scale", "3", cwd=Path("/")).returncode == 0
     wait_for(job, "r1,r2,r3", target_replicas=3)
-    assert pliant(job, "drain", "r3", "--notice", "20s").returncode == 0
+    assert pliant_afresh(job, "drain", "r3", "--notice", "20s").returncode == 0
     wait_for(job, "r1,r2", target_replicas=2)
-    assert pliant(job, "kill", "r2").returncode == 0
+    assert pliant_afresh(job, "kill", "r2").returncode == 0
     now = wait_for(job, "r1,r4", target_replicas=2)
 
     assert [event["kind"] for event in now["events"]] == ["join", "drain", "loss", "join"]
     assert now["steps_lost"] == 0
-    refused = pliant(job, "scale", "9")
+    refused = pliant_afresh(job, "scale", "9")
     assert (refused.returncode, refused.stderr) == (
         2,
         "pliant: 9 replicas would be above maxReplicas=3\n",
     )
-    assert "said ['--min', '7']" in pliant(job, "logs", "r1").stdout
-    assert "3 asked for" in pliant(job, "explain").stdout
+    assert "said ['--min', '7']" in pliant_afresh(job, "logs", "r1").stdout
+    assert "3 asked for" in pliant_afresh(job, "explain").stdout
 
 
 def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:
@@ -125,16 +136,18 @@ def test_stopping_ends_with_3_and_a_clean_ledger(home: Path) -> None:
     )
     wait_for(home, "r1,r2", state="training")
 
-    assert pliant(home, "stop").returncode == 0
+    assert pliant_afresh(home, "stop").returncode == 0
     said, _ = run.communicate(timeout=WAIT_S)
 
     assert run.returncode == 3
     assert "stopping at the next step boundary" in said
-    audit = pliant(home, "audit", "--json")
+    audit = pliant_afresh(home, "audit", "--json")
     assert audit.returncode == 0, audit.stdout
     assert json.loads(audit.stdout)["samples_exactly_once"] is True
-    assert "no job is running; train: stopped after " in pliant(home, "status").stderr
-    ended = json.loads(pliant(home, "status", "--job", "train", "--json", cwd=Path("/")).stdout)
+    assert "no job is running; train: stopped after " in pliant_afresh(home, "status").stderr
+    ended = json.loads(
+        pliant_afresh(home, "status", "--job", "train", "--json", cwd=Path("/")).stdout
+    )
     assert (ended["state"], ended["exit_code"], ended["go_on"]) == ("stopped", 3, None)
     assert next(iter(ended["last_words"].values()))[-1] == "said []"
 
@@ -180,7 +193,9 @@ def test_a_job_file_runs_like_options_and_its_audit_passes(home: Path) -> None:
 def test_a_script_that_cannot_run_gets_one_sentence(home: Path, script: str, sentence: str) -> None:
     (home / "train.py").write_text(script)
 
-    run = pliant(home, "run", "--max", "2", "train.py", "20")
+    # In a worker that is forked, modules of these tests would speak for a script without pliant.
+    start = pliant if "import pliant" in script else pliant_afresh
+    run = start(home, "run", "--max", "2", "train.py", "20")
 
     assert run.returncode == (1 if sentence == "TypeError" else 2)
     assert run.stdout.count("is starting") == (2 if run.returncode == 2 else 3)
@@ -211,10 +226,8 @@ def test_a_port_in_use_is_refused(home: Path) -> None:
 def test_the_smallest_example_runs_alone_and_elastically(home: Path) -> None:
     example = str(ROOT / "examples" / "minimal.py")
 
-    alone = subprocess.run(
-        [sys.executable, example], env=environment(home), check=False, timeout=WAIT_S
-    )
-    elastic = pliant(home, "run", "--max", "2", example)
+    alone = run_typed(example, cwd=home, environment=environment(home))
+    elastic = pliant_afresh(home, "run", "--max", "2", example)
 
     assert (alone.returncode, elastic.returncode) == (0, 0)
 

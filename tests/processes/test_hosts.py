@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.checkpoint.test_broken_disk import may_mount
+from tests.live.prompt import WAIT_S, run_typed
 from tests.processes import elastic
 from tests.processes.launching import RunningJob
-from tests.processes.test_cli import WAIT_S, environment
+from tests.processes.test_cli import environment, pliant
 from tests.processes.test_restart import training
 from tests.processes.test_resume import SCRIPT
 
@@ -73,15 +74,9 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
 
 def digest_alone(home: Path) -> str:
     """Return the line that the script prints when nobody touches it."""
-    done = subprocess.run(
-        [sys.executable, "train.py", "12"],
-        cwd=home,
-        env=environment(home) | {"KEPT": str(home / "alone")},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=True,
-    )
+    around = environment(home) | {"KEPT": str(home / "alone")}
+    done = run_typed("train.py", "12", cwd=home, environment=around)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -134,15 +129,7 @@ def test_a_directory_that_others_may_change_is_refused(home: Path, owner: int, m
     (home / "shared").chmod(mode)
 
     for out in ("shared", "link"):
-        done = subprocess.run(
-            [sys.executable, "-m", "pliant", "run", "--out", out, "train.py", "2"],
-            cwd=home,
-            env=environment(home),
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        done = pliant(home, "run", "--out", out, "train.py", "2")
 
         assert done.returncode == 2
         assert "could replace what the run writes there; choose" in done.stderr

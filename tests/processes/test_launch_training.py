@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.live.prompt import run_typed
 from tests.processes.launching import RunningJob, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -65,9 +64,7 @@ def ask(job: RunningJob, path: str, body: object = None) -> None:
 def test_a_run_that_was_disturbed_ends_with_the_bits_of_one_that_was_not(
     tmp_path: Path, script: Path
 ) -> None:
-    alone = subprocess.run(
-        [sys.executable, str(script), "120", "0", "0"], capture_output=True, text=True, check=True
-    )
+    alone = run_typed(script, "120", "0", "0", cwd=tmp_path, environment=os.environ)
     digest = alone.stdout.splitlines()[-1]
 
     with running(tmp_path, script, 120, 0.02, 0, warm=True, forked=False, replicas=3) as job:
@@ -130,7 +127,7 @@ def test_the_loaders_of_a_killed_worker_are_gone_within_a_second(
 
 
 def test_ctrl_c_stops_real_training_at_a_step_boundary(tmp_path: Path, script: Path) -> None:
-    with running(tmp_path, script, 10_000, 0.02, 0, warm=True, forked=False) as job:
+    with running(tmp_path, script, 10_000, 0.02, 0, warm=True) as job:
         job.wait_for_steps(5)
 
         job.process.send_signal(signal.SIGINT)

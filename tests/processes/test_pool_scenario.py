@@ -134,7 +134,7 @@ class Day:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Box]:
-    with box(tmp_path) as lent:
+    with box(tmp_path, has_torch=True) as lent:
         yield lent
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from tests.checkpoint import plain_torch
 from tests.checkpoint.test_broken_disk import may_mount
-from tests.live.stage import FORKED_PLIANT, stage
-from tests.processes.test_cli import ROOT, WAIT_S, environment, pliant, wait_for
+from tests.live.prompt import WAIT_S, run_typed, typed
+from tests.processes.test_cli import ROOT, environment, pliant, pliant_afresh, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -87,29 +87,16 @@ def digest_of(said: str) -> str:
 
 
 def test_a_job_is_suspended_named_and_resumed_at_another_size(home: Path) -> None:
-    alone = subprocess.run(
-        [sys.executable, "train.py", "40"],
-        cwd=home,
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=True,
-    )
+    alone = run_typed("train.py", "40", cwd=home, environment=environment(home))
     (home / "kept").rename(home / "of the run alone")
-    run = subprocess.Popen(
-        [sys.executable, "-m", "pliant", "run", "--max", "2", "train.py", "40"],
-        cwd=home,
-        env=environment(home) | SLOWLY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for(home, "r1,r2", state="training")
+    words = ["pliant", "run", "--max", "2", "train.py", "40"]
+    with typed(*words, cwd=home, environment=environment(home) | SLOWLY) as run:
+        wait_for(home, "r1,r2", state="training")
 
-    assert pliant(home, "suspend").returncode == 0
-    said, complained = run.communicate(timeout=WAIT_S)
-    assert run.returncode == 3, complained
+        assert pliant(home, "suspend").returncode == 0
+        done = run.ended()
+    said, complained = done.stdout, done.stderr
+    assert done.returncode == 3, complained
     assert "is durable" in said
     assert "leaving True" in said
     assert "digest" not in said  # what stands behind the loop is for a run that is done
@@ -147,7 +134,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(home: Path) -> None:
 
     assert run.returncode == 3
     assert f"pliant resume {home}/runs/train" in complained
-    resumed = pliant(home, "resume", "--detach")
+    resumed = pliant_afresh(home, "resume", "--detach")
     assert resumed.stdout == "job train runs in the background; follow it with pliant status\n"
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
@@ -267,21 +254,14 @@ def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: P
 
 @pytest.mark.soak
 def test_what_too_few_replicas_have_is_saved_before_the_job_gives_up(home: Path) -> None:
-    words = ["--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "pliant", "run", *words],
-        cwd=home,
-        env=environment(home) | SLOWLY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    now = wait_for(home, "r1,r2", state="training")
-    os.kill(now["replicas"][0]["pids"][-1], signal.SIGKILL)
-    _, complained = run.communicate(timeout=WAIT_S)
+    words = ["pliant", "run", "--min", "2", "--max", "2", "--max-restarts", "0", "train.py", "40"]
+    with typed(*words, cwd=home, environment=environment(home) | SLOWLY) as run:
+        now = wait_for(home, "r1,r2", state="training")
+        os.kill(now["replicas"][0]["pids"][-1], signal.SIGKILL)
+        done = run.ended()
 
-    assert run.returncode == 1
-    assert "fewer than minReplicas=2 are left" in complained
+    assert done.returncode == 1
+    assert "fewer than minReplicas=2 are left" in done.stderr
     status = json.loads(pliant(home, "status", "--out", "runs/train", "--json").stdout)
     assert status["checkpoint"]["committed"] == status["step"] > 0
     resumed = pliant(home, "run", "--resume", "--max", "2", "train.py", "40")
@@ -295,28 +275,17 @@ def test_a_sharded_checkpoint_of_plain_torch_starts_one_two_and_three_replicas(
     tmp_path: Path,
 ) -> None:
     sharded, whole = tmp_path / "sharded", tmp_path / "whole.pt"
-    subprocess.run(
-        [sys.executable, plain_torch.__file__, "write", sharded, whole],
-        env={**environment(tmp_path), "OMP_NUM_THREADS": "1"},
-        timeout=WAIT_S,
-        check=True,
+    around = environment(tmp_path) | HERE
+    written = run_typed(
+        plain_torch.__file__, "write", sharded, whole, cwd=tmp_path, environment=around
     )
+    assert written.returncode == 0, written.stderr
     assert set(torch.load(whole, weights_only=True)) == {"model", "optim"}
     (tmp_path / "start.py").write_text(INITIAL)
-    subprocess.run(
-        [sys.executable, "start.py", "expected", whole],
-        cwd=tmp_path,
-        env=environment(tmp_path) | HERE,
-        timeout=WAIT_S,
-        check=True,
-    )
-    said = tmp_path / "said.txt"
-    around = environment(tmp_path) | HERE
+    alone = run_typed("start.py", "expected", whole, cwd=tmp_path, environment=around)
+    assert alone.returncode == 0, alone.stderr
     for replicas in (1, 2, 3):
-        words = ["--init", sharded, "--max", replicas, "start.py", f"got-{replicas}"]
-        with stage(forked=True) as here:
-            run = here.start(
-                FORKED_PLIANT, "run", *words, out=said, environment=around, cwd=tmp_path
-            )
-            assert run.wait(WAIT_S) == 0, said.read_text()
+        words = ["run", "--init", sharded, "--max", replicas, "start.py", f"got-{replicas}"]
+        done = run_typed("pliant", *words, cwd=tmp_path, environment=around)
+        assert done.returncode == 0, done.stderr
         assert (tmp_path / f"got-{replicas}").read_text() == (tmp_path / "expected").read_text()
