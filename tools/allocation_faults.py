@@ -59,7 +59,7 @@ ALLOCATION_FAULTS = [
         rule="Pool",
         what="everybody may claim for every team",
         path="sharing.py",
-        old="if users is not None and visitor.user not in users:",
+        old="if name != had and users is not None and visitor.user not in users:",
         new="if users is None and visitor.user == what:",
         suite=("tests/core/test_sharing.py",),
     ),

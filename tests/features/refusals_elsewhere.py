@@ -1120,6 +1120,14 @@ SHARED = [
         proof="tests/core/test_sharing.py::test_a_team_and_a_class_are_for_those_who_are_named",
     ),
     Refusal(
+        sentence="a notice of 7200 s is too long for a pool that users share; ask for 3600 s at "
+        "most",
+        when="others would wait for longer than an hour until a claim gives back",
+        instead="`--notice 1h`, or a shorter `gracefulShutdownTimeoutInSeconds` of a job",
+        proof="tests/core/test_sharing.py::"
+        "test_no_claim_takes_longer_to_give_back_than_others_can_wait",
+    ),
+    Refusal(
         sentence="ada has 64 claims, and may have no more than 64 at once",
         when="one user has too many",
         instead="end some",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -152,6 +153,36 @@ def test_who_took_a_device_without_writing_for_whom_is_never_ended(tmp_path: Pat
         for found in holders(tmp_path, 3):
             os.kill(found.pid, signal.SIGKILL)
         person.wait(5)
+
+
+@pytest.mark.parametrize("of_its_user", [True, False])
+def test_of_what_holds_a_granted_device_only_processes_of_its_user_are_ended(
+    tmp_path: Path, of_its_user: bool
+) -> None:
+    """Who was given a file can hand it, open and locked, to anybody's process."""
+    uid = os.getuid() if of_its_user else os.getuid() + 1
+    path_of(tmp_path, 3).write_text(json.dumps({"claim": "ada/gpt", "pid": 0, "uid": uid}))
+    holder = subprocess.Popen(["flock", str(path_of(tmp_path, 3)), "sleep", "60"])
+    while is_free(tmp_path, 3):
+        assert holder.poll() is None
+    found = {one.pid for one in holders(tmp_path, 3)}
+
+    ended = end_holders(tmp_path, 3, claim="ada/gpt")
+
+    assert set(ended) == (found if of_its_user else set())
+    assert holder.poll() is None or of_its_user
+    for pid in found - set(ended):
+        os.kill(pid, signal.SIGKILL)
+    holder.wait(5)
+
+
+def test_a_pipe_in_place_of_a_devices_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(path_of(tmp_path, 3))
+
+    assert not is_free(tmp_path, 3)
+    assert claim_on(tmp_path, 3) == ""
+    with pytest.raises(OSError, match="no regular file"):
+        take_device(tmp_path, 3, claim="gpt", within_s=0)
 
 
 def freed(directory: Path) -> bool:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from tests.pool.box import until
+from tests.pool.box import Process, until
 from tests.pool.town import ADA, BOB, GROUP, OWNER, STRANGER, Town, needs_root, town
 from tests.processes import elastic
 
-from pliant.machine import device_locks, granted_locks
+from pliant.machine import device_locks
+from pliant.machine.locks import who_holds
 from pliant.observe.reading import read
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180), needs_root]
@@ -52,14 +55,40 @@ except OSError as error:
 print(str(pool) in Path("/proc/net/unix").read_text())
 """
 
-CLINGS = """
-import sys, time
-from pathlib import Path
-from pliant.machine.device_locks import take_device
-import pliant.machine.device_locks as locks
-lock = take_device(Path(sys.argv[1]), int(sys.argv[2]), claim="whatever", within_s=10)
-print("has" if lock else "has not", flush=True)
+TAKES_IN = """
+import socket, sys, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0" + sys.argv[1])
+listener.listen()
+print("listens", flush=True)
+_, kept, _, _ = socket.recv_fds(listener.accept()[0], 1, 1)
+print("has", flush=True)
 time.sleep(60)
+"""
+
+HANDS_ON = """
+import os, socket, sys, time
+ours = {int(fd): os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")}
+lock = next(fd for fd, path in ours.items() if path.endswith(".lock"))
+other = socket.socket(socket.AF_UNIX)
+other.connect("\\0" + sys.argv[1])
+socket.send_fds(other, [b"x"], [lock])
+time.sleep(60)
+"""
+
+STAYS = """
+import json, sys, time
+import httpx
+http = httpx.Client(transport=httpx.HTTPTransport(uds=sys.argv[1]), base_url="http://pool")
+body = {"wanted": json.loads(sys.argv[3]), "pid": 1}
+while True:
+    answer = http.put(f"/v1/claims/{sys.argv[2]}", json=body)
+    said = answer.json()
+    print(json.dumps([answer.status_code, said]), flush=True)
+    if answer.status_code == 200:
+        body |= {"pool": said["pool"], "revision": said["revision"], "holds": said["devices"]}
+    time.sleep(0.1)
 """
 
 ASKS = """
@@ -84,6 +113,18 @@ def quiet() -> Iterator[Town]:
     with town() as lent:
         lent.start_pool("--devices", "8")
         yield lent
+
+
+def staying(here: Town, uid: int, name: str, **wanted: object) -> Process:
+    """Claim as a user, and follow whatever is offered, from one process that stays."""
+    words = (here.pools / "ml" / "socket", name, json.dumps(wanted))
+    return here.run(uid, "-c", STAYS, *words)
+
+
+def answers(process: Process) -> list[tuple[int, dict[str, Any]]]:
+    """Return what the pool has answered so far."""
+    lines = [line for line in process.said().splitlines() if line.endswith("]")]
+    return [(code, said) for code, said in map(json.loads, lines)]
 
 
 def asked(here: Town, uid: int, *requests: tuple[str, str, object]) -> list[tuple[int, str]]:
@@ -205,7 +246,7 @@ def test_a_device_that_is_passed_on_is_out_of_reach_of_who_had_it(here: Town) ->
     # It is not the pool's to end, as its owner is not root; nothing is handed on.
     [told] = here.records("not_ended")
     assert told["reason"].endswith(
-        f"keeps it and cannot be ended by {OWNER}; it is free once that has ended"
+        f"keeps it and is not ended by {OWNER}; it is free once that has ended"
     )
     assert f"process {ada.pid} " in told["reason"]
     bob.until("waiting")
@@ -220,21 +261,94 @@ def left_behind(claim: int) -> list[int]:
     return [one.pid for one in family if one.cmdline() == ["sleep", "61"]]
 
 
-def test_root_ends_who_keeps_a_device_and_nobody_else(here: Town) -> None:
+def test_root_ends_what_a_claim_has_left_behind(here: Town) -> None:
     here.start_pool("--devices", "1", owner=0)
-    ada = here.claim(ADA, 1, "--", "sleep", "60", name="first")
+    ada = here.claim(ADA, 1, "--", "sh", "-c", "setsid sleep 61 & exec sleep 60", name="first")
     ada.until("given")
-    clings = here.run(ADA, "-c", CLINGS, here.locks, 0)
+    until(lambda: left_behind(ada.pid), "the command runs")
+    (left,) = left_behind(ada.pid)
 
     ada.program.send_signal(15)
     ada.ended()
     bob = here.claim(BOB, 1, "--", "sleep", "60", name="second")
     bob.until("given")
 
-    assert clings.code is None or clings.code == -9
-    if "has\n" in clings.said():
-        assert clings.ended() == -9
+    [ended] = here.records("ended")
+    assert (ended["name"], ended["pids"]) == (f"{ADA}/first", [left])
     assert bob.code is None
+
+
+def test_root_ends_nobody_who_was_handed_the_device_of_another(here: Town) -> None:
+    """Ada sends her open, locked file to a daemon of Bob's, and stays away from her device."""
+    here.start_pool("--devices", "1", owner=0)
+    way = f"pliant-test-{os.getpid()}"
+    daemon = here.run(BOB, "-c", TAKES_IN, way)
+    until(lambda: "listens" in daemon.said(), "the daemon listens")
+    ada = here.claim(ADA, 1, "--", sys.executable, "-c", HANDS_ON, way, name="first")
+    until(lambda: "has" in daemon.said().split(), f"it was handed the lock: {ada.said()}")
+
+    ada.program.send_signal(15)
+    ada.ended()
+    until(lambda: here.records("not_ended") or here.records("ended"), "it is told")
+
+    assert here.records("ended") == []
+    [told] = here.records("not_ended")
+    assert told["reason"].endswith(
+        "keeps it and is not ended by root; it is free once that has ended"
+    )
+    assert daemon.code is None
+    bob = here.claim(BOB, 1, name="second")
+    bob.until("waiting")
+    daemon.kill()
+    bob.until("given")
+
+
+def test_who_is_taken_off_a_team_is_still_told_what_to_give_back(here: Town) -> None:
+    """Else it would be killed after a notice that it never heard of."""
+    here.start_pool("--devices", "2")
+    team = ("pool", "set-team", "vision", "--quota", "2", "--pool", "ml", "--user")
+    here.pliant(OWNER, *team, str(ADA))
+    ada = staying(here, ADA, "gpt", team="vision", ask_replicas=2)
+    until(lambda: answers(ada) and len(answers(ada)[-1][1]["devices"]) == 2, "she has both")
+
+    here.pliant(OWNER, *team, str(BOB))
+    bob = here.claim(BOB, 1, "--team", "vision", "--priority", "urgent", name="now")
+    bob.until("given")
+
+    assert {code for code, _ in answers(ada)} == {200}
+    until(lambda: answers(ada)[-1][1]["replicas"] == 1, "she has heard of it")
+    late = here.claim(ADA, 1, "--team", "vision", name="more")
+    assert late.ended() == 2
+    assert f"team vision is for {BOB}, and you are {ADA}" in late.said()
+
+
+def test_to_give_back_what_nobody_wants_and_get_it_again_is_limited(here: Town) -> None:
+    here.start_pool("--devices", "2")
+    wanted = {"wanted": {"min_replicas": 1, "ask_replicas": 2}, "pid": 1}
+    churns = here.run(
+        BOB,
+        "-c",
+        "import json, sys, time, httpx\n"
+        "http = httpx.Client(transport=httpx.HTTPTransport(uds=sys.argv[1]),"
+        " base_url='http://pool')\n"
+        "body, codes = json.loads(sys.argv[2]), []\n"
+        "for _ in range(150):\n"
+        "    answer = http.put('/v1/claims/x', json=body)\n"
+        "    codes.append(answer.status_code)\n"
+        "    if answer.is_success:\n"
+        "        said = answer.json()\n"
+        "        new = {name: said[name] for name in ('pool', 'revision')}\n"
+        "        body |= new | {'holds': said['devices'][:1]}\n"
+        "print(json.dumps(codes), flush=True)\n"
+        "time.sleep(60)",
+        here.pools / "ml" / "socket",
+        json.dumps(wanted),
+    )
+    until(lambda: "]" in churns.said(), "it has asked", 60.0)
+
+    codes = json.loads(churns.said().splitlines()[-1])
+    assert set(codes) == {200, 429}, codes
+    assert len(here.records("grant")) <= 90
 
 
 def test_teams_and_classes_are_for_their_users_and_a_restart_forgets_nothing(here: Town) -> None:
@@ -295,9 +409,8 @@ def test_nobody_fills_a_pool(quiet: Town) -> None:
     assert len(here.records("asked")) - before <= 75
     ada = here.claim(ADA, 1, "--priority", "high", name="late")
     ada.until("given")
-    assert granted_locks.taker_text(here.locks, ada.devices[0]) == (
-        f"process {ada.pid} of user {ADA}"
-    )
+    file = device_locks.path_of(here.locks, ada.devices[0])
+    assert who_holds(file) == f"process {ada.pid} of user {ADA}"
     flood.kill()
 
 

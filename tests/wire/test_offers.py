@@ -51,6 +51,10 @@ def test_a_report_has_this_shape() -> None:
         ({"ask_replicas": 1 << 70}, "ask_replicas"),
         ({"kind": "rubber"}, "kind"),
         ({"sizes": ["many"]}, "sizes"),
+        ({"sizes": [1] * 4097}, "sizes"),
+        ({"team": "a" * 64}, "team"),
+        ({"priority": "a" * 64}, "priority"),
+        ({"device_kind": "a" * 17}, "device_kind"),
         ({"more": 1}, "more"),
     ],
 )
@@ -59,3 +63,11 @@ def test_a_demand_beyond_its_bounds_is_refused(wanted: dict[str, Any], where: st
         Report.model_validate({"wanted": wanted, "pid": 7})
 
     assert caught.value.errors()[0]["loc"][:2] == ("wanted", where)
+
+
+@pytest.mark.parametrize(
+    "said", [{"pool": "a" * 65}, {"holds": [-1]}, {"wanted": {"sizes": [1 << 70]}}]
+)
+def test_what_else_a_report_says_has_bounds_as_well(said: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Report.model_validate({"wanted": {}, "pid": 7, **said})

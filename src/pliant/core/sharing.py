@@ -1,7 +1,8 @@
 """Who may do what with a pool that several users of a machine share, and how much of it.
 
 Owns the rules: whose a claim is, what only the pool's owner may do, which teams and classes are for
-whom, how many claims one user has and how often it may change its mind.  Must not know how a user
+whom, how long a claim may take to give back, how many claims one user has and how often it may
+change its mind.  Must not know how a user
 is recognised (the kernel says it), nor what anybody gets: that is ``core.allocation``'s.
 
     ada: claim gpt          -> ada/gpt: hers alone, whatever bob calls his own
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pliant.core.tenancy import Demand
+
 MOST_CLAIMS = 64
 """Claims of one user at once; a person with a script has a few dozen jobs at most."""
 
@@ -23,6 +26,10 @@ BURST = 60
 
 REST_S = 2.0
 """Seconds after which one more is possible."""
+
+MOST_NOTICE_S = 3600.0
+"""Longest notice of a claim in a pool of several users, in seconds: it is the claimant who sets it,
+and the others who wait meanwhile.  No checkpoint takes an hour."""
 
 Access = Mapping[str, tuple[str, ...]]
 """Who may use a team or a class, by its name; everybody may use those that are not in it."""
@@ -65,16 +72,30 @@ def administration_refusal(visitor: Visitor, *, owner: str) -> str:
 
 
 def claim_refusal(
-    visitor: Visitor, *, team: str, priority: str, teams: Access, classes: Access
+    visitor: Visitor, wanted: Demand, *, before: Demand | None, teams: Access, classes: Access
 ) -> str:
-    """Say why somebody may not claim for this team and with this class; nothing if it may."""
+    """Say why somebody may not claim this; nothing if it may.
+
+    What it has asked for ``before`` it may go on to ask for, whatever was changed since: else its
+    reports were refused, and it could neither be told what to give back nor say that it has.
+    """
     if visitor.is_owner:
         return ""
-    for what, name, access in (("team", team, teams), ("class", priority, classes)):
+    team, priority = (before.team, before.priority) if before else (None, None)
+    for what, name, had, access in (
+        ("team", wanted.team, team, teams),
+        ("class", wanted.priority, priority, classes),
+    ):
         users = access.get(name)
-        if users is not None and visitor.user not in users:
+        if name != had and users is not None and visitor.user not in users:
             whose = ", ".join(users) or "nobody but its owner"
             return f"{what} {name} is for {whose}, and you are {visitor.user}"
+    most_s = max(MOST_NOTICE_S, before.notice_s if before else 0.0)
+    if wanted.notice_s > most_s:
+        return (
+            f"a notice of {wanted.notice_s:g} s is too long for a pool that users share; ask for"
+            f" {most_s:g} s at most"
+        )
     return ""
 
 

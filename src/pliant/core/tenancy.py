@@ -39,11 +39,11 @@ class Demand:
     """What a claimant wants of its pool; all of it may change while it runs."""
 
     kind: Kind = "elastic"
-    team: str = DEFAULT_TEAM
-    priority: str = DEFAULT_CLASS
+    team: str = field(default=DEFAULT_TEAM, metadata={"max_length": 63})
+    priority: str = field(default=DEFAULT_CLASS, metadata={"max_length": 63})
     """Name of a priority class."""
 
-    device_kind: str = ""
+    device_kind: str = field(default="", metadata={"max_length": 16})
     """Of which kind its devices are; empty: of the pool's first, or of none where none has one."""
 
     min_replicas: int = field(default=1, metadata={"ge": 1, "le": 1 << 53})
@@ -52,7 +52,7 @@ class Demand:
     ask_replicas: int = field(default=1, metadata={"ge": 0, "le": 1 << 53})
     """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
 
-    sizes: tuple[int, ...] | None = None
+    sizes: tuple[int, ...] | None = field(default=None, metadata={"max_length": 4096})
     """The only sizes that it takes, ascending; None: any from the minimum on."""
 
     num_slots: int | None = field(default=None, metadata={"ge": 1, "le": 10_000_000})

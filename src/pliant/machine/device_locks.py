@@ -15,9 +15,11 @@ taken, and two processes that ask cannot both have it.  Whose lock it is says th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from pliant.machine.files import is_shared_directory
 from pliant.machine.locks import lock
-from pliant.machine.processes import process_started
+from pliant.machine.processes import process_started, process_user
 
 DEVICES_VARIABLE = "PLIANT_DEVICES"
 """Environment variable that tells a process the numbers of its devices, commas between them."""
@@ -45,10 +47,12 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockNote:
-    """What the last process that took a device has written into its file."""
+    """What the last process that took a device has written into its file, or the pool for it."""
 
     claim: str
     pid: int
+    uid: int | None = None
+    """Whose processes may take the device, in a pool that users share."""
 
 
 class DeviceLock:
@@ -86,7 +90,7 @@ def take_device(
     """
     if is_shared_directory(directory):
         return _take_granted(path_of(directory, device), device, within_s=within_s)
-    fd = os.open(path_of(directory, device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = _opened(path_of(directory, device), os.O_RDWR | os.O_CREAT)
     if not lock(fd, within_s=within_s):
         os.close(fd)
         return None
@@ -100,7 +104,7 @@ def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | N
     until_s = time.monotonic() + within_s
     while True:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = _opened(path, os.O_RDONLY | os.O_NOFOLLOW)
         except (PermissionError, FileNotFoundError):
             return None  # it was given to somebody else, or to nobody
         if not lock(fd, within_s=max(0.0, until_s - time.monotonic())):
@@ -113,11 +117,16 @@ def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | N
 
 
 def is_free(directory: Path, device: int) -> bool:
-    """Whether no process uses a device; asked with a shared lock that lasts for a moment."""
+    """Whether no process uses a device; asked with a shared lock that lasts for a moment.
+
+    One whose file is none (a pipe, a directory) is used by whoever put that there.
+    """
     try:
-        fd = os.open(path_of(directory, device), os.O_RDONLY | os.O_CLOEXEC)
+        fd = _opened(path_of(directory, device))
     except FileNotFoundError:
         return True
+    except _NoFileError:
+        return False
     try:
         return lock(fd, shared=True, within_s=0)
     finally:
@@ -133,8 +142,14 @@ def ever_used(directory: Path) -> set[int]:
 def written_on(directory: Path, device: int) -> LockNote:
     """Return what was written when a device was taken last; empty if nothing was."""
     try:
-        values = json.loads(path_of(directory, device).read_bytes())
-        return LockNote(claim=str(values["claim"]), pid=int(values["pid"]))
+        with os.fdopen(_opened(path_of(directory, device)), "rb") as file:
+            values = json.loads(file.read())
+        uid = values.get("uid")
+        return LockNote(
+            claim=str(values["claim"]),
+            pid=int(values["pid"]),
+            uid=uid if isinstance(uid, int) else None,
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return LockNote(claim="", pid=0)
 
@@ -164,13 +179,13 @@ def holder_text(directory: Path, device: int) -> str:
     return f"process {found[0].pid}" + (f" of claim {written.claim}" if is_known else "")
 
 
-def end_holders(directory: Path, device: int, *, claim: str, is_granted: bool = False) -> list[int]:
+def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
     """SIGKILL the processes that use a device for ``claim``; return their ids.
 
     A process dies only if it holds the lock, and who took that lock is who wrote this claim into
-    the file; of a file that the pool has made for that claim (``is_granted``) whoever holds it is
-    one of its processes.  It is pinned (pidfd) before that is looked at, so that its id cannot
-    pass to a stranger meanwhile.
+    the file.  Where the pool has made the file for that claim, it dies only if it is of the user of
+    the claim: who has an open file can hand it to anybody's process.  It is pinned (pidfd) before
+    that is looked at, so that its id cannot pass to a stranger meanwhile.
     """
     path, written = path_of(directory, device).resolve(), written_on(directory, device)
     if not claim or written.claim != claim:
@@ -178,23 +193,47 @@ def end_holders(directory: Path, device: int, *, claim: str, is_granted: bool = 
     return [
         holder.pid
         for holder in holders(directory, device)
-        if holder.pid != os.getpid() and _end(holder.pid, path, written, is_granted=is_granted)
+        if holder.pid != os.getpid() and _end(holder.pid, path, written)
     ]
 
 
-def _end(pid: int, path: Path, written: LockNote, *, is_granted: bool) -> bool:
+class _NoFileError(OSError):
+    """What has the name of a device's file is something else."""
+
+
+def _opened(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a device's file; a pipe in its place is not waited for.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _NoFileError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def _end(pid: int, path: Path, written: LockNote) -> bool:
     with suppress(OSError):
         pinned = os.pidfd_open(pid)
         try:
-            taker = _taker(pid, path)
-            is_its = taker is not None if is_granted else taker == written.pid
-            is_orphan = taker == 0 and process_started(written.pid) is None
-            if is_its or is_orphan:
+            if _is_its(pid, _taker(pid, path), written):
                 signal.pidfd_send_signal(pinned, signal.SIGKILL)
                 return True
         finally:
             os.close(pinned)
     return False
+
+
+def _is_its(pid: int, taker: int | None, written: LockNote) -> bool:
+    """Whether a process that shares a lock is of the claim that stands in its file."""
+    if taker is None:
+        return False
+    if written.uid is not None:
+        return process_user(pid) == written.uid
+    is_orphan = taker == 0 and process_started(written.pid) is None
+    return written.pid > 0 and (taker == written.pid or is_orphan)
 
 
 def _taker(pid: int, path: Path) -> int | None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from pliant.core.errors import ConfigError
 from pliant.machine.device_locks import path_of, written_on
 from pliant.machine.files import PRIVATE, SHARED_DIRECTORY, SHARED_MARK, fresh_beside, write_new
-from pliant.machine.peers import user_name
 
 _ACL = "system.posix_acl_access"
 _ENTRY = struct.Struct("<HHI")
@@ -84,24 +83,6 @@ def grant_lock(directory: Path, device: int, *, claim: str, uid: int) -> None:
         if uid != os.geteuid():
             _give(fresh, uid)
         fresh.replace(path)
-
-
-def taker_text(directory: Path, device: int) -> str:
-    """Name who holds the lock of a device, and whose process that is, as everybody can see."""
-    try:
-        inode = path_of(directory, device).stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:  # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:123456 0 EOF
-        words = line.split()
-        if "FLOCK" in words and "->" not in words and words[-3].endswith(f":{inode}"):
-            pid = words[-4]
-            try:
-                return f"process {pid} of user {user_name(Path(f'/proc/{pid}').stat().st_uid)}"
-            except OSError:
-                return f"what process {pid} has left behind"
-    return ""
 
 
 def _give(path: Path, uid: int) -> None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pliant.machine.files import open_private
+from pliant.machine.peers import user_name
+from pliant.machine.processes import process_user
 
 AGAIN_S = 0.01
 """Between two tries, in seconds."""
@@ -79,16 +81,24 @@ def held(path: Path, *, within_s: float = WAIT_S) -> Iterator[None]:
 
 
 def who_holds(path: Path) -> str:
-    """Name who holds the lock of a file or directory, as far as this machine knows."""
-    inode = path.stat().st_ino
+    """Name who holds the lock of a file or directory, and whose process that is, for people.
+
+    As everybody can see it: also of other users' processes, and of one that took the lock, left it
+    to others that share it, and is gone.
+    """
     try:
+        inode = path.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:  # 1: FLOCK  ADVISORY  WRITE 4711 00:2a:123456 0 EOF
         words = line.split()
         if "FLOCK" in words and "->" not in words and words[-3].endswith(f":{inode}"):
-            return f"process {words[-4]}"
+            pid = words[-4]
+            uid = process_user(int(pid))
+            if uid is None:
+                return f"what process {pid} has left behind"
+            return f"process {pid} of user {user_name(uid)}"
     return "another process"
 
 

@@ -31,9 +31,18 @@ def peer_of(sock: socket.socket) -> Credentials | None:
     return Credentials(uid=uid, gid=gid, pid=pid)
 
 
+_names: dict[int, str] = {}
+"""Users that were looked up: a directory service may be slow, or be away for a while."""
+
+
 def user_name(uid: int) -> str:
-    """Return what a user is called; its number if it has no name here."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    """Return what a user is called; its number if it has no name here.
+
+    Once known, a name stays: in a shared pool claims are called by it.
+    """
+    if uid not in _names:
+        try:
+            _names[uid] = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return str(uid)
+    return _names[uid]

@@ -39,6 +39,18 @@ def process_started(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def process_user(pid: int) -> int | None:
+    """Return whose process it is, by its real user id; None: there is none, or it cannot be seen.
+
+    What a user has started stays that user's by this id, even if it may do what another may.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
+
+
 def process_lives(pid: int, started: str) -> bool:
     """Return whether the process that began then still lives; ids are used again."""
     if started:

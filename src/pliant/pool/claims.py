@@ -170,6 +170,20 @@ class Claims:
         if refused is not None:
             raise RefusedError(refused)
 
+    def gives_unasked(self, name: str, report: Report) -> bool:
+        """Whether a report gives back what nobody wants: the claim may get it again at once."""
+        claimant = self.by_name.get(name)
+        if claimant is None or claimant.offer is None:
+            return False
+        return holding.gives_unasked(
+            claimant.holding,
+            revision=report.revision_of(self.life),
+            holds=report.holds,
+            owned=self.allocator.owned(name),
+            offered=claimant.offer.devices,
+            replicas=claimant.offer.replicas,
+        )
+
     def _add(self, name: str, report: Report, uid: int | None) -> None:
         """Take up a claimant that is new."""
         claimant = Claimant(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pliant.machine import device_locks as locks
 from pliant.machine import granted_locks
+from pliant.machine.locks import who_holds
 from pliant.machine.peers import user_name
 from pliant.observe.log import EventLog
 
@@ -106,7 +107,9 @@ class DeviceWatch:
                 eviction.due_s = now_s + AGAIN_S
 
     async def _end(self, device: int, eviction: _Eviction) -> None:
-        pids = await asyncio.to_thread(self._end_holders, device, eviction.claim)
+        pids = await asyncio.to_thread(
+            locks.end_holders, self.directory, device, claim=eviction.claim
+        )
         if pids:
             self._log.write(
                 "ended", name=eviction.claim, device=device, pids=pids, reason=eviction.reason
@@ -120,9 +123,6 @@ class DeviceWatch:
                 reason=f"{self._user_text(device)}; it is free once that has ended",
             )
 
-    def _end_holders(self, device: int, claim: str) -> list[int]:
-        return locks.end_holders(self.directory, device, claim=claim)
-
     def _user_text(self, device: int) -> str:
         return "who uses it cannot be told for certain"
 
@@ -130,9 +130,9 @@ class DeviceWatch:
 class SharedDeviceWatch(DeviceWatch):
     """The same where users share the pool: the kernel says who may lock what (``granted_locks``).
 
-    Whoever shares the lock of a file that was made for a claim is a process of that claim.  Only
-    root may end those of other users; else it is told who keeps what, and the device stays out of
-    use until it is free.
+    What shares the lock of a file that was made for a claim is ended if it is of the claim's user,
+    which for other users than itself only root can; else it is told who keeps what, and the device
+    stays out of use until it is free.
     """
 
     def __init__(self, directory: Path, log: EventLog, *, gid: int) -> None:
@@ -156,7 +156,7 @@ class SharedDeviceWatch(DeviceWatch):
 
     def user_text(self, device: int) -> str:
         """Name who uses a device that is not its own."""
-        return granted_locks.taker_text(self.directory, device) or "another process"
+        return who_holds(locks.path_of(self.directory, device))
 
     def revoke(self, claim: str, devices: Iterable[int]) -> None:
         """Let nobody take these until they are granted again."""
@@ -165,9 +165,5 @@ class SharedDeviceWatch(DeviceWatch):
                 with suppress(OSError):  # they are free, and stay so
                     granted_locks.grant_lock(self.directory, device, claim="", uid=os.geteuid())
 
-    def _end_holders(self, device: int, claim: str) -> list[int]:
-        return locks.end_holders(self.directory, device, claim=claim, is_granted=True)
-
     def _user_text(self, device: int) -> str:
-        taker = granted_locks.taker_text(self.directory, device) or "somebody"
-        return f"{taker} keeps it and cannot be ended by {user_name(os.geteuid())}"
+        return f"{self.user_text(device)} keeps it and is not ended by {user_name(os.geteuid())}"

@@ -185,15 +185,13 @@ class PoolDriver:
 
     # --- claimants ------------------------------------------------------------------
 
-    def wanted(self, name: str) -> Demand | None:
-        """Return what a claim asks for, as far as it is known; None: there is no such claim."""
+    def wanted(self, name: str, *, pid: int) -> Demand | None:
+        """Return what a process asks for by its claim of this name; None: it has none yet."""
         claimant = self.claims.by_name.get(name)
         if claimant is not None:
-            return claimant.report.wanted
-        if self.recovery is not None and name in self.recovery.returned:
-            return self.recovery.returned[name].report.wanted
-        known = None if self.recovery is None else self.recovery.known.get(name)
-        return None if known is None else known.wanted
+            is_its = claimant.report.pid == pid and not claimant.is_gone
+            return claimant.report.wanted if is_its else None
+        return None if self.recovery is None else self.recovery.wanted(name, pid=pid)
 
     def claims_of(self, user: str) -> list[str]:
         """Return the claims of a user, in a pool that users share."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from pliant.core.tenancy import Demand
 from pliant.pool.state import SavedClaim, SavedPool
 from pliant.wire.offers import Offer, Report
 
@@ -67,6 +68,12 @@ class Recovery:
         """Return the devices of which it is known whose they are."""
         claims = [*self.awaited.values(), *(one.claim for one in self.returned.values())]
         return {device for claim in claims for device in claim.devices}
+
+    def wanted(self, name: str, *, pid: int) -> Demand | None:
+        """Return what a process asks for by its claim of this name; None: it has none."""
+        returned = self.returned.get(name)
+        claim = self.known.get(name) if returned is None else returned.claim
+        return claim.wanted if claim is not None and claim.pid == pid else None
 
     @property
     def holding(self) -> set[str]:

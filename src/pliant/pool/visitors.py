@@ -14,7 +14,6 @@ from fastapi import Request
 
 from pliant.core import sharing
 from pliant.core.sharing import Allowance, Visitor
-from pliant.core.tenancy import Demand
 from pliant.machine.peers import Credentials, user_name
 from pliant.pool.driver import PoolDriver
 from pliant.wire.offers import Report
@@ -103,19 +102,22 @@ class Usher:
                 "your process cannot be seen from here: it is in another container"
             )
         saved = self._driver.saved
+        before = self._driver.wanted(claim, pid=visitor.pid)
         refusal = sharing.claim_refusal(
             visitor,
-            team=wanted.team,
-            priority=wanted.priority,
+            wanted,
+            before=before,
             teams=_access({team.name: team.users for team in saved.teams}),
             classes=_access(dict(saved.class_users)),
         )
         if refusal:
             raise ForbiddenError(refusal)
-        self._limit(visitor, claim, wanted)
         holds = self._driver.watch.granted(claim, report.holds)
         sure = {"pid": visitor.pid, "holds": holds, "url": "", "token": ""}
-        return report.model_copy(update=sure), visitor.uid
+        report = report.model_copy(update=sure)
+        if before != wanted or self._driver.claims.gives_unasked(claim, report):
+            self._limit(visitor, claim, is_new=before is None)
+        return report, visitor.uid
 
     def process_of(self, request: Request, pid: int | None) -> int | None:
         """Return the process that asks."""
@@ -128,14 +130,11 @@ class Usher:
             raise ForbiddenError(refusal)
         return visitor.user
 
-    def _limit(self, visitor: Visitor, claim: str, wanted: Demand) -> None:
-        """Refuse a claim or a change too many; what says nothing new costs nothing."""
-        known = self._driver.wanted(claim)
-        if known == wanted:
-            return
-        if known is None:
-            claims = self._driver.claims_of(visitor.user)
-            if refusal := sharing.crowd_refusal(visitor, claims=len(claims)):
+    def _limit(self, visitor: Visitor, claim: str, *, is_new: bool) -> None:
+        """Refuse a claim or a change too many; what says nothing new is none."""
+        if is_new:
+            others = [name for name in self._driver.claims_of(visitor.user) if name != claim]
+            if refusal := sharing.crowd_refusal(visitor, claims=len(others)):
                 raise ForbiddenError(refusal)
         now_s = self._driver.claims.clock.now_s()
         before = self._allowances.get(visitor.uid, Allowance(at_s=now_s))

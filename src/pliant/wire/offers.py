@@ -14,11 +14,12 @@ uses it holds the lock of its file meanwhile, so that even a lie starts no secon
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, with_config
+from pydantic import BaseModel, ConfigDict, Field, model_validator, with_config
 
 from pliant.core.tenancy import Demand
+from pliant.wire.bounds import excess
 
 HEARTBEAT_S = 2.0
 """Between two reports of a claimant to which nothing happens, in seconds."""
@@ -38,7 +39,7 @@ class Report(_Body):
     """Where a claimant stands; the body of ``PUT /v1/claims/{name}``."""
 
     wanted: Demand
-    pool: str = ""
+    pool: Annotated[str, Field(max_length=64)] = ""
     """Which life of the pool ``revision`` is of: those of another one are not comparable."""
 
     revision: Annotated[int, Field(ge=0)] = 0
@@ -61,6 +62,12 @@ class Report(_Body):
 
     is_suspended: bool = False
     """It has checkpointed and given everything back, and waits for its minimum again."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if found := excess({"sizes": self.wanted.sizes, "holds": self.holds}):
+            raise ValueError(found)
+        return self
 
     def revision_of(self, life: str) -> int:
         """Return how far it follows this life of the pool; 0: not at all."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pliant.core.allocation.holding import (
     Holding,
+    gives_unasked,
     is_overtaken,
     left,
     overdue,
@@ -37,6 +40,28 @@ def test_what_was_never_offered_was_not_given_back() -> None:
 
     assert after.leaving == set()
     assert after.followed == 6, "nobody follows what was not told"
+
+
+@pytest.mark.parametrize(
+    ("holds", "offered", "replicas", "is_unasked"),
+    [
+        ((0, 1, 2), OWNED, 3, False),
+        ((0, 1), OWNED, 3, True),
+        ((0, 1), OWNED, 2, False),
+        ((0,), OWNED, 2, True),
+        ((0, 1), (0, 1), 2, False),  # 2 is drained
+        ((0,), (0, 1), 2, True),
+        ((), OWNED, 0, False),  # suspended
+    ],
+)
+def test_what_is_given_back_was_asked_for_or_not(
+    holds: tuple[int, ...], offered: tuple[int, ...], replicas: int, is_unasked: bool
+) -> None:
+    said: dict[str, Any] = {"revision": 6, "holds": holds, "owned": OWNED}
+
+    assert gives_unasked(TOLD, offered=offered, replicas=replicas, **said) is is_unasked
+    again = reported(TOLD, **said)
+    assert not gives_unasked(again, offered=offered, replicas=replicas, **said), "said already"
 
 
 def test_a_report_that_comes_after_a_later_one_is_overtaken() -> None:

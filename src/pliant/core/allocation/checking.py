@@ -16,6 +16,9 @@ from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_TEAM
 
+MOST_LISTED = 16
+"""Sizes of a claim that a sentence repeats; it may have thousands."""
+
 
 def refusal(pool: Pool, claim: Claim) -> str:
     """Return why this claim can never be met, or nothing."""
@@ -89,10 +92,16 @@ def _contradiction(claim: Claim) -> str:
     if sizes is None:
         return ""
     if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
-        return f"sizes must be ascending numbers from 1 on, got {list(sizes)}"
+        return f"sizes must be ascending numbers from 1 on, got {_listed(sizes)}"
     if not any(low <= size <= (ask or size) for size in sizes):
-        return f"none of its sizes {list(sizes)} lies between {low} and the {ask} it asks for"
+        return f"none of its sizes {_listed(sizes)} lies between {low} and the {ask} it asks for"
     return ""
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    """Return the first few."""
+    more = ", ..." if len(sizes) > MOST_LISTED else ""
+    return f"[{', '.join(map(str, sizes[:MOST_LISTED]))}{more}]"
 
 
 def _misfit(pool: Pool, claim: Claim) -> str:

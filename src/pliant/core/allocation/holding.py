@@ -60,6 +60,21 @@ def reported(
     )
 
 
+def gives_unasked(
+    holding: Holding,
+    *,
+    revision: int,
+    holds: Collection[int],
+    owned: Collection[int],
+    offered: Collection[int],
+    replicas: int,
+) -> bool:
+    """Whether a report gives back more of what is ``offered`` than it was asked for."""
+    after = reported(holding, revision=revision, holds=holds, owned=owned)
+    given = (after.leaving - holding.leaving).intersection(offered)
+    return len(given) > len(offered) - replicas
+
+
 def told(holding: Holding, *, revision: int, devices: Collection[int]) -> Holding:
     """Take note of an offer that is going out."""
     offered_at = {**dict.fromkeys(devices, revision), **holding.offered_at}
