@@ -22,6 +22,7 @@ CROSS_MODULE_TESTS = {
     "checkpoint/test_compare_and_export.py": "both read one pair of checkpoints",
     "checkpoint/test_plain_torch.py": "plain PyTorch reads ours, and ours reads its",
     "checkpoint/test_session_elsewhere.py": "a session keeps and restores on a store of objects",
+    "cli/test_damaged_runs.py": "all commands that look at a run, on logs that are damaged",
     "core/allocation/test_machine.py": "a state machine of everything that can happen to a pool",
     "core/allocation/test_page.py": "the examples of docs/allocation.md",
     "core/test_explorer.py": "controller and members in every order of events",

@@ -185,6 +185,16 @@ def test_a_commit_made_by_two_generations_with_one_result_is_accepted() -> None:
             "step 0 has a slot 9, but a step has 4 slots",
         ),
         (
+            [*steps(0), commit_line(0, lineage=-1)],
+            "the ledger of r1 has a line without meaning:"
+            " ValueError('lineage -1, step 0, generation 1')",
+        ),
+        (
+            [*steps(0), commit_line(-4)],
+            "the ledger of r1 has a line without meaning:"
+            " ValueError('lineage 1, step -4, generation 1')",
+        ),
+        (
             [*steps(0), {"lineage": 1, "step": 0}],
             "the ledger of r1 has a line without meaning: KeyError('generation')",
         ),

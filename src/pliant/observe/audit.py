@@ -51,6 +51,8 @@ from pliant.observe.ledgers import (
 from pliant.observe.log import Record
 from pliant.observe.reading import every, lacks_beginning
 
+_PLACES = ("lineage", "step", "generation")
+
 MAX_PROBLEMS = 20
 """Sentences after which an audit stops listing; one fault tends to cause many."""
 
@@ -190,7 +192,7 @@ def _until(ledgers: Iterable[Ledger]) -> dict[int, float]:
     for ledger in ledgers:
         for line in ledger.commits():
             lineage, step = key_of(line, (-1, -1))
-            if lineage >= 0:
+            if lineage >= 0 and step >= 0:
                 firsts[lineage] = min(step, firsts.get(lineage, step))
     until: dict[int, float] = {}
     least = math.inf
@@ -220,8 +222,9 @@ def _count_step(step: _Step, number: int, plan: AuditPlan | None, audit: Audit) 
 
 
 def _count_line(step: _Step, line: Record, number: int, audit: Audit) -> None:
-    int(line["lineage"]), int(line["step"])  # of a line that stands for itself
-    generation = int(line["generation"])
+    places = lineage, of_step, generation = [int(line[name]) for name in _PLACES]
+    if min(places) < 0:
+        raise ValueError(f"lineage {lineage}, step {of_step}, generation {generation}")
     if line.get("commit"):
         digest = str(line.get("digest", ""))
         known = step.commits.setdefault(generation, digest)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pliant.core.step import order
-from pliant.observe.log import Record
+from pliant.observe.log import Record, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +66,18 @@ def plan_of(records: Iterable[Record]) -> tuple[AuditPlan | None, str]:
 
     A replica that was refused never computed anything that counts: its identity is left out.
     """
-    refused: set[object] = set()
-    reported: dict[AuditPlan, dict[object, None]] = {}
+    refused: set[str] = set()
+    reported: dict[AuditPlan, dict[str, None]] = {}
     for record in records:
         if record.get("kind") == "refused" and record.get("joiner"):
-            refused.add(record.get("replica"))
+            refused.add(str(record.get("replica")))
         elif record.get("kind") == "spare":
             plan = _plan(record.get("identity"))
             if plan is not None:
-                reported.setdefault(plan, {})[record.get("replica")] = None
+                reported.setdefault(plan, {})[str(record.get("replica"))] = None
     plans: dict[AuditPlan, str] = {}
     for plan, replicas in reported.items():
-        counting = [str(replica) for replica in replicas if replica not in refused]
+        counting = [replica for replica in replicas if replica not in refused]
         if counting:
             plans[plan] = counting[0]
     if len(plans) > 1:
@@ -91,7 +91,7 @@ def first_step_of(records: Iterable[Record]) -> int:
         order = record.get("order")
         if record.get("kind") == "switch" and isinstance(order, dict):
             restore = order.get("restore")
-            return int(restore["committed"]) if isinstance(restore, dict) else 0
+            return whole(restore.get("committed"), 0) if isinstance(restore, dict) else 0
     return 0
 
 
@@ -100,7 +100,7 @@ def _plan(identity: object) -> AuditPlan | None:
     try:
         named = {str(name): str(value) for name, value in identity}  # type: ignore[attr-defined]
         is_drawn = named.get("sampler", "none") != "none"
-        return AuditPlan(
+        plan = AuditPlan(
             seed=int(named["seed"]),
             num_samples=int(named["dataset_samples"]),
             num_slots=int(named["num_slots"]),
@@ -114,3 +114,5 @@ def _plan(identity: object) -> AuditPlan | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
+    sizes = (plan.num_samples, plan.num_slots, plan.global_batch, plan.micro_batch)
+    return plan if min(sizes) > 0 and plan.steps_per_epoch > 0 else None

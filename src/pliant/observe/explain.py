@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pliant.observe.log import Record
+from pliant.observe.log import Record, seconds, whole
 from pliant.observe.prose import pool_line
 
 LAST = 10
@@ -59,14 +59,14 @@ class Explained:
                 pass
 
     def _on_decision(self, record: Record) -> None:
-        target, change = record.get("target_replicas"), record.get("would_change")
-        at, wait_s = float(record.get("at") or 0.0), record.get("looks_again_s")
+        target, change = whole(record.get("target_replicas")), record.get("would_change")
+        at, wait_s = float(record.get("at") or 0.0), seconds(record.get("looks_again_s"))
         decision = Reasoned(
             at=at,
-            target_replicas=target if isinstance(target, int) else None,
+            target_replicas=target,
             reason=str(record.get("reason") or "no reason given"),
             would_change=None if change is None else str(change),
-            looks_again_at=at + wait_s if isinstance(wait_s, int | float) else None,
+            looks_again_at=None if wait_s is None else at + wait_s,
         )
         last = self.decisions[-1] if self.decisions else None
         if last and (last.target_replicas, last.reason) == (target, decision.reason):

@@ -61,8 +61,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from pliant.core.durations import MOST_S
 from pliant.machine.files import make_private_directory, open_private
 from pliant.machine.locks import lock
 from pliant.observe import parts
@@ -72,6 +73,9 @@ ENVELOPE = frozenset({"v", "at", "mono", "job", "kind", "incarnation"})
 
 COMMIT = "commit"
 CONTINUED = "log_continued"
+
+MOST = 1 << 53
+"""Of a whole number: JSON carries larger ones badly."""
 
 _log = logging.getLogger(__name__)
 
@@ -309,6 +313,34 @@ def number(value: Any) -> float | None:
     """Read a number that ``plain`` wrote; ``None`` for anything else."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, int | float):
+    if isinstance(value, float) or whole(value) is not None:
         return float(value)
     return _NOT_FINITE.get(value) if isinstance(value, str) else None
+
+
+@overload
+def whole(value: Any) -> int | None: ...
+@overload
+def whole(value: Any, otherwise: int) -> int: ...
+def whole(value: Any, otherwise: int | None = None) -> int | None:
+    """Read a whole number that can be counted with; ``otherwise`` for anything else."""
+    is_one = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_one and -MOST <= value <= MOST else otherwise
+
+
+def seconds(value: Any) -> float | None:
+    """Read a duration that can be added to a moment; ``None`` for anything else."""
+    value_s = number(value)
+    return value_s if value_s is not None and 0 <= value_s <= MOST_S else None
+
+
+def listed(record: Record, name: str) -> list[Any]:
+    """Return what a record lists; nothing if it is damaged."""
+    found = record.get(name)
+    return found if isinstance(found, list) else []
+
+
+def members_of(order: Record) -> tuple[str, ...]:
+    """Return the replicas that an order names."""
+    seats = [seat for seat in listed(order, "members") if isinstance(seat, dict)]
+    return tuple(str(seat["replica"]) for seat in seats if seat.get("replica"))

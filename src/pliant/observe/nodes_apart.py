@@ -10,22 +10,25 @@ from datetime import datetime
 from typing import Any
 
 from pliant.core.printable import printable
-from pliant.observe.log import Record
+from pliant.observe.log import Record, listed, seconds
 
 
 def after(record: Record, before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return [{nodes, times, since, again_at}] as of this record; ``again_at`` null: now."""
     at = float(record.get("at") or 0.0)
     since = {tuple(one["nodes"]): one["since"] for one in before}
-    return [
-        {
-            "nodes": list(nodes),
-            "times": times,
-            "since": since.get(tuple(nodes), at),
-            "again_at": None if again_s is None else at + again_s,
-        }
-        for nodes, times, again_s in record.get("pairs") or ()
-    ]
+    found = []
+    for pair in listed(record, "pairs"):
+        match pair:
+            case [[str() as one, str() as other], int() as times, again_s]:
+                wait_s = seconds(again_s)
+                again_at = None if wait_s is None else at + wait_s
+                began = since.get((one, other), at)
+                nodes = [one, other]
+                found.append({"nodes": nodes, "times": times, "since": began, "again_at": again_at})
+            case _:
+                pass  # damaged
+    return found
 
 
 def line(values: Mapping[str, Any]) -> str:

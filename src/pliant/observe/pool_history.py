@@ -26,7 +26,7 @@ from typing import Any
 
 from pliant.core.counts import counted
 from pliant.core.pool_defaults import DEFAULT_TEAM
-from pliant.observe.log import Record
+from pliant.observe.log import Record, listed, whole
 from pliant.observe.prose import kept_by, quota_of
 
 LAST = 40
@@ -94,8 +94,7 @@ def sentence(move: Move) -> str:
 def _claim_of(record: Record) -> str:
     if record.get("kind") in ("pool_started", "pool_stopped", "team_removed"):
         return ""
-    claim = record.get("claim")
-    return str((claim.get("name") if isinstance(claim, dict) else record.get("name")) or "")
+    return str(_part(record, "claim").get("name") or record.get("name") or "")
 
 
 def _numbers(value: Any) -> str:
@@ -104,7 +103,7 @@ def _numbers(value: Any) -> str:
 
 
 def _asked(record: Record) -> str:
-    claim = record["claim"]
+    claim = _part(record, "claim")
     low, high = claim.get("min_replicas"), claim.get("ask_replicas")
     wants = str(high) if low == high else f"{low} to {high}"
     team = "" if claim.get("team") == DEFAULT_TEAM else f", team {claim.get('team')}"
@@ -144,7 +143,19 @@ def _ended(record: Record) -> str:
 
 
 def _team(record: Record) -> str:
-    return quota_of(record["team"].get("name"), record["team"].get("quota"))
+    team = _part(record, "team")
+    return quota_of(str(team.get("name")), whole(team.get("quota")))
+
+
+def _class(record: Record) -> str:
+    priority = _part(record, "priority")
+    return f"class {priority.get('name')} has the value {priority.get('value')}"
+
+
+def _part(record: Record, name: str) -> Record:
+    """Return what a record tells of one thing; empty if it is damaged."""
+    part = record.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _started(record: Record) -> str:
@@ -155,12 +166,14 @@ def _started(record: Record) -> str:
 
 _SAY: dict[str, Callable[[Record], str | None]] = {
     "pool_started": _started,
-    "pool_stopped": lambda r: f"the pool stopped{kept_by(r.get('keeping') or [])}",
+    "pool_stopped": lambda r: f"the pool stopped{kept_by([*map(str, listed(r, 'keeping'))])}",
     "asked": _asked,
     "recovered": _recovered,
     "grant": _granted,
     "shrink": _shrunk,
-    "suspend": lambda r: f"is to save and give everything back within {_seconds(r['notice_s'])}",
+    "suspend": lambda r: (
+        f"is to save and give everything back within {_seconds(r.get('notice_s'))}"
+    ),
     "overdue": lambda r: f"still has {counted(r.get('excess'), 'device')} too many",
     "refuse": lambda r: "is refused",
     "released": lambda r: f"gave back {_numbers(r.get('devices'))}",
@@ -174,9 +187,7 @@ _SAY: dict[str, Callable[[Record], str | None]] = {
     "drained": lambda r: f"{_numbers(r.get('devices'))}: taken back{_noted(r)}",
     "team_set": _team,
     "team_removed": lambda r: f"team {r.get('name')} is forgotten",
-    "class_set": lambda r: (
-        f"class {r['priority'].get('name')} has the value {r['priority'].get('value')}"
-    ),
+    "class_set": _class,
     "complaint": lambda r: "the capacity cannot be read",
     "not_written": lambda r: "the state cannot be written; nothing is handed out",
 }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pliant.core.pool_defaults import DEFAULT_TEAM
-from pliant.observe.log import Record, number
+from pliant.observe.log import Record, listed, number
 
 By = Literal["team", "user", "job"]
 BY: tuple[By, ...] = ("team", "user", "job")
@@ -255,11 +255,11 @@ class _Reader:
 
     def _hold(self, record: Record) -> None:
         """Take the pool's own list of who holds what."""
-        claims = record.get("claims")
-        listed = {str(one.get("name")): one for one in claims} if isinstance(claims, list) else {}
-        for name in self._claims.keys() - listed.keys():
+        claims = [one for one in listed(record, "claims") if isinstance(one, dict)]
+        holders = {str(one.get("name")): one for one in claims}
+        for name in self._claims.keys() - holders.keys():
             del self._claims[name]
-        for name, one in listed.items():
+        for name, one in holders.items():
             known = self._claims.setdefault(name, self._new(name, one))
             known.devices, known.waits = _devices(one.get("devices")), bool(one.get("waits"))
 

@@ -11,8 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from pliant.observe import parts
 from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record
+
+MOST_AT = 1e11
+"""The last moment that a record may be of, in seconds since 1970: in the year 5138."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +105,22 @@ def lacks_beginning(path: Path) -> bool:
 
 
 def record_of(line: bytes) -> Record | None:
-    """Return the record of a line; None if it is none, or of a later schema version."""
+    """Return the record of a line; None if it is none, or of a later schema version.
+
+    Its times can be computed with and shown.  All else in it may be anything, and is for those to
+    look at who read it.
+    """
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = from_json(line)
+    except ValueError:
         return None
     if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
         return None
-    return value
+    return value if _is_time(value.get("at", 0)) and _is_time(value.get("mono", 0)) else None
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= MOST_AT
 
 
 def carried_by(record: Record) -> list[Record]:

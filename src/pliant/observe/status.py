@@ -50,7 +50,7 @@ from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
 from pliant.observe import nodes_apart, nonfinite
-from pliant.observe.log import Record, number
+from pliant.observe.log import Record, listed, members_of, number, whole
 from pliant.observe.timeline import Resize, Timeline
 
 RECENT_EVENTS = 20
@@ -147,7 +147,7 @@ class Board:
             case "nodes_apart":
                 self.apart = nodes_apart.after(record, self.apart)
             case "pool":
-                self.pool = _chosen(record, *POOL_FIELDS)
+                self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "node_joined":
                 self._on_node_joined(record)
             case "saved" | "save_failed" | "suspend_requested":
@@ -235,21 +235,20 @@ class Board:
 
     def _job_record(self, record: Record) -> None:
         for name in NUMBERS:
-            if isinstance(record.get(name), int):
-                setattr(self, name, record[name])
+            if (value := whole(record.get(name))) is not None:
+                setattr(self, name, value)
         match record["kind"]:
             case "job_started":
                 self._begin_again()
                 self.about = record
-                if self.target_replicas is None and isinstance(record.get("start_replicas"), int):
-                    self.target_replicas = record["start_replicas"]
+                if self.target_replicas is None:
+                    self.target_replicas = whole(record.get("start_replicas"))
             case "decision":
                 self.decision = _chosen(record, "target_replicas", "reason", "at")
             case "stop_requested":
                 self.stopping = True
             case "end_job" | "job_ended":
-                code = record.get("exit_code")
-                self.exit_code = code if isinstance(code, int) else 1
+                self.exit_code = whole(record.get("exit_code"), 1)
                 self.reason, self.apart = str(record.get("reason") or ""), []
             case _:
                 pass  # a plan: its numbers were taken above
@@ -274,7 +273,7 @@ class Board:
     def _on_node_joined(self, record: Record) -> None:
         """An agent says whom it runs: they have lived through a change of coordinators."""
         node = str(record.get("node") or "")
-        for name in map(str, record.get("replicas") or ()):
+        for name in map(str, listed(record, "replicas")):
             if name not in self.replicas:
                 unknown = ReplicaStatus(name=name, state=ReplicaActivity.STARTING, node=node)
                 self.replicas[name] = self._former.pop(name, unknown)
@@ -296,9 +295,10 @@ class Board:
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
             case "saved":
-                kept = _chosen(record, "committed", "at", "seconds")
-                self.checkpoint = {"name": record.get("checkpoint"), **kept}
-                self.checkpoint_failure = None
+                if whole(record.get("committed")) is not None:
+                    kept = {"name": record.get("checkpoint"), "at": record.get("at") or 0.0}
+                    self.checkpoint = kept | _chosen(record, "committed", "seconds")
+                    self.checkpoint_failure = None
             case "save_failed":
                 self.checkpoint_failures += 1
                 self.checkpoint_failure = _chosen(record, "reason", "at", "retry_s")
@@ -311,30 +311,28 @@ class Board:
             return
         self.restored = restore
         self.restores += 1
-        if isinstance(restore.get("committed"), int):
-            self.committed = restore["committed"]
+        self.committed = whole(restore.get("committed"), self.committed)
         self._recent.clear()
 
     def _on_commit(self, record: Record) -> None:
-        step = record.get("step")
-        if not isinstance(step, int) or step < self.committed:
+        step = whole(record.get("step"))
+        if step is None or step < self.committed:
             return
         self.committed = step + 1
         self.loss = number(record.get("loss"))
         self.nonfinite = nonfinite.after(record, self.nonfinite)
-        samples = record.get("samples")
         mono = number(record.get("mono")) or 0.0
-        self._recent.append((step, mono, samples if isinstance(samples, int) else 0))
+        self._recent.append((step, mono, whole(record.get("samples"), 0)))
 
     def _on_order(self, record: Record) -> None:
         if record["kind"] == "dismiss":
-            for name in record.get("to") or ():
-                self._set(str(name), ReplicaActivity.LEAVING)
+            for name in map(str, listed(record, "to")):
+                self._set(name, ReplicaActivity.LEAVING)
             return
         order = record.get("order")
         if not isinstance(order, dict):
             return
-        members = {str(seat["replica"]) for seat in order.get("members") or ()}
+        members = members_of(order)
         if record["kind"] == "prepare":
             for name in members:
                 if name in self.replicas and self.replicas[name].state is ReplicaActivity.SPARE:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from pliant.observe.log import Record, number
+from pliant.observe.log import Record, members_of, number, whole
 
 KEPT_COMMITS = 20_000
 """Commits looked back on, about 2 MB; a preparation that spans more is judged by its end."""
@@ -242,10 +242,8 @@ class Timeline:
         order = record.get("order")
         if not isinstance(order, dict):
             return
-        generation = _whole(order.get("generation"))
-        self.members[generation] = tuple(
-            str(seat["replica"]) for seat in order.get("members", ()) if isinstance(seat, dict)
-        )
+        generation = whole(order.get("generation"), 0)
+        self.members[generation] = members_of(order)
         if record["kind"] == "reform":
             self.reformed.add(generation)
         if isinstance(order.get("restore"), dict):
@@ -254,7 +252,7 @@ class Timeline:
             del self.members[old]
 
     def _on_switched(self, record: Record, life: ReplicaLife | None) -> None:
-        generation = _whole(record.get("generation"))
+        generation = whole(record.get("generation"), 0)
         if life is not None and life.joined is None:
             life.joined = _mono(record)
             self._joiner_trains(life, generation)
@@ -309,7 +307,7 @@ class Timeline:
             replicas=names,
             reason=reason,
             generation=self.generation,
-            step=_whole(record.get("step")),
+            step=whole(record.get("step"), 0),
             num_replicas=len(self.members.get(self.generation, ())),
             mono=_mono(record),
             cause_mono=_mono(record) if cause is None else cause,
@@ -333,11 +331,11 @@ class Timeline:
 
     def _on_commit(self, record: Record) -> None:
         commit = Commit(
-            step=_whole(record.get("step")),
-            generation=_whole(record.get("generation")),
+            step=whole(record.get("step"), 0),
+            generation=whole(record.get("generation"), 0),
             mono=_mono(record),
             loss=number(record.get("loss")),
-            samples=_whole(record.get("samples")),
+            samples=whole(record.get("samples"), 0),
         )
         last = self.commits[-1] if self.commits else None
         if last and commit.step <= last.step and commit.generation <= last.generation:
@@ -393,7 +391,3 @@ def timeline_of(records: Iterable[Record]) -> Timeline:
 
 def _mono(record: Record) -> float:
     return number(record.get("mono")) or 0.0
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
