@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 import pliant
 from pliant.core.errors import ConfigError
-from pliant.engine.data.from_loader import DataArguments, data_arguments
+from pliant.engine.data.from_loader import DataArguments, data_arguments, evaluation_arguments
 
 POINTS = models.Points(20)
 
@@ -202,6 +202,13 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 def test_what_a_session_cannot_keep_is_refused(make: Any, given: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         said(make(), **given)
+
+
+def test_an_evaluation_of_batches_of_ones_own_is_refused_whatever_their_size() -> None:
+    loader = DataLoader(models.Points(4), batch_sampler=[[0, 1]])
+
+    with pytest.raises(ConfigError, match="the DataLoader to evaluate on has a sampler of its own"):
+        evaluation_arguments(loader)
 
 
 def test_batches_of_other_lengths_are_refused_by_name() -> None:

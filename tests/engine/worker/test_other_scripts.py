@@ -240,6 +240,51 @@ def test_a_helper_that_is_written_for_pliant_makes_its_script_one_of_pliant(
     assert ended.detail.endswith(f"`From a plain loop` in {PAGE}")
 
 
+def test_an_installed_trainer_that_is_written_for_pliant_may_step_what_it_likes(
+    servant: Servant, tmp_path: Path
+) -> None:
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "fitting.py").write_text("def fit(step):\n    step()\n    import pliant\n")
+    text = f"    import sys; sys.path.append({str(place)!r})\n    import fitting\n"
+
+    code, _, messages = played(servant, tmp_path, text + LOOP + "    fitting.fit(step)\n")
+
+    (ended,) = [one for one in messages if isinstance(one, Ended)]
+    assert (code, ended.kind) == (0, ExitKind.EARLY)
+
+
+def test_a_group_of_one_process_may_be_said_by_place(servant: Servant, tmp_path: Path) -> None:
+    text = """
+        import pliant, torch.distributed as dist
+        dist.init_process_group("gloo", "file://" + __file__ + ".store", None, 1, 0)
+        print(dist.get_world_size())
+    """
+
+    code, said, messages = played(servant, tmp_path, text)
+
+    (ended,) = [one for one in messages if isinstance(one, Ended)]
+    assert (code, said, ended.kind) == (0, "1\n", ExitKind.EARLY)
+
+
+def test_who_makes_no_session_and_cannot_write_out_a_file_is_ended_as_well(
+    servant: Servant, tmp_path: Path
+) -> None:
+    """Its main thread is in the middle of writing, so nobody else can."""
+    text = """
+        import os
+        from pliant.engine.worker import bootstrap
+        bootstrap.CLEANUP_S = 1.0
+        full = os.fdopen(os.pipe()[1], "wb")
+        full.write(b"x" * 10_000_000)
+    """
+
+    code, _, messages = played(servant, tmp_path, text, session_s=0.1)
+
+    assert code == 2
+    assert sentence(messages).startswith("the script has made no pliant.Session in 0.1 s")
+
+
 def test_who_makes_no_session_in_time_is_ended_wherever_it_is(
     servant: Servant, tmp_path: Path
 ) -> None:
@@ -303,6 +348,16 @@ def test_a_script_that_ends_without_a_session_is_told_where_one_is(
             "import sys\nsys.exit('no data')\n",
             ExitKind.SCRIPT,
             "the script exited with code 1: no data",
+        ),
+        (
+            "import io, sys\nsys.stderr = io.StringIO()\nsys.exit('x' * 5_000_000)\n",
+            ExitKind.SCRIPT,
+            "xxx ...",
+        ),
+        (
+            "import io, sys\nsys.stderr = io.StringIO()\nraise ValueError('x' * 5_000_000)\n",
+            ExitKind.SCRIPT,
+            "xxx ...",
         ),
         (
             "import torch\nmodel = torch.nn.Linear(3, 3)\nmodel.to('cuda')\n",

@@ -100,7 +100,7 @@ def evaluation_arguments(loader: DataLoader[Any]) -> DataArguments:
         ConfigError: it would leave out samples, or give some of them twice.
     """
     _check(loader)
-    order, size, drop_last = _order(loader, loader.batch_size)
+    order, size, drop_last = _order(loader, loader.batch_size or 1)  # 1: no number would do
     if drop_last or "sampler" in order:
         what = "drop_last=True" if drop_last else "a sampler of its own"
         raise ConfigError(

@@ -19,9 +19,6 @@ from typing import Self
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 
-KTLS = getattr(ssl, "OP_ENABLE_KTLS", 1 << 3 if ssl.OPENSSL_VERSION_INFO >= (3,) else 0)
-"""Let the kernel encrypt where it can; Python has a name for it since 3.12, OpenSSL since 3.0."""
-
 MISFITS = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 """What OpenSSL calls a key that is not of the certificate; the last if it is of another kind."""
 
@@ -116,7 +113,9 @@ def _context(files: TlsFiles, protocol: ssl._SSLMethod) -> ssl.SSLContext:
     ssl_context.check_hostname = False  # nodes come and go under any name
     ssl_context.verify_mode = ssl.CERT_REQUIRED
     ssl_context.minimum_version = ssl_context.maximum_version = ssl.TLSVersion.TLSv1_3
-    ssl_context.options |= ssl.OP_NO_COMPRESSION | KTLS
+    # Not OP_ENABLE_KTLS: a connection that Linux 6.15 or later encrypts takes no connect(2) to
+    # nobody, by which a generation is abandoned, and idle members would not hear of that.
+    ssl_context.options |= ssl.OP_NO_COMPRESSION
     for role in ("certificate", "ca"):
         trust = ssl_context if role == "ca" else ssl.SSLContext(protocol)  # only to parse it
         try:

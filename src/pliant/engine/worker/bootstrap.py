@@ -54,6 +54,8 @@ MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 _TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")
 _MAX_TRACEBACK_CHARACTERS = 100_000
+_MAX_WORDS_CHARACTERS = 1000
+"""Of a script's own words in a sentence: what is too long for a message ends the worker's link."""
 
 
 class DeviceError(Exception):
@@ -195,10 +197,10 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         if status == 0:
             return _ended_well(context)
         kind = ExitKind.USAGE if status == EXIT_USAGE else ExitKind.SCRIPT
-        said = f": {words}" if words else ""
+        said = f": {_shortened(words)}" if words else ""
         return status, kind, f"the script exited with code {status}{said}"
     except (ConfigError, UsageError) as error:
-        return _refused(context, f"{error}{_where(error)}", type(error).__name__)
+        return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
     except DeviceError as error:
         sys.stderr.write(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
@@ -206,19 +208,20 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     except BaseException as error:  # a process boundary: becomes a report
         sentence = script_errors.explained(error, os.environ)
         if sentence is not None:
-            return _refused(context, f"{sentence}{_where(error)}", type(error).__name__)
+            sentence = f"{_shortened(sentence)}{_where(error)}"
+            return _refused(context, sentence, type(error).__name__)
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         sys.stderr.write(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
         context.link.send(Traceback(replica=context.replica, text=text))
-        return EXIT_FAILED, ExitKind.SCRIPT, text.strip().rpartition("\n")[2]
+        return EXIT_FAILED, ExitKind.SCRIPT, _shortened(text.strip().rpartition("\n")[2])
     return _ended_well(context, is_help=is_help)
 
 
 def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
     """Tell what is wrong with a script, which nobody need start again as it is."""
-    sys.stderr.write(f"{kind}: {sentence}\n")
     context.link.send(Usage(replica=context.replica, sentence=sentence))
+    sys.stderr.write(f"{kind}: {sentence}\n")
     return EXIT_USAGE, ExitKind.USAGE, sentence
 
 
@@ -242,6 +245,7 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
 def _end_now(context: WorkerContext, sentence: str) -> NoReturn:
     """End the process, wherever its script is."""
     code = EXIT_USAGE
+    _end_by(CLEANUP_S, code)
     try:
         _, kind, detail = _refused(context, sentence, ConfigError.__name__)
         context.link.send(Ended(replica=context.replica, kind=kind, detail=detail))
@@ -284,6 +288,11 @@ def _without_bootstrap(error: BaseException) -> BaseException:
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     return error.with_traceback(frames)
+
+
+def _shortened(words: str) -> str:
+    is_long = len(words) > _MAX_WORDS_CHARACTERS
+    return f"{words[:_MAX_WORDS_CHARACTERS]} ..." if is_long else words
 
 
 def _where(error: BaseException) -> str:
@@ -368,13 +377,18 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
 
 def _clean_up(code: int) -> None:
     """Do what the interpreter does at its end, but not for longer than ``CLEANUP_S``."""
-    watchdog = threading.Timer(CLEANUP_S, os._exit, (code,))
-    watchdog.daemon = True
-    watchdog.start()
+    _end_by(CLEANUP_S, code)
     _flush()
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the script's threads
     atexit._run_exitfuncs()  # noqa: SLF001  # no public name; the same since Python 3.0
     _flush()
+
+
+def _end_by(limit_s: float, code: int) -> None:
+    """Let the process end in this time, whatever a script's thread holds (a file's lock, say)."""
+    watchdog = threading.Timer(limit_s, os._exit, (code,))
+    watchdog.daemon = True
+    watchdog.start()
 
 
 def _flush() -> None:

@@ -36,6 +36,8 @@ NO_SESSION = (
 _GROUPS = "torch.distributed.distributed_c10d"
 _STEPS = "torch.optim.optimizer"
 _SPAWN = "torch.multiprocessing"
+_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+"""Of ``init_process_group``, by their places."""
 
 
 class ScriptWatch:
@@ -151,8 +153,9 @@ class ScriptWatch:
 
     def _on_group(self, *args: Any, **kwargs: Any) -> None:
         """A group of this process alone may be what a library wants; a larger one cannot be."""
-        size = kwargs.get("world_size", args[3] if len(args) > 3 else -1)
-        is_given = any(kwargs.get(name) is not None for name in ("store", "rank", "init_method"))
+        given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        size = given.get("world_size", -1)
+        is_given = any(given.get(name) is not None for name in ("store", "rank", "init_method"))
         is_hopeless = size not in (-1, 1) or not (is_given or "RANK" in self._environ)
         words = "the script calls torch.distributed.init_process_group, as under torchrun"
         self._meet(TORCHRUN, words, is_hopeless=is_hopeless)

@@ -13,11 +13,11 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import NamedTuple
 
-_PACKAGE = str(Path(__file__).parents[2])
-_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+_PACKAGE = f"{Path(__file__).parents[2]}/"
+_STANDARD = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 
 _PLIANT = re.compile(
@@ -53,7 +53,7 @@ def is_own(path: str) -> bool:
     """Whether a file was written by who runs it, as far as its place tells."""
     return (
         path.startswith("/")
-        and not path.startswith((_PACKAGE + "/", *(f"{one}/" for one in _STANDARD)))
+        and not path.startswith((_PACKAGE, *_STANDARD))
         and not any(part in _INSTALLED for part in Path(path).parts)
     )
 
@@ -102,8 +102,8 @@ def knows_pliant(frame: FrameType | None) -> bool:
     """Whether anything that is loaded, or runs in ``frame`` or around it, is written for pliant:
     then it may come to a session yet.
     """
-    running = {Path(each.f_code.co_filename) for each in callers(frame)}
-    files = {*own_files(), *(path for path in running if is_own(str(path)))}
+    running = {each.f_code.co_filename for each in callers(frame)}  # installed ones as well
+    files = {*own_files(), *(Path(path) for path in running if not path.startswith(_PACKAGE))}
     return any(_PLIANT.search(text_of(path)) for path in files) or any(
         _holds_pliant(vars(module).copy().values())
         for module in _modules()
@@ -137,7 +137,8 @@ def unreached_session() -> str:
 
 
 def _session_in(tree: ast.AST) -> tuple[int, bool] | None:
-    """Return the line of the first call of Session, and whether it is for the main file only."""
+    """Return where pliant's Session is called first, and whether for the main file only."""
+    names = set(_names_of_session(tree))
     guarded: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
@@ -155,11 +156,18 @@ def _session_in(tree: ast.AST) -> tuple[int, bool] | None:
     for name in called & functions.keys():
         guarded.update(id(inner) for inner in ast.walk(functions[name]))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name == "Session":
-                return node.lineno, id(node) in guarded
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+            return node.lineno, id(node) in guarded
     return None
+
+
+def _names_of_session(tree: ast.AST) -> Iterator[str]:
+    """Yield what a file calls pliant's Session: others have one, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (f"{a.asname or a.name}.Session" for a in node.names if a.name == "pliant")
+        elif isinstance(node, ast.ImportFrom) and node.module == "pliant":
+            yield from (a.asname or a.name for a in node.names if a.name == "Session")
 
 
 def _modules() -> list[ModuleType]:
@@ -169,15 +177,17 @@ def _modules() -> list[ModuleType]:
 
 
 def _holds_pliant(values: Iterable[object]) -> bool:
-    """Whether pliant or a class of it is among these, none of which is asked for its class."""
+    """Whether pliant or a part of it is among these, none of which is asked for its class."""
     for value in values:
         kind = type(value)
         if issubclass(kind, ModuleType):
-            is_found = vars(value).get("__name__") == "pliant"
+            name = vars(value).get("__name__")
         elif issubclass(kind, type):
-            is_found = str(vars(value).get("__module__")).startswith("pliant.")
+            name = vars(value).get("__module__")
+        elif kind is FunctionType:
+            name = value.__module__
         else:
             continue
-        if is_found:
+        if str(name).partition(".")[0] == "pliant":
             return True
     return False
