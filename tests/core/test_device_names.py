@@ -62,6 +62,7 @@ def test_a_process_sees_the_accelerators_that_it_has_and_no_others() -> None:
 
     assert around.cores is None
     assert around.variables["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert around.variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "as nvidia-smi numbers them"
     assert around.variables["HIP_VISIBLE_DEVICES"] == ""
     assert around.variables["PLIANT_DEVICE_NAMES"] == "cuda:2,cuda:0"
     assert "OMP_NUM_THREADS" not in around.variables
@@ -74,6 +75,7 @@ def test_cores_are_counted_unless_the_user_has_said_how_many_threads() -> None:
     assert both.variables["MKL_NUM_THREADS"] == "3"
     assert "OMP_NUM_THREADS" not in both.variables
     assert both.variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_DEVICE_ORDER" not in both.variables
 
 
 def test_numbers_and_kinds_that_are_not_known_confine_nothing() -> None:

@@ -824,6 +824,14 @@ POOLS = [
         script=called_otherwise,
     ),
     Refusal(
+        sentence="--capacity is one number, and the devices are of 2 kinds (cuda, cpu); start a "
+        "pool for each kind",
+        when="the capacity of a pool with several kinds is to follow something",
+        instead="one pool per kind, with `--name`",
+        proof="tests/run/test_pool_beginning.py::"
+        "test_one_number_is_the_capacity_of_devices_of_one_kind",
+    ),
+    Refusal(
         sentence="pool default cannot run: state.json is no state of a pool ( ... ; move it away "
         "to begin anew, once no job of the pool runs",
         when="what a pool wrote down is damaged, or its disk is full",
@@ -996,6 +1004,13 @@ TOLD = [
         proof="tests/pool/test_driver.py::test_a_process_that_does_not_live_here_has_no_claim",
     ),
     Refusal(
+        sentence="the pool was started anew and waits for gpt; release gpt in a moment",
+        when="`pliant pool release` before the pool knows who has what",
+        instead="the same again",
+        proof="tests/pool/test_driver.py::"
+        "test_a_claim_is_not_released_before_the_pool_knows_of_it_again",
+    ),
+    Refusal(
         sentence="there is no claim no that could be released",
         when="`pliant pool release` names another",
         instead="a claim of `pliant pool status`",
@@ -1069,6 +1084,14 @@ SHARED = [
         when="a private pool is started where a shared one lies",
         instead="one of the two",
         script=private_in_shared,
+    ),
+    Refusal(
+        sentence="a shared pool must see whether the processes of other users live, and /proc "
+        "hides them here (hidepid); have root start it",
+        when="users of the machine do not see each other's processes",
+        instead="root's pool, or /proc without `hidepid`",
+        proof="tests/run/test_pool_host.py::"
+        "test_where_processes_of_others_are_hidden_a_shared_pool_is_not_started",
     ),
     Refusal(
         sentence="ml is another user's; choose another --name",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pliant.core.errors import ConfigError
-from pliant.machine.discovery import StateDirectory
-from pliant.machine.pools import find_pool
+from pliant.machine import pools
+from pliant.machine.discovery import Served, StateDirectory
+from pliant.machine.granted_locks import make_entered
+from pliant.machine.pools import find_pool, served_pools
+from pliant.machine.shared_pools import listen, shared_pool
 
 
 def record(directory: Path, name: str) -> None:
@@ -46,6 +51,40 @@ def test_among_several_it_asks_which(tmp_path: Path) -> None:
     assert refused(None, tmp_path) == ("several pools are running, say which with --pool: a, b")
     assert refused("c", tmp_path) == "no pool named c is running; running: a, b"
     assert find_pool("b", tmp_path).name == "b"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Lend a place of shared pools with two of them, and the trap of somebody."""
+    with contextlib.ExitStack() as stack:
+        for name in ("ml", "night", "trap"):
+            make_entered(tmp_path / name, os.getegid())
+            sock = listen(tmp_path / name, os.getegid(), waiting=8)
+            stack.enter_context(contextlib.closing(sock))
+        (tmp_path / "trap").chmod(0o777)
+        yield tmp_path
+
+
+def test_the_trap_of_somebody_hides_no_other_pool(place: Path) -> None:
+    """A directory of mode 0777 with a socket: each report of each job would be lost."""
+    assert find_pool("ml", place).name == "ml"
+    assert [one.name for one in served_pools(place)] == ["ml", "night"]
+    assert "trap may be changed by others" in refused("trap", place)
+    assert refused(None, place).endswith("say which with --pool: ml, night")
+
+
+def test_only_the_pool_that_is_named_is_asked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def looking(name: str, where: Path) -> Served | None:
+        asked.append(name)
+        return shared_pool(name, where)
+
+    monkeypatch.setattr(pools, "shared_pool", looking)
+    monkeypatch.setattr(pools, "shared_pools", lambda where: pytest.fail("all were asked"))
+
+    assert find_pool("night", place).name == "night"
+    assert asked == ["night"]
 
 
 def test_a_pools_files_lie_beside_its_record() -> None:

@@ -190,6 +190,19 @@ def test_what_is_refused_or_suspended_is_told_apart(story: Story) -> None:
     assert story.hours("job") == {"a": (2.0, 1.0)}
 
 
+def test_who_is_refused_another_team_goes_on_in_its_own(story: Story) -> None:
+    story.asks("a", team="vision")
+    story.gets("a", 0)
+    story.asks("b", team="vision")
+    story.pass_(1)
+    for name in "ab":
+        story.asks(name, team="speech")
+        story.tell("refuse", name=name, reason="x")
+    story.pass_(1)
+
+    assert story.hours() == {"vision": (2.0, 2.0)}
+
+
 @given(
     st.lists(
         st.tuples(

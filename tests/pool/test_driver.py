@@ -29,7 +29,7 @@ from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_status import board_of
 from pliant.pool.state import SavedPool, StateFile
-from pliant.spec.pool import ReclaimEntry, TeamEntry
+from pliant.spec.pool import ClassEntry, ReclaimEntry, TeamEntry
 from pliant.wire.offers import Offer, Report
 
 
@@ -422,6 +422,44 @@ def test_what_is_left_of_a_released_claim_is_ended_after_its_notice(play: Play) 
     play(scene)
 
 
+def test_a_claim_is_not_released_before_the_pool_knows_of_it_again(play: Play) -> None:
+    async def scene(world: World) -> None:
+        offer = await world.report("gpt")
+        await world.reborn()
+
+        with pytest.raises(RefusedError) as caught:
+            await world.driver.release("gpt", by="cy")
+
+        assert caught.value.is_temporary
+        assert str(caught.value) == (
+            "the pool was started anew and waits for gpt; release gpt in a moment"
+        )
+        await world.report("gpt", holds=(0,), follows=offer)
+        assert "is told to give everything back" in await world.driver.release("gpt", by="cy")
+
+    play(scene)
+
+
+def test_whose_a_team_or_class_is_stays_unless_that_is_said(play: Play) -> None:
+    async def scene(world: World) -> None:
+        wishes = PoolAdmin(world.driver)
+        await wishes.set_team(TeamEntry(name="a", users=["ada"]))
+        await wishes.set_class(ClassEntry(name="urgent", value=1000, users=["ada"]))
+
+        await wishes.set_team(TeamEntry(name="a", quota=2))
+        await wishes.set_class(ClassEntry(name="urgent", value=900))
+
+        saved = world.driver.saved
+        assert [(team.quota, team.users) for team in saved.teams] == [(2, ["ada"])]
+        assert saved.class_users == {"urgent": ("ada",)}
+        await wishes.set_team(TeamEntry(name="a", users=None))
+        await wishes.set_class(ClassEntry(name="urgent", value=900, users=None))
+        assert world.driver.saved.teams[0].users is None
+        assert world.driver.saved.class_users == {}
+
+    play(scene)
+
+
 def test_names_that_are_refused_fill_no_memory(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MOST_REFUSED", 3)
 
@@ -499,7 +537,7 @@ def test_the_rules_that_were_set_outlive_the_pool(play: Play) -> None:
     async def scene(world: World) -> None:
         wishes = PoolAdmin(world.driver)
         await wishes.set_team(TeamEntry(name="a", quota=3))
-        await wishes.set_class("nightly", -500)
+        await wishes.set_class(ClassEntry(name="nightly", value=-500))
         await wishes.cordon(0)
         await wishes.set_devices(6)
 
@@ -571,7 +609,7 @@ def test_whether_a_job_runs_is_known_once_it_reports_to_the_pool_that_was_restar
 
 def test_a_claim_that_the_rules_of_a_new_life_refuse_keeps_what_it_uses(play: Play) -> None:
     async def scene(world: World) -> None:
-        await PoolAdmin(world.driver).set_class("nightly", -500)
+        await PoolAdmin(world.driver).set_class(ClassEntry(name="nightly", value=-500))
         wanted = some(1, priority="nightly")
         offer = await world.report("gpt", wanted=wanted)
         lock = world.take(0, "gpt")

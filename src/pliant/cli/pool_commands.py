@@ -27,6 +27,7 @@ from pliant.cli.printing import (
     say,
 )
 from pliant.cli.terminal import PlainConsole
+from pliant.cli.user_arguments import ForUsers, users_of
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
@@ -209,12 +210,7 @@ def set_team(
         list[str] | None,
         typer.Option("--by", metavar="CLASS", help="Only claims of this class may.  Repeatable."),
     ] = None,
-    user: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--user", metavar="USER", help="Only this user's claims may be its.  Repeatable."
-        ),
-    ] = None,
+    user: ForUsers = None,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
     which: PoolName = None,
     as_json: Json = False,
@@ -232,8 +228,8 @@ def set_team(
         "quota": quota,
         "borrowLimit": borrow_limit,
         "reclaim": rule,
+        **users_of(user),
     }
-    body |= {"users": user} if user else {}
     return _wish(which, "PUT", path, body, as_json=as_json)
 
 
@@ -243,16 +239,13 @@ def set_class(
     value: Annotated[
         int, typer.Option("--value", metavar="N", help="The higher goes first; normal is 0.")
     ],
-    user: Annotated[
-        list[str] | None,
-        typer.Option("--user", metavar="USER", help="Only this user may use it.  Repeatable."),
-    ] = None,
+    user: ForUsers = None,
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
     """Make a priority class, or change its value."""
     path = f"/v1/classes/{_checked('class', priority)}"
-    return _wish(which, "PUT", path, {"value": value, "users": user or None}, as_json=as_json)
+    return _wish(which, "PUT", path, {"value": value, **users_of(user)}, as_json=as_json)
 
 
 @app.command("cordon")

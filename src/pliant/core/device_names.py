@@ -103,6 +103,8 @@ def confinement(names: Iterable[str], *, environ: Mapping[str, str]) -> Confinem
         seen = ",".join(name.partition(":")[2] for name in named if kind_of(name) == kind)
         if kind in kinds or kinds & {CPU, *VISIBLE}:
             variables |= dict.fromkeys(those, seen)
+    if "cuda" in kinds:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; else fastest first
     cores = cores_of(named)
     if cores:
         variables |= {name: str(len(cores)) for name in THREADS if name not in environ}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.machine.discovery import Served, StateDirectory, served, the_one
-from pliant.machine.shared_pools import pool_place, shared_pool, shared_pools
+from pliant.machine.shared_pools import pool_place, shared_pool, shared_pools, trusted_pool
 
 START = "pliant pool start --devices N"
 
@@ -45,11 +45,15 @@ def any_pool(name: str | None, state: StateDirectory) -> Served:
 
 
 def find_pool(name: str | None, directory: Path) -> Served:
-    """Return the pool that is meant; see ``the_one``."""
-    found = served_pools(directory)
-    named = shared_pool(name or DEFAULT_POOL, directory)
-    if named is not None and named.name not in [one.name for one in found]:
-        found = [*found, named]
+    """Return the pool that is meant; see ``the_one``.  Of the others none is asked."""
+    found = running_pools(directory)
+    if name is not None and all(one.name != name for one in found):
+        named = shared_pool(name, directory)
+        if named is not None:
+            return named
+    if not found:
+        default = trusted_pool(DEFAULT_POOL, directory)  # a shared directory need not be listed
+        found = shared_pools(directory) or ([] if default is None else [default])
     start = START if name in (None, DEFAULT_POOL) else f"{START} --name {name}"
     return the_one(
         "pool",

@@ -46,7 +46,15 @@ def shared_pools(place: Path) -> list[Served]:
         names = sorted(path.name for path in place.iterdir())
     except OSError:
         return []
-    return [found for name in names if (found := shared_pool(name, place)) is not None]
+    return [found for name in names if (found := trusted_pool(name, place)) is not None]
+
+
+def trusted_pool(name: str, place: Path) -> Served | None:
+    """Return a shared pool; one that could have been put there by anybody is passed over."""
+    try:
+        return shared_pool(name, place)
+    except ConfigError:
+        return None
 
 
 def shared_pool(name: str, place: Path) -> Served | None:

@@ -64,6 +64,8 @@ class _Known:
     user: str
     devices: set[int] = field(default_factory=set)
     waits: bool = False
+    before: tuple[str, bool] | None = None
+    """Team and wait before it asked last: what holds on if that is refused.  None: it is new."""
 
 
 @dataclass(slots=True)
@@ -227,8 +229,11 @@ class _Reader:
                 known.devices -= _devices(record.get("devices"))
             case "gone" | "withdrawn" if known is not None:
                 known.waits = False
-            case "refuse" if known is not None and not known.devices:
-                del self._claims[name]
+            case "refuse" if known is not None:
+                if known.before is not None:
+                    known.team, known.waits = known.before
+                elif not known.devices:
+                    del self._claims[name]
             case "shrink" | "suspend" if known is not None:
                 if record.get("for_"):
                     self._span(0.0, preempted=name)
@@ -250,6 +255,8 @@ class _Reader:
             if kind == "recovered":
                 known.devices = _devices(record.get("devices"))
                 self._returns(name, known)
+        else:
+            known.before = (known.team, known.waits)
         known.team = str(claim.get("team") or DEFAULT_TEAM)
         known.waits = not known.devices and bool(claim.get("ask_replicas"))
 

@@ -17,7 +17,7 @@ from pliant.machine.peers import user_name
 from pliant.observe.prose import quota_of
 from pliant.pool.allocator import RefusedError, team_of
 from pliant.pool.driver import PoolDriver
-from pliant.spec.pool import TeamEntry, promised_too_much
+from pliant.spec.pool import ClassEntry, TeamEntry, promised_too_much
 
 
 class PoolAdmin:
@@ -77,9 +77,12 @@ class PoolAdmin:
         return f"device {device} is handed out again"
 
     async def set_team(self, entry: TeamEntry) -> str:
-        """Make a team, or change what it may use."""
+        """Make a team, or change what it may use; whose it is stays unless that is said."""
         async with self._driver.changing() as driver:
-            teams = {team.name: team for team in driver.saved.teams} | {entry.name: entry}
+            teams = {team.name: team for team in driver.saved.teams}
+            if entry.name in teams and "users" not in entry.model_fields_set:
+                entry = entry.model_copy(update={"users": teams[entry.name].users})
+            teams[entry.name] = entry
             _refuse_promises(teams.values(), driver.saved.size)
             driver.configure(allocation.TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
         return quota_of(entry.name, entry.quota)
@@ -91,16 +94,20 @@ class PoolAdmin:
             driver.configure(allocation.TeamRemoved(name=name), teams=teams)
         return f"team {name} is forgotten"
 
-    async def set_class(self, name: str, value: int, users: Iterable[str] | None = None) -> str:
-        """Make a priority class, or change its value; ``users`` may use it, None: everybody."""
+    async def set_class(self, entry: ClassEntry) -> str:
+        """Make a priority class, or change its value; whose it is stays unless that is said."""
+        priority = allocation.PriorityClass(name=entry.name, value=entry.value)
         async with self._driver.changing() as driver:
-            event = allocation.ClassSet(priority=allocation.PriorityClass(name=name, value=value))
-            whose = {one: who for one, who in driver.saved.class_users.items() if one != name}
-            if users is not None:
-                whose[name] = tuple(users)
-            classes = {**driver.saved.classes, name: value}
-            driver.configure(event, classes=classes, class_users=whose)
-        return f"class {name} has the value {value}"
+            whose = dict(driver.saved.class_users)
+            if "users" in entry.model_fields_set:
+                whose.pop(entry.name, None)
+            if entry.users is not None:
+                whose[entry.name] = tuple(entry.users)
+            classes = {**driver.saved.classes, entry.name: entry.value}
+            driver.configure(
+                allocation.ClassSet(priority=priority), classes=classes, class_users=whose
+            )
+        return f"class {entry.name} has the value {entry.value}"
 
     def _note(self, by: str, reason: str) -> str:
         """Say by whom, since when and why a device is out of use."""

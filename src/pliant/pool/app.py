@@ -40,7 +40,7 @@ from pliant.pool.pool_metrics import pool_registry
 from pliant.pool.pool_status import board_of
 from pliant.pool.visitors import ForbiddenError, Gate, OpenGate, Usher
 from pliant.spec.model import NAME
-from pliant.spec.pool import MOST_DEVICES, TeamEntry, User
+from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, User
 from pliant.wire.offers import Offer, Report
 
 T = TypeVar("T")
@@ -61,6 +61,7 @@ class ClassBody(RequestBody):
 
     value: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
     users: list[User] | None = None
+    """Who may use it; None: everybody; not said: as before."""
 
 
 class ReasonBody(RequestBody):
@@ -182,7 +183,8 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
     @router.put("/classes/{name}")
     async def set_class(name: Name, body: ClassBody) -> RequestAnswer:
         """Make a priority class, or change its value."""
-        return await _done(admin.set_class(name, body.value, body.users))
+        said = body.model_dump(exclude_unset=True)
+        return await _done(admin.set_class(ClassEntry(name=name, **said)))
 
     @router.post("/stop", status_code=202)
     async def stop() -> RequestAnswer:

@@ -230,9 +230,15 @@ class PoolDriver:
         """End a claim of somebody: it is told so, and after its notice what is left is ended.
 
         Raises:
-            RefusedError: there is none of this name.
+            RefusedError: there is none of this name, or it is not known yet.
         """
         async with self.changing():
+            if self.recovery is not None:
+                raise RefusedError(
+                    f"the pool was started anew and waits for {', '.join(self.awaited())}; release"
+                    f" {name} in a moment",
+                    is_temporary=True,
+                )
             claimant = self.claims.by_name.get(name)
             if claimant is None or claimant.is_gone:
                 raise RefusedError(f"there is no claim {name} that could be released")

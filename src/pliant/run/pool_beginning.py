@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from pliant.core.device_names import kind_of
 from pliant.core.errors import ConfigError
 from pliant.machine.files import read_named
 from pliant.pool.capacity import read_number
@@ -33,7 +34,7 @@ NOTHING_SET: dict[str, object] = {
 
 def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     """Return what the pool begins with: what was asked for, over what the life before has left."""
-    given = _given(config)
+    given, before = _given(config), found
     if found is not None and config.forget:
         found = found.model_copy(update=NOTHING_SET)
     began = found or SavedPool(name=config.name, size=0, devices=0)
@@ -42,16 +43,17 @@ def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     if not is_same:
         size = config.devices or began.size or config.default_devices
         changed |= {"size": size, "devices": size, "number": size}
-        if config.devices is not None:
-            changed["names"] = _named(config.names or (), began)
+        if config.devices is not None or config.forget:
+            changed["names"] = _named(config.names or (), before)
         named = {
             "teams": given.teams,
             "classes": given.classes,
-            "class_users": given.class_users,
+            "class_users": None if config.file is None else given.class_users or {},
         }
         changed |= {name: value for name, value in named.items() if value is not None}
     began = began.model_copy(update=changed)
     if config.capacity is not None:
+        _require_one_kind(began.names)
         began = _at_first(config.capacity, began, found if is_same else None)
     try:
         check_promises(began.teams, began.size)
@@ -63,20 +65,35 @@ def begun(config: PoolConfig, found: SavedPool | None, path: Path) -> SavedPool:
     return began
 
 
-def _named(names: tuple[str, ...], before: SavedPool) -> tuple[str, ...]:
+def _named(names: tuple[str, ...], before: SavedPool | None) -> tuple[str, ...]:
     """Return what devices are called from now on; not while somebody has one called otherwise.
+
+    ``before`` is what the life before has left, whatever of it is forgotten.
 
     Raises:
         ConfigError: the command of a claim would go on with what is another's now.
     """
+    if before is None:
+        return names
     for claim in before.claims:
         for device in claim.devices:
-            if before.names[device : device + 1] != names[device : device + 1]:
+            is_beyond = bool(names) and device >= len(names)
+            if is_beyond or before.names[device : device + 1] != names[device : device + 1]:
                 raise ConfigError(
                     f"{claim.name} still has device {device}, which is called otherwise now; start "
                     "with the same devices, or end that claim first"
                 )
     return names
+
+
+def _require_one_kind(names: tuple[str, ...]) -> None:
+    """Refuse to let one number say how many devices of several kinds there are."""
+    kinds = dict.fromkeys(map(kind_of, names))
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"--capacity is one number, and the devices are of {len(kinds)} kinds"
+            f" ({', '.join(kinds)}); start a pool for each kind"
+        )
 
 
 def _given(config: PoolConfig) -> Given:

@@ -245,8 +245,9 @@ class _FixedClaim:
         try:
             self._start(environ)
         except OSError as error:
-            self._tell("ended", f"{config.command[0]} cannot be run: {error.strerror}")
-            return EXIT_NOT_STARTED
+            return self._not_started(str(error.strerror))
+        except subprocess.SubprocessError:  # its confinement has failed
+            return self._not_started(f"this process may not use {', '.join(self._names)}")
         until_s = None if config.for_s is None else time.monotonic() + config.for_s
         report_s = 0.0
         while True:
@@ -259,6 +260,10 @@ class _FixedClaim:
                 return code
             left_s = REPORT_S if until_s is None else until_s - time.monotonic()
             self._interrupted.wait(POLL_S if self._command is not None else min(REPORT_S, left_s))
+
+    def _not_started(self, why: str) -> int:
+        self._tell("ended", f"{self._config.command[0]} cannot be run: {why}")
+        return EXIT_NOT_STARTED
 
     def _ended(self, now_s: float, until_s: float | None) -> int | None:
         """Return the exit code if the command, a person or the time has ended the claim."""

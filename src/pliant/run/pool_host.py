@@ -29,7 +29,7 @@ from pliant.machine.files import is_shared_directory
 from pliant.machine.granted_locks import make_entered
 from pliant.machine.peers import user_name
 from pliant.machine.pools import DEVICES, served_pools
-from pliant.machine.processes import machine_id
+from pliant.machine.processes import machine_id, process_started
 from pliant.machine.shared_pools import SOCKET, listen
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.parts import PART_BYTES
@@ -55,6 +55,11 @@ def check(config: PoolConfig) -> None:
     """
     if any(pool.name == config.name for pool in served_pools(config.records)):
         raise ConfigError(_runs_already(config.name))
+    if config.gid is not None and process_started(1) is None:
+        raise ConfigError(
+            "a shared pool must see whether the processes of other users live, and /proc hides them"
+            " here (hidepid); have root start it"
+        )
     if config.file is not None:
         check_promises(config.file.spec.teams, config.devices or config.default_devices)
     if config.capacity is not None:
@@ -92,7 +97,10 @@ def make_directory(config: PoolConfig) -> Path:
             )
         return out
     try:
-        config.records.mkdir(parents=True, exist_ok=True, mode=0o755)
+        fresh = [one for one in (config.records, *config.records.parents) if not one.exists()]
+        config.records.mkdir(parents=True, exist_ok=True)
+        for one in fresh:
+            one.chmod(0o755)  # whatever the umask: members are to find the pool
     except OSError as error:
         raise ConfigError(
             f"{config.records} cannot be made: {error.strerror}; have it made, or say where pools"
