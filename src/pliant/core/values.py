@@ -161,6 +161,9 @@ class Outcome:
     """A replica has left by itself since, or nothing is to follow.  Until then a script may still
     be at what it does after its last step, and if all are lost at that, it is not done."""
 
+    leader: ReplicaId | None = None
+    """Whose script alone does after the last step what is to be done once; None after a stop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:

@@ -9,7 +9,7 @@ from tests.core.explorer.search import Report, explore, settle
 from tests.core.explorer.universe import Answer, Universe
 from tests.core.explorer.world import NO_FAULTS, Faults, Node, World
 
-from pliant.core.events import Event, NodeJoined, PolicySet
+from pliant.core.events import Event, NodeJoined, PolicySet, Reclaimed
 from pliant.core.job import controller
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.membership.state import Timeouts
@@ -94,6 +94,7 @@ def prepare(case: Case) -> tuple[Universe, World]:
         nodes=(case.devices, *case.others),
         min_replicas=min([case.min_replicas, *_set_minimums(case)]),
         max_replicas=case.max_replicas,
+        reclaims=sum(len(w.replicas) for w in case.wishes if isinstance(w, Reclaimed)),
         is_durable=bool(case.saves or case.storage),
         may_stop=case.may_stop,
         is_eager=case.is_eager,

@@ -48,6 +48,14 @@ def check_end(universe: Universe, world: World, code: int) -> None:
     whole = [found.name for found in world.storage if found.name not in world.damaged]
     if code == 4 and whole:
         raise Violation(f"the job ends for want of state, which is in {whole}")
+    if code == 4 and not count:
+        raise Violation("the job ends for want of state before a step was made")
+    is_led = world.leader in world.ended_well
+    if code == 0 and not is_led:
+        raise Violation(f"the job ends well, and the script of {world.leader} was not at its end")
+    outcome, told = recorded(universe, world).outcome, {name for name, _ in world.finished}
+    if code == 1 and outcome is not None and outcome.leader not in {None, *told}:
+        return  # nobody can tell how the leader's script has ended
     if code == 1 and world.late:
         return  # as for scripts that do not come to ``steps()``: alike, and in time
     if code in (1, 2) and any(node.is_cut for node in world.nodes):

@@ -153,6 +153,8 @@ def send(
     check_command(universe, world, command)
     if isinstance(command, Prepare | Switch | Reform):
         world = _with_leavers(world, command)
+    if isinstance(command, Release) and recorded(universe, world).outcome is not None:
+        world = _with_leader(universe, world, command)
     number = universe.commands.put((command, incarnation))
     for name in command.to:
         process = find(world, name)
@@ -211,7 +213,7 @@ def order_end(
     # A drain is forgotten with its coordinator: then it is the newest that goes.
     is_newest = command.reason == "more than the target" and incarnation > 1
     # Whoever comes in its place looks which checkpoints there are by then.
-    is_back = command.reason == "the job goes back to a checkpoint"
+    is_back = command.reason == "the job begins again"
     if not (is_newest or is_back or _is_past_its_call(universe, world, command, process)):
         check_expected(universe, world, name, "ended")
     is_old = incarnation < recorded(universe, world).incarnation
@@ -253,6 +255,14 @@ def _with_leavers(world: World, command: Prepare | Switch | Reform) -> World:
     if isinstance(command, Switch):
         world = world._replace(left_behind=world.left_behind | left)
     return world._replace(expected=world.expected | left)
+
+
+def _with_leader(universe: Universe, world: World, command: Release) -> World:
+    """Note who leads what follows the last step: the first member of those that were released."""
+    newest = recorded(universe, world).newest
+    if newest is None or world.leader in newest.replicas:  # said again
+        return world
+    return world._replace(leader=next((n for n in newest.replicas if n in command.to), None))
 
 
 # --- coordinators come and go ------------------------------------------------------------

@@ -66,7 +66,7 @@ from pliant.core.events import (
 )
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member_value import Member
-from pliant.core.values import Order, ReplicaId
+from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId
 
 INTERRUPTIBLE = frozenset(
     {"spare", "computing", "voted", "header", "transfer", "loading", "held", "broken", "finished"}
@@ -121,7 +121,8 @@ def eager(universe: Universe, world: World) -> Action | None:
                 return next(work(universe, world, process))
             if process.phase == "starting":
                 return (process.name, "is spare"), partial(report_spare, universe, world, process)
-            if process.released and process.phase in PARTING:
+            may_die = world.faults.kills and process.finishing
+            if process.released and process.phase in PARTING and not may_die:
                 return next(work(universe, world, process))
             mine = universe.members[process.member]
             order = protocol.entering(mine)
@@ -186,7 +187,7 @@ def work(universe: Universe, world: World, process: Process) -> Iterator[Action]
     if process.phase == "starting":
         yield (name, "is spare"), partial(report_spare, universe, world, process)
     elif process.released and process.phase in PARTING:
-        kind = ExitKind.FINISHED if process.phase == "finished" else ExitKind.LEFT
+        kind = ExitKind.FINISHED if process.finishing else ExitKind.LEFT
         yield (name, "exits"), partial(die, universe, world, process, kind)
     elif is_behind(process, mine):
         yield (name, "passes through a call"), partial(next_call, universe, world, process)
@@ -199,6 +200,8 @@ def work(universe: Universe, world: World, process: Process) -> Iterator[Action]
         return
     elif is_left_out(universe, process, mine):
         yield (name, "is left out"), partial(change, world, name, phase="starting")
+    elif process.phase == "held" and is_at_end_of_call(universe, mine):
+        yield (name, "comes to its next call"), partial(next_call, universe, world, process)
     elif process.phase == "held" and not posted_null(process, mine):
         if number := protocol.ready_number(mine):
             post: Post = (mine.current, "null", process.round, number)
@@ -242,6 +245,11 @@ def building(universe: Universe, world: World, process: Process, mine: Member) -
         yield label, partial(not_built, universe, world, process, generation)
 
 
+def is_at_end_of_call(universe: Universe, mine: Member) -> bool:
+    """Whether its ``steps()`` call is over, so that it goes on to the next, also to hold there."""
+    return mine.calls < sum(end <= mine.committed for end in universe.call_ends)
+
+
 def may_enter(process: Process, mine: Member) -> bool:
     if not mine.built or process.phase not in INTERRUPTIBLE:
         return False
@@ -258,7 +266,7 @@ def next_step(universe: Universe, world: World, process: Process, mine: Member) 
         return (name, "crosses to", process.boundary), partial(
             cross, universe, world, process, mine
         )
-    if mine.calls < sum(end <= mine.committed for end in universe.call_ends):
+    if is_at_end_of_call(universe, mine):
         return (name, "comes to its next call"), partial(next_call, universe, world, process)
     if mine.committed >= universe.steps or process.stop_seen:
         return (name, "finishes"), partial(finish, universe, world, process, mine)
@@ -319,7 +327,7 @@ def checkpointing(universe: Universe, world: World, able: list[Process]) -> Iter
         ):
             label = (process.name, "loads in", universe.orders[process.going].generation)
             yield label, partial(load, universe, world, process)
-            if world.faults.damages:
+            if world.faults.damages and restores(universe, process):
                 yield (process.name, "finds it damaged"), partial(damage, universe, world, process)
         if world.saves and process.phase == "computing" and all_have(universe, world, process):
             spent = world._replace(saves=world.saves - 1)
@@ -327,6 +335,12 @@ def checkpointing(universe: Universe, world: World, able: list[Process]) -> Iter
                 (process.name, "has saved", mine.committed),
                 partial(ask_to_publish, universe, spent, process, mine),
             )
+
+
+def restores(universe: Universe, process: Process) -> bool:
+    """Whether there is a checkpoint that it loads: one may begin again with nothing."""
+    restore = universe.orders[process.going].restore
+    return restore is not None and restore.checkpoint != NO_CHECKPOINT
 
 
 def all_have(universe: Universe, world: World, process: Process) -> bool:

@@ -71,6 +71,9 @@ class Process(NamedTuple):
     exit: ExitKind | None = None
     """How it ended, until the coordinator has heard of it."""
 
+    finishing: bool = False
+    """Its script has done the last step: once released it comes to its end."""
+
     released: bool = False
     stop_seen: bool = False
     doomed: bool = False

@@ -119,7 +119,8 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it is offered less than its minimum, if the last holder of the state is silent for
-    ever, and if too few devices are left on nodes that reach each other and are reached.
+    ever, and if too few devices are left on nodes that reach each other and are reached, without
+    those that the outside has taken back.
     """
     if world.ended is not None:
         return True
@@ -133,9 +134,17 @@ def is_over(universe: Universe, world: World) -> bool:
     room = sum(universe.nodes[number] for number, _ in nodes) - sum(
         process.unreaped and not node_of(world, process).is_cut for process in world.processes
     )
+    room -= taken_back(universe, job)
     if world.severed:
         room = min(room, most_together(universe, world))
     return bool(job.membership.unheard & mute) or room < universe.min_replicas
+
+
+def taken_back(universe: Universe, job: Job) -> int:
+    """Return how many devices the job takes for reclaimed, no more than were."""
+    has = enumerate(universe.nodes)
+    missing = sum(devices - job.nodes.get(universe.node_name(n), devices) for n, devices in has)
+    return min(missing, universe.reclaims)
 
 
 def most_together(universe: Universe, world: World) -> int:

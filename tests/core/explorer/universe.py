@@ -49,6 +49,9 @@ class Universe:
     is_prompt: bool = False
     """Let the coordinator hear everything at once; what it says may still be late."""
 
+    reclaims: int = 0
+    """Replicas that the outside may take back, with their devices."""
+
     is_durable: bool = False
     """The script keeps checkpoints."""
 

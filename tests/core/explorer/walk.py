@@ -105,14 +105,12 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
     kinds = drawn.sample(Faults._fields, drawn.randint(1, 5))
     faults = Faults(**{kind: drawn.randint(1, getattr(most_of, kind)) for kind in kinds})
     wishes = tuple(_draw_wish(drawn, members) for _ in range(drawn.randint(0, 2)))
-    # With devices gone for good a job may hold for ever.
-    is_roomy = not (faults.cuts or faults.unreaped or faults.severs)
-    is_roomy = is_roomy and not any(isinstance(wish, Reclaimed) for wish in wishes)
     return Case(
         members=members,
         devices=sizes[0],
         others=sizes[1:],
-        min_replicas=drawn.choice([1, 2]) if members > 1 and is_roomy else 1,
+        # Where nodes that hold the state are apart, the budget bounds the trying to be two.
+        min_replicas=drawn.choice([1, 2]) if members > 1 and not faults.severs else 1,
         max_replicas=4,
         spares=drawn.choice([0, 0, 0, 1]),
         steps=drawn.randint(1, 5),

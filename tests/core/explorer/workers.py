@@ -168,7 +168,7 @@ def cross(universe: Universe, world: World, process: Process, mine: Member) -> W
 
 
 def finish(universe: Universe, world: World, process: Process, mine: Member) -> World:
-    changed = change(world, process.name, phase="finished")
+    changed = change(world, process.name, phase="finished", finishing=True)
     event = Finished(replica=process.name, committed=mine.committed)
     return tell(universe, changed, process.name, event)
 
@@ -383,7 +383,9 @@ def die(universe: Universe, world: World, process: Process, kind: ExitKind) -> W
         node=process.node,
     )
     if kind is ExitKind.FINISHED:
-        world = world._replace(finished=world.finished | {(process.name, process.node)})
+        world = world._replace(ended_well=world.ended_well | {process.name})
+        if not world.nodes[process.node].is_cut:  # else nobody hears of it, ever
+            world = world._replace(finished=world.finished | {(process.name, process.node)})
     return replaced(world, dead)
 
 

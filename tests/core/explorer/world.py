@@ -161,6 +161,12 @@ class World(NamedTuple):
     """Replicas that have left by themselves after their last step, and the nodes whose agents
     remember it."""
 
+    leader: ReplicaId | None = None
+    """Who alone does after the last step what is to be done once; None before the last Release."""
+
+    ended_well: frozenset[ReplicaId] = frozenset()
+    """Replicas whose script has come to its end after the last step."""
+
     late: bool = False
     """A deadline passed although messages were on their way: the slow may be dropped."""
 

@@ -249,7 +249,9 @@ def on_tick(tx: Transaction) -> None:
     tx.job = replace(tx.job, apart=apart.passed(tx.job.apart, tx.now_s))
     if tx.job.membership.retry_at_s <= tx.now_s:
         tx.job = replace(tx.job, membership=replace(tx.job.membership, retry_at_s=NOW))
-    if tx.job.stage is not Stage.FINISHING:  # a released process may be silent as long as it likes
+    if tx.job.stage is Stage.FINISHING:  # a released process may be silent as long as it likes
+        lifecycle.lose_overdue_after_the_end(tx)
+    else:
         _expire_membership(tx)
     node_loss.lose_overdue(tx)
     lifecycle.end_if_stop_is_overdue(tx)
@@ -335,11 +337,14 @@ def _below_minimum(tx: Transaction, name: ReplicaId) -> str | None:
 
 
 def on_kill(tx: Transaction, name: ReplicaId) -> None:
-    """Kill a replica; that it is lost the membership learns from its exit."""
+    """Kill a replica; that it is lost the membership learns from its exit, while there is one."""
     if name not in tx.job.replicas:
         tx.decline(f"there is no replica {name} to kill")
         return
-    replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=False)
+    is_over = tx.job.stage is Stage.FINISHING
+    if is_over:
+        lifecycle.lose_after_the_end(tx, name, f"{name} was killed on request", is_final=True)
+    replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=is_over)
 
 
 def on_offered(tx: Transaction, event: events.Offered) -> None:

@@ -24,14 +24,14 @@ from pliant.core.job.state import (
     is_held,
     is_kept,
 )
-from pliant.core.job.transaction import Transaction
+from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause, StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
-from pliant.core.values import Outcome, ReplicaId, StopKind
+from pliant.core.values import NodeId, Outcome, ReplicaId, StopKind
 
 # --- on request ------------------------------------------------------------------------
 
@@ -119,10 +119,12 @@ def finish_if_done(tx: Transaction) -> None:
         reason = nothing_to_do(count)
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
-    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop))
+    done = job.membership.finished | job.membership.leavers
+    leader = next((n for n in group.members(job.membership) if n in done and not is_stop), None)
+    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
     tx.job = replace(tx.job, stop_by_s=NEVER)
     tx.notes.append(reason)
-    _let_all_exit(tx, job.membership.finished | job.membership.leavers)
+    _let_all_exit(tx, done)
 
 
 def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) -> None:
@@ -134,18 +136,73 @@ def go_on_ending(tx: Transaction, outcome: Outcome, done: frozenset[ReplicaId]) 
 
 
 def leave_after_the_end(tx: Transaction, event: Exited) -> None:
-    """Let the end stand once a member has left by itself; its script may decide the exit code."""
-    outcome, order = tx.job.outcome, tx.job.membership.recorded
-    is_member = order is not None and event.replica in order.replicas
+    """Let the end stand once one has left by itself; its script may decide the exit code."""
+    outcome = tx.job.outcome
     has_failed = event.kind in (ExitKind.SCRIPT, ExitKind.USAGE)
-    is_known = is_member or (has_failed and tx.job.stage is Stage.FINISHING)
-    if outcome is None or not is_known or not (has_failed or event.kind is ExitKind.FINISHED):
+    is_known = _has_trained_to_the_end(tx.job, event.replica)
+    is_known |= has_failed and tx.job.stage is Stage.FINISHING
+    if outcome is None or not is_known:
+        return
+    if event.kind in (ExitKind.SIGNAL, ExitKind.UNKNOWN):
+        lose_after_the_end(tx, event.replica, sentence(event))
+        return
+    if not (has_failed or event.kind is ExitKind.FINISHED):
         return
     if has_failed:
         code = EXIT_USAGE if event.kind is ExitKind.USAGE else EXIT_FAILED
         reason = f"after its last step, {sentence(event)}"
         outcome = replace(outcome, exit_code=code, reason=reason)
     _decide(tx, replace(outcome, is_final=True))
+
+
+def lose_after_the_end(
+    tx: Transaction, name: ReplicaId, what: str, *, is_final: bool = False
+) -> None:
+    """Say of one that is gone that its script was not at its end; of the leader that is a failure.
+
+    Nobody does again what the leader alone does after the last step.  ``is_final``: it was ended
+    for what it did there, and would be again.
+    """
+    outcome = tx.job.outcome
+    if outcome is None or not _has_trained_to_the_end(tx.job, name):
+        return
+    if outcome.exit_code == EXIT_OK:
+        reason = f"{outcome.reason}; then {what}, before its script had ended"
+        if name == outcome.leader:
+            reason += ": what the leader alone was to save then may be missing"
+            reason += "; the newest checkpoint has the weights" * _has_saved_the_end(tx.job)
+            outcome = replace(outcome, exit_code=EXIT_FAILED)
+        outcome = replace(outcome, reason=reason)
+        tx.notes.append(reason)
+    _decide(tx, replace(outcome, is_final=outcome.is_final or is_final))
+
+
+def lose_overdue_after_the_end(tx: Transaction) -> None:
+    """Say of those that take too long after their last step that their script is not let end."""
+    for name, replica in tx.job.replicas.items():
+        if replica.due_s <= tx.now_s and isinstance(replica.farewell, Release):
+            what = f"{name} did not exit within {tx.settings.finish_s:g} s and was ended"
+            lose_after_the_end(tx, name, what, is_final=True)
+
+
+def is_end_awaited(job: Job, node: NodeId) -> bool:
+    """Whether it matters how a script on this node ends: the leader's, or any until one has."""
+    is_final = job.outcome is not None and job.outcome.is_final
+    return any(
+        not replica.is_lost and (name == _leader(job) or not is_final)
+        for name, replica in job.replicas.items()
+        if replica.node == node
+    )
+
+
+def _leader(job: Job) -> ReplicaId | None:
+    return None if job.outcome is None else job.outcome.leader
+
+
+def _has_trained_to_the_end(job: Job, name: ReplicaId) -> bool:
+    """Whether this replica is one of those that have made the last step."""
+    order = job.membership.recorded
+    return order is not None and name in {*order.replicas, *job.membership.leavers}
 
 
 def sentence(event: Exited) -> str:
@@ -162,6 +219,11 @@ def sentence(event: Exited) -> str:
         ExitKind.UNKNOWN: "is not known to its agent",
     }
     return f"{event.replica} {words[event.kind]}{detail}"
+
+
+def _has_saved_the_end(job: Job) -> bool:
+    """Whether this coordinator has heard that the last step is in a checkpoint."""
+    return is_durable(job) and is_kept(job)
 
 
 def _decide(tx: Transaction, outcome: Outcome) -> None:
@@ -203,7 +265,7 @@ def lose(
 
 
 def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = "") -> None:
-    """Begin again from a checkpoint where that is possible, else end the job.
+    """Begin again from a checkpoint, or where no step was committed yet, else end the job.
 
     A script that fails alike at the step at which it did before is not tried again: the same
     samples follow.  At an earlier step it was something else: an outage of storage, or of memory.
@@ -212,6 +274,7 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
     last = f"{counted(count, 'step')} had been committed" if count else "no step was committed"
     lost = f"the last replica that had the state of the run was lost: {what}; {last}"
     before, at = tx.job.failed_at, (count, likeness)
+    failed_by_itself = (ExitKind.SCRIPT, ExitKind.EARLY)
     if likeness:
         tx.job = replace(tx.job, failed_at=at)
     if count and before == at:
@@ -219,9 +282,9 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
             f"the script fails alike after a restart and comes no further; last: {what}; {last}"
         )
         end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
-    elif is_durable(tx.job):
+    elif is_durable(tx.job) or not (count or kind in failed_by_itself):
         go_back(tx, lost)
-    elif kind in (ExitKind.SCRIPT, ExitKind.EARLY):
+    elif kind in failed_by_itself:
         failed = f"the script failed on every replica; last: {what}; {last}"
         end_job(tx, EXIT_FAILED, failed, StageCause.STATE_LOST)
     else:
@@ -229,7 +292,7 @@ def lose_state(tx: Transaction, kind: ExitKind, what: str, *, likeness: str = ""
 
 
 def go_back(tx: Transaction, why: str) -> None:
-    """Go on from a checkpoint with others, or another day if the job is to stop anyway."""
+    """Begin again with others, or another day if the job is to stop anyway."""
     if tx.job.stage is Stage.STOPPING:
         _end_stopped(tx, f"{_stopped(tx.job)}, before a step boundary: {why}")
     else:
@@ -237,8 +300,9 @@ def go_back(tx: Transaction, why: str) -> None:
 
 
 def _start_over(tx: Transaction, why: str) -> None:
-    """Let everybody go who has trained, and wait for spares to restore a checkpoint with."""
-    tx.notes.append(f"{why}; going back to the newest checkpoint that is found")
+    """Let everybody go who has trained, and wait for spares to begin again with."""
+    where = "to the newest checkpoint that is found" if is_durable(tx.job) else "to the beginning"
+    tx.notes.append(f"{why}; going back {where}")
     tx.enter(Stage.STARTING, StageCause.STATE_LOST)
     is_ready = any(replica.state is ReplicaState.SPARE for replica in tx.job.replicas.values())
     tx.job = replace(
@@ -253,7 +317,7 @@ def _start_over(tx: Transaction, why: str) -> None:
     for name, replica in tx.job.replicas.items():
         is_fresh = replica.state in fresh and name not in members
         if not is_fresh and replica.state is not ReplicaState.ENDING:
-            replicas.send_away(tx, name, tx.settings.exit_s, "the job goes back to a checkpoint")
+            replicas.send_away(tx, name, tx.settings.exit_s, "the job begins again")
     look_anew(tx)
 
 
@@ -267,9 +331,21 @@ def look_anew(tx: Transaction) -> None:
 
 
 def end_if_all_gone(tx: Transaction) -> None:
-    """End a job that has finished, once its last process has exited."""
-    if not tx.job.replicas:
-        end_job(tx, tx.job.exit_code or EXIT_OK, tx.job.reason, StageCause.ALL_GONE)
+    """End a job that has finished, once its last process that can be ended has exited.
+
+    Where none of them has come to the end of its script the state is lost, as before the end.
+    """
+    outcome = tx.job.outcome
+    is_awaited = any(replica.due_s < NEVER for replica in tx.job.replicas.values())
+    if is_awaited or outcome is None:
+        return
+    if outcome.is_final:
+        end_job(tx, outcome.exit_code, outcome.reason, StageCause.ALL_GONE)
+        return
+    what = "every replica was lost after the last step, before any script had ended"
+    charge(tx, ExitKind.SIGNAL, what)
+    tx.job = replace(tx.job, outcome=None, exit_code=None, reason="")
+    lose_state(tx, ExitKind.SIGNAL, what)
 
 
 def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> None:
@@ -279,7 +355,8 @@ def end_job(tx: Transaction, exit_code: int, reason: str, cause: StageCause) -> 
     tx.commands.append(EndJob(exit_code=exit_code, reason=reason))
     tx.notes.append(reason)
     tx.enter(Stage.ENDED, cause)
-    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=True))
+    leader = _leader(tx.job)
+    _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=True, leader=leader))
 
 
 def _end_stopped(tx: Transaction, reason: str) -> None:

@@ -21,14 +21,15 @@ from pliant.core.values import NodeId, ReplicaId
 
 def on_node_lost(tx: Transaction, node: NodeId) -> None:
     """Go on without a node and whatever it ran, unless nothing is left without it: then wait."""
-    if tx.job.stage is Stage.FINISHING or not is_last_refuge(tx.job, node):
+    if not _is_waited_for(tx.job, node):
         lose_node(tx, node)
     elif node not in tx.job.unheard_nodes:
         wait_s = tx.settings.start_s
         tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.put(node, tx.now_s + wait_s))
+        is_over = tx.job.stage is Stage.FINISHING
+        what = "what follows the last step is done" if is_over else "what is left of the run is"
         tx.notes.append(
-            f"node {node} is not heard; what is left of the run is there, so it is waited for, "
-            f"{wait_s:g} s at most"
+            f"node {node} is not heard; {what} there, so it is waited for, {wait_s:g} s at most"
         )
 
 
@@ -50,6 +51,8 @@ def lose_node(tx: Transaction, node: NodeId) -> None:
     tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node), apart=apart.without(tx.job.apart, node))
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+        if tx.job.stage is Stage.FINISHING and not replica.is_lost:
+            lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {node}")
     if not is_known or tx.job.stage is Stage.FINISHING:
         return
     if tx.job.stage is Stage.STARTING and sum(tx.job.nodes.values()) < tx.moment.min_replicas:
@@ -65,19 +68,26 @@ def lose_node(tx: Transaction, node: NodeId) -> None:
 def lose_overdue(tx: Transaction) -> None:
     """Lose those that were waited for in vain, or without which the job can now go on."""
     for node, until_s in tx.job.unheard_nodes.items():
-        if until_s <= tx.now_s or not is_last_refuge(tx.job, node):
+        if until_s <= tx.now_s or not _is_waited_for(tx.job, node):
             lose_node(tx, node)
 
 
 def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> None:
     """Take note that the agent of a node is back; one that has begun anew has none of its workers.
 
-    Of some that are missing the agent tells how they ended.
+    Of some that are missing the agent tells how they ended; of all of them if they were released.
     """
     known = {name for name, replica in tx.job.replicas.items() if replica.node == node}
-    if node in tx.job.unheard_nodes and known and not known & running:
+    is_over = tx.job.stage is Stage.FINISHING
+    if node in tx.job.unheard_nodes and known and not (is_over or known & running):
         lose_node(tx, node)
     tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
+
+
+def _is_waited_for(job: Job, node: NodeId) -> bool:
+    if job.stage is Stage.FINISHING:
+        return lifecycle.is_end_awaited(job, node)
+    return is_last_refuge(job, node)
 
 
 def is_last_refuge(job: Job, node: NodeId) -> bool:

@@ -36,7 +36,13 @@ from pliant.core.events import (
     Ticked,
 )
 from pliant.core.job import node_loss
-from pliant.core.job.lifecycle import begin_stop, go_on_ending, leave_after_the_end, stop_at_once
+from pliant.core.job.lifecycle import (
+    begin_stop,
+    go_on_ending,
+    leave_after_the_end,
+    lose_after_the_end,
+    stop_at_once,
+)
 from pliant.core.job.replicas import accept_membership, end
 from pliant.core.job.state import Job, Replica, ReplicaState, Stage, age, spares
 from pliant.core.job.transaction import Transaction, charge
@@ -127,9 +133,7 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case Running():
             on_running(tx, event)
         case NodeLost(node=node):
-            tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node))
-            _forget(tx, _at(tx.job, node))
-            tx.job = replace(tx.job, homes=tx.job.homes.drop(*_at(tx.job, node)))
+            _lose_node(tx, node)
         case Exited(replica=name):
             leave_after_the_end(tx, event)
             _forget(tx, frozenset({name}))
@@ -164,6 +168,15 @@ def _register(tx: Transaction, event: Registered) -> None:
         tx.count_stale()
         return
     tx.job = replace(job, registered=job.registered.put(event.replica, event))
+
+
+def _lose_node(tx: Transaction, node: NodeId) -> None:
+    here = _at(tx.job, node)
+    for name in sorted(here & tx.job.homes.keys(), key=age):
+        lose_after_the_end(tx, name, f"{name} was lost with node {node}")
+    _forget(tx, here)
+    nodes, homes = tx.job.nodes.drop(node), tx.job.homes.drop(*here)
+    tx.job = replace(tx.job, nodes=nodes, homes=homes)
 
 
 def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
@@ -261,13 +274,18 @@ def _ended_before(tx: Transaction) -> tuple[Event, ...] | None:
     job, outcome = tx.job, tx.job.outcome
     if outcome is None:
         return None
-    done = frozenset(n for n, event in job.registered.items() if event.finished or event.leaving)
-    if not (outcome.is_final or done.intersection(group.members(job.membership))):
+    here = {
+        n: event for n, event in job.registered.items() if event.lineage == job.membership.lineage
+    }
+    done = frozenset(n for n, event in here.items() if event.finished or event.leaving)
+    if not (outcome.is_final or any(here[name].finished for name in done)):
         tx.notes.append("all were lost after their last step, before any had left by itself")
         tx.job = replace(job, outcome=None, exit_code=None, reason="")
         return None
-    tx.job = replace(job, homes=Table(), registered=Table(), kept=(), register_by_s=NEVER)
-    go_on_ending(tx, outcome, done)
+    for name in sorted(job.homes.keys() - job.registered.keys(), key=age):
+        lose_after_the_end(tx, name, f"{name} was not heard of again")
+    tx.job = replace(tx.job, homes=Table(), registered=Table(), kept=(), register_by_s=NEVER)
+    go_on_ending(tx, tx.job.outcome or outcome, done)
     return job.kept
 
 

@@ -34,7 +34,7 @@ from pliant.core.job.transaction import Transaction, charge
 from pliant.core.job.transitions import ReplicaCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Outcome
+from pliant.core.membership.state import NEVER, Membership, Outcome
 from pliant.core.policy import costs
 from pliant.core.values import NodeId, ReplicaId
 
@@ -233,8 +233,8 @@ def end_overdue(tx: Transaction) -> None:
 def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
     reason = replica.reason
     if tx.job.stage is Stage.FINISHING and isinstance(replica.farewell, EndReplica):
-        tx.notes.append(f"the job ends without {name}, whose process could not be ended")
-        tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
+        tx.notes.append(f"{name} is not waited for any more: its process could not be ended")
+        tx.put(name, replace(replica, due_s=NEVER))
         return
     if replica.state is ReplicaState.STARTING:
         reason = f"did not reach steps() within {tx.settings.start_s:g} s"
@@ -246,7 +246,7 @@ def _overdue(tx: Transaction, name: ReplicaId, replica: Replica) -> None:
             return
         reason = f"{replica.reason}, and its notice is over"
     reason = reason or "it did not exit in time"
-    end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=False)
+    end(tx, name, ReplicaCause.OVERDUE, reason, is_lost=tx.job.stage is Stage.FINISHING)
 
 
 def _is_needed(tx: Transaction, name: ReplicaId, replica: Replica) -> bool:

@@ -93,6 +93,7 @@ STAGES: Machine[Stage] = Machine(
         },
         Stage.FINISHING: {
             StageCause.ALL_GONE: _ENDED,
+            StageCause.STATE_LOST: _STARTING | _ENDED,
             StageCause.STOP_ASKED: _ENDED,
             StageCause.INPUT_REFUSED: _ENDED,
         },

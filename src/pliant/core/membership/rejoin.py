@@ -109,7 +109,9 @@ def without_members(
     state: Membership, registered: Mapping[ReplicaId, Registered], moment: Moment
 ) -> Membership:
     """Return a membership whose state is gone."""
-    state = replace(moved(state, "nobody left", Phase.LOST), joiners=NOBODY, leavers=NOBODY)
+    if state.phase is not Phase.LOST:  # as it is where the register told already of nobody
+        state = moved(state, "nobody left", Phase.LOST)
+    state = replace(state, joiners=NOBODY, leavers=NOBODY)
     for name in sorted(registered):
         if not is_past(registered[name]):
             state = _welcomed(state, registered[name], moment)

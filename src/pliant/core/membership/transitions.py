@@ -77,7 +77,11 @@ _PHASES: Mapping[Phase, tuple[tuple[type[events.WorkerEvent], ...], Moves]] = {
     ),
     Phase.REMEMBERED: (
         (),
-        {STEADY: ("reunited",), REFORMS: ("not all reunited",), LOSES_ALL: ("nobody left",)},
+        {
+            STEADY: ("reunited",),
+            REFORMS: ("not all reunited",),
+            LOSES_ALL: ("nobody left", "given up"),
+        },
     ),
     Phase.STEADY: (
         IN_GENERATION,
