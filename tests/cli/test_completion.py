@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,15 +133,36 @@ def test_names_of_jobs_and_replicas_are_completed(
     assert names.replica_names(Typed, "r") == []  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(60)
-def test_bash_completes_commands_options_and_jobs(home: Path, capsys: Captured) -> None:
+TYPED = {
+    "pliant sus": "pliant suspend",
+    "pliant status --jo": "pliant status --job",
+    "pliant status --job g": "pliant status --job gpt",
+    "pliant run fi": "pliant run fit.py",
+}
+"""What is typed before the key, and what stands there after it."""
+
+
+@pytest.fixture
+def user(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a job and a script, and ``pliant`` on the path of its shells."""
     begun(StateDirectory(home / "state" / "pliant"), "gpt", gone())
-    bin_ = home / "bin"
-    bin_.mkdir()
-    (bin_ / "pliant").write_text(f'#!/bin/sh\nexec {sys.executable} -m pliant "$@"\n')
-    (bin_ / "pliant").chmod(0o755)
+    (home / "fit.py").touch()
+    program = home / "bin" / "pliant"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pliant "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return home
+
+
+def needs(shell: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed")
+
+
+@pytest.mark.timeout(60)
+def test_bash_completes_commands_options_and_jobs(user: Path, capsys: Captured) -> None:
     assert code_of(["completion", "show", "bash"]) == 0
-    (home / "script").write_text(capsys.readouterr().out)
+    (user / "script").write_text(capsys.readouterr().out)
     ask = """
         source ./script
         try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
@@ -145,12 +172,55 @@ def test_bash_completes_commands_options_and_jobs(home: Path, capsys: Captured) 
     """
 
     done = subprocess.run(
-        ["bash", "--norc", "-c", ask],
-        cwd=home,
-        env={**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
+        ["bash", "--norc", "-c", ask], cwd=user, capture_output=True, text=True, check=False
     )
 
     assert done.stdout.split("\n")[:3] == ["suspend", "--job", "gpt"], done.stderr
+
+
+@needs("fish")
+@pytest.mark.timeout(180)
+def test_fish_completes_commands_options_jobs_and_files(user: Path) -> None:
+    assert code_of(["completion", "install", "fish"]) == 0
+
+    for typed, completed in TYPED.items():
+        done = subprocess.run(
+            ["fish", "-c", f"complete -C '{typed}'"],
+            cwd=user,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        found = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+        assert found == [completed.rpartition(" ")[2]], (typed, done.stderr)
+
+
+@needs("zsh")
+@pytest.mark.timeout(240)
+def test_zsh_completes_commands_options_jobs_and_files_on_a_terminal(user: Path) -> None:
+    assert code_of(["completion", "install", "zsh"]) == 0
+    environ = {**os.environ, "TERM": "vt100"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("zsh", ["zsh", "-i"], environ)  # what people type
+    try:
+        for typed, completed in TYPED.items():
+            os.write(terminal, f"\x15{typed}\t".encode())  # on an empty line
+
+            assert is_shown(terminal, completed), typed
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def is_shown(terminal: int, text: str, within_s: float = 50.0) -> bool:
+    """Whether a text comes to be on a terminal."""
+    said, until_s = b"", time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        if select.select([terminal], [], [], 0.2)[0]:
+            said += os.read(terminal, 4096)
+        if text.encode() in re.sub(rb"\x00|\x1b\[[0-9;?]*[A-Za-z]", b"", said):
+            return True
+    return False
