@@ -165,14 +165,17 @@ class Walk:
             is_job = goes_on.verb == "goes on"
 
             def has_begun() -> bool:
-                return self._has_begun() if is_job else bool(said.read_text())
+                return self._has_begun() if is_job else said.exists() and said.stat().st_size > 0
 
             self._until(terminal, lambda: program.poll() is not None or has_begun())
             if program.poll() not in (None, wanted):
                 self._fail(terminal, f"ended with exit code {program.returncode}")
             return None
         if note("interrupted") is not None:
-            self._until(terminal, lambda: program.poll() is not None or said.read_text() != "")
+            self._until(
+                terminal,
+                lambda: program.poll() is not None or (said.exists() and said.stat().st_size > 0),
+            )
             if program.poll() is None:
                 os.killpg(program.pid, signal.SIGINT)
             self._until(terminal, lambda: program.poll() is not None)
