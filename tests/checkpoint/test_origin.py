@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pliant.checkpoint.origin import Origin, difference, origin_of
+from pliant.engine.state.durable import Facts
 
 ALONE = Origin(run="a", job="", script="train.py", script_digest="1", arguments=("--lr", "0.1"))
 JOB = replace(ALONE, run="b", job="gpt")
@@ -20,6 +21,17 @@ def test_another_job_with_the_same_arguments_is_another_run() -> None:
     assert difference(replace(JOB, job="other"), JOB) == (
         "this is another job: job other (train.py --lr 0.1)"
     )
+
+
+def test_a_script_is_the_same_as_a_file_and_as_a_module() -> None:
+    def script(path: str) -> str:
+        facts = Facts(job="", holder="", pid=1, identity=(), command=(path, "--lr"))
+        found = Origin.of(facts, run="a", place="kept")
+        assert found is not None
+        return found.script
+
+    assert script("train.py") == script("/a/package/train.py") == "train.py"
+    assert script("/a/package/__main__.py") == "package/__main__.py"
 
 
 def test_the_order_of_arguments_counts() -> None:

@@ -33,6 +33,12 @@ ALONE = ("--resume", "--detach", "--json")
         ("--max=4 --pool job.yaml", "--max=4 --pool=default job.yaml"),
         ("--pool -- train.py", "--pool=default -- train.py"),
         ("--pool", "--pool=default"),
+        ("-m package.train", "-- -m package.train"),
+        ("-mpackage.train --min 3", "-- -m package.train --min 3"),
+        ("--max 2 -m package.train -m 3", "--max 2 -- -m package.train -m 3"),
+        ("--pool -m package.train", "--pool=default -- -m package.train"),
+        ("--pool gpus -m package.train --pool x", "--pool=gpus -- -m package.train --pool x"),
+        ("train.py -m package.train", "train.py -m package.train"),
         ("--max", "--max"),
         ("", ""),
     ],
@@ -74,7 +80,7 @@ FLAGS = {"--max", "--max-restarts", "--out", "--json"}
 
 
 def words_of_script(script: Path, *typed: str) -> list[str]:
-    return of_script(str(script), typed, flags=FLAGS, alone=ALONE, command="pliant run")
+    return of_script([str(script)], typed, flags=FLAGS, alone=ALONE, command="pliant run")
 
 
 def test_what_stands_behind_the_script_is_the_scripts(tmp_path: Path) -> None:

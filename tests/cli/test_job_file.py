@@ -48,6 +48,21 @@ def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
     assert what == WhatToRun(words=[str(script), "--steps", "5", "--min", "3"])
 
 
+def test_a_module_is_run_by_its_name_beside_the_job_file_too(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "job.yaml").write_text(JOB.replace("src/train.py", "-m, src.train"))
+
+    assert read_command("../project/job.yaml", []).words == ["-m", "src.train", "--data", "data"]
+    with pytest.raises(ConfigError, match=r"^there is no module src\.train here, nor is it"):
+        read_command("-m", ["src.train"])
+    monkeypatch.chdir(project)
+    assert read_command("-m", ["src.train", "-5"]).words == ["-m", "src.train", "-5"]
+    (project / "src" / "train.py").unlink()
+    with pytest.raises(ConfigError, match=r"there is no module src\.train here"):
+        read_command("job.yaml", [])
+
+
 def test_a_job_file_names_its_command(project: Path) -> None:
     what = read_command("../project/job.yaml", [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -149,18 +150,20 @@ def test_only_a_replicas_name_can_be_shown(show: str) -> None:
     ("script", "name"),
     [
         ("examples/train_gpt.py", "train-gpt"),
-        ("My Script!.py", "my-script"),
+        ("'My Script!.py'", "my-script"),
         ("__.py", "job"),
         ("x" * 100 + ".py", "x" * 63),
+        ("v1.2.py", "v1-2"),
+        ("-m package.fine_tune", "fine-tune"),
     ],
 )
 def test_a_job_is_named_after_its_script(script: str, name: str) -> None:
-    assert job_name(resolve({}, {}, None), script) == name
+    assert job_name(resolve({}, {}, None), shlex.split(script)) == name
 
 
 def test_a_name_with_other_letters_is_refused() -> None:
     with pytest.raises(ConfigError, match="--name 'A B' must be lower-case letters"):
-        job_name(resolve({"name": "A B"}, {}, None), "x.py")
+        job_name(resolve({"name": "A B"}, {}, None), ["x.py"])
 
 
 IN_POOL = JOB.replace("  command:", "  pool: {name: gpus, team: vision}\n  command:")

@@ -1584,11 +1584,37 @@ TYPED = [
         command="run torchrun --nproc_per_node 2 train.py",
     ),
     Refusal(
-        sentence="pliant run takes a file, not a module: pliant run package/train.py, or a file "
-        "that imports package.train and calls a function of it",
-        when="`-m` is typed as to Python",
-        instead="the file",
+        sentence="there is no module package.train here, nor is it installed",
+        when="`-m` names none that can be run",
+        instead="one of the directory that this is typed in, or of one that is installed",
         command="run -m package.train",
+    ),
+    Refusal(
+        sentence="there is no module package/train.py here; -m takes a name, without .py: -m "
+        "package.train",
+        when="`-m` is given a file",
+        instead="its name, or `pliant run package/train.py`",
+        command="run -m package/train.py",
+    ),
+    Refusal(
+        sentence="there is no module gone to run in ... or installed here",
+        when="a node of the job has not the module of `-m`",
+        instead="the same directory, or the same packages, on every node",
+        proof="tests/engine/worker/test_bootstrap.py::"
+        "test_a_module_that_a_node_lacks_is_a_wrong_input",
+    ),
+    Refusal(
+        sentence="package is a package without __main__.py; name a module of it",
+        when="`-m` names a package that python would not run either",
+        instead="`pliant run -m package.train`",
+        before=elsewhere.written("package/__init__.py"),
+        command="run -m package",
+    ),
+    Refusal(
+        sentence="-m needs the name of a module: pliant run -m package.train",
+        when="nothing follows `-m`",
+        instead="a module",
+        command="run -m",
     ),
     Refusal(
         sentence="--session-timeout 0s must be more than 0",

@@ -366,6 +366,13 @@ RUNS = [
         before=began(),
     ),
     Refusal(
+        sentence="the module x.y is no longer in /",
+        when="the same where it was run with `-m`",
+        instead="bring it back",
+        command="resume run",
+        before=began(command=["-m", "x.y"]),
+    ),
+    Refusal(
         sentence="a job named gpt is running already; choose another with --name",
         when="another job has this name",
         instead="`--name`",

@@ -221,13 +221,17 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_removed(home: Path) ->
 
 
 def test_a_place_is_gone_on_from_by_the_same_job_with_the_same_arguments(home: Path) -> None:
-    def run(*words: str, steps: int = 3) -> subprocess.CompletedProcess[str]:
-        return pliant(home, "run", "--max", "1", *words, "train.py", str(steps))
+    def run(
+        *words: str, steps: int = 3, script: tuple[str, ...] = ("train.py",)
+    ) -> subprocess.CompletedProcess[str]:
+        return pliant(home, "run", "--max", "1", *words, *script, str(steps))
 
     assert run().returncode == 0
     kept = sorted(path.name for path in (home / "kept").glob("step-*"))
 
-    again, other_job, other_arguments = run(), run("--name", "tune"), run(steps=5)
+    module = ("-m", "train")  # the same file
+    again, other_job = run(script=module), run("--name", "tune")
+    other_arguments = run(steps=5, script=module)
     assert again.returncode == 0
     assert "the run goes on after step 3, from checkpoint step-00000003-l1 of" in again.stdout
     assert "nothing to do: already finished at step 3" in again.stdout

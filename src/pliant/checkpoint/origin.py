@@ -36,7 +36,8 @@ class Origin:
     """Its name; empty for a script that runs alone."""
 
     script: str
-    """Name of the file."""
+    """Name of the file, whether it was run as such or as a module; of a package with the package's.
+    """
 
     script_digest: str
     arguments: tuple[str, ...]
@@ -50,7 +51,7 @@ class Origin:
         return cls(
             run=run,
             job=facts.job if facts.holder else "",
-            script=Path(script).name,
+            script=_name(Path(script)),
             script_digest=_digest(script),
             arguments=tuple(_without_place(word, place) for word in arguments),
         )
@@ -104,6 +105,10 @@ def caution(mine: Origin | None, theirs: Origin | None) -> str:
     if mine is not None and mine.script_digest != theirs.script_digest:
         return "; the script has changed since"
     return ""
+
+
+def _name(script: Path) -> str:
+    return str(Path(script.parent.name, script.name)) if script.stem == "__main__" else script.name
 
 
 def _without_place(word: str, place: str) -> str:

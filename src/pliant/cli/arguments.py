@@ -21,6 +21,8 @@ from pliant.core.durations import MOST_S, seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
 from pliant.machine.discovery import StateDirectory
+from pliant.machine.named_modules import FLAG as MODULE
+from pliant.machine.named_modules import file_of, module_of
 from pliant.spec.model import NAME
 
 POOL = "--pool"
@@ -37,17 +39,17 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Spell the pool's name out before the words are parsed."""
-        if self.has_script:
-            _refuse_module(args)
         switches = [one for one in self.get_params(ctx) if getattr(one, "is_flag", False)]
         alone = {word for option in switches for word in option.opts}
         left = super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
         if self.has_script and ctx.params.get("target"):
             flags = {word for option in self.params for word in option.opts}  # --help passes
-            script, typed = ctx.params["target"], ctx.params.get("arguments") or []
-            ctx.params["arguments"] = of_script(
-                script, typed, flags=flags, alone=alone, command=ctx.command_path
+            what = [ctx.params["target"], *(ctx.params.get("arguments") or [])]
+            at = 1 if module_of(what) is None else 2
+            left_over = of_script(
+                what[:at], what[at:], flags=flags, alone=alone, command=ctx.command_path
             )
+            ctx.params["arguments"] = [*what[1:at], *left_over]
         return left
 
 
@@ -55,20 +57,6 @@ class ExplainCommand(RunCommand):
     """``pliant explain``, in which ``--pool`` needs no name, and nothing is run."""
 
     has_script = False
-
-
-def _refuse_module(typed: Sequence[str]) -> None:
-    """Name the file where ``-m`` is typed as to Python.
-
-    Raises:
-        ConfigError: a module is to be run.
-    """
-    if typed[:1] == ["-m"] and len(typed) > 1:
-        module = typed[1]
-        raise ConfigError(
-            f"pliant run takes a file, not a module: pliant run {module.replace('.', '/')}.py, or "
-            f"a file that imports {module} and calls a function of it"
-        )
 
 
 def state_directory() -> StateDirectory:
@@ -82,6 +70,7 @@ def with_name(
     """Give ``--pool`` the default name if no name follows it; options ``alone`` take no value.
 
     A name is what a pool can be called and is neither a file nor the last word: that is the script.
+    Our options end at ``-m MODULE`` as they do at a script.
     """
     spelt, at = [], 0
     while at < len(typed) and typed[at].startswith("-") and typed[at] != "--":
@@ -92,6 +81,9 @@ def with_name(
             spelt.append(f"{POOL}={typed[at] if is_named else DEFAULT_POOL}")
             at += is_named
             continue
+        if has_script and word[:2] == MODULE:
+            glued = [word[2:]] if word != MODULE else []
+            return [*spelt, "--", MODULE, *glued, *typed[at:]]
         spelt.append(word)
         if "=" not in word and word not in alone:
             spelt += typed[at : at + 1]
@@ -100,7 +92,7 @@ def with_name(
 
 
 def of_script(
-    script: str,
+    what: Sequence[str],
     typed: Sequence[str],
     *,
     flags: Collection[str],
@@ -116,14 +108,15 @@ def of_script(
     """
     if list(typed[:1]) == ["--"]:
         return list(typed[1:])
+    script = " ".join(what)
     for at, word in enumerate(typed):
         if word == "--":
             break
         flag = word.partition("=")[0]
-        if flag.startswith("--") and flag in flags and not _has_word(Path(script), flag):
+        if flag.startswith("--") and flag in flags and not _has_word(what, flag):
             has_value = "=" not in word and flag not in alone
             value = [each for each in typed[at + 1 : at + 2] if has_value and each[:1] != "-"]
-            ours, theirs = shlex.join([word, *value, script]), shlex.join([script, "--", *typed])
+            ours, theirs = shlex.join([word, *value, *what]), shlex.join([*what, "--", *typed])
             raise ConfigError(
                 f"{flag} stands behind {script}, which does not name it: write {command} {ours} "
                 f"if it is for pliant, and {command} {theirs} if it is for the script"
@@ -131,11 +124,14 @@ def of_script(
     return list(typed)
 
 
-def _has_word(script: Path, flag: str) -> bool:
+def _has_word(what: Sequence[str], flag: str) -> bool:
     """Whether a script names an option, as far as can be seen without running it."""
+    script = file_of(what, Path.cwd())
     try:
-        text = script.read_text(errors="replace")
+        text = None if script is None else script.read_text(errors="replace")
     except OSError:
+        text = None
+    if text is None:
         return True  # what is wrong with it is said by who reads it
     return re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text) is not None
 

@@ -1,10 +1,11 @@
-"""What to run: a script with its arguments, or a job file that names one.
+"""What to run: a script or a module with its arguments, or a job file that names one.
 
 Owns that everything in a job file means what it says beside that file, wherever the command was
 typed; what was typed, or is in the environment, is meant from there; and what people type there out
 of habit.  Knows nothing of settings.
 
-    paths of a job file       spec.command[0], spec.tls.*: relative to the file
+    paths of a job file       spec.command[0], the module of spec.command [-m, MODULE], spec.tls.*:
+                              relative to the file
     paths of its script       checkpoints, data: the job works in the directory of the file
     --out, --init, --tls-*    relative to where they are typed; runs/NAME as well
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine.files import read_named
+from pliant.machine.named_modules import FLAG as MODULE
+from pliant.machine.named_modules import file_of, module_of
 from pliant.spec.job import ElasticJob
 from pliant.spec.load import load
 
@@ -43,6 +46,8 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
     Raises:
         ConfigError: the file is missing, is no job, or arguments follow a job file.
     """
+    if target == MODULE:
+        return WhatToRun(words=_module([target, *arguments]))
     path = Path(target)
     if (why := _misunderstanding(path, arguments)) is not None:
         raise ConfigError(why)
@@ -58,10 +63,32 @@ def read_command(target: str, arguments: list[str]) -> WhatToRun:
         )
     job = load(read_named(path), source=target)
     directory, words = path.absolute().parent, list(job.spec.command)
-    if not (directory / words[0]).is_file():
-        beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
+    beside = "" if directory == Path.cwd() else f" in {directory}, where {path.name} lies"
+    if words[0] == MODULE:
+        words = _module(words, directory, beside)
+    elif file_of(words, directory) is None:
         raise ConfigError(f"the script {words[0]} does not exist{beside}")
     return WhatToRun(words=words, job=_beside(job, directory), directory=directory)
+
+
+def _module(words: list[str], directory: Path | None = None, beside: str = "") -> list[str]:
+    """Return a command that runs a module, if there is one.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    name = module_of(words)
+    if name is None:
+        raise ConfigError("-m needs the name of a module: pliant run -m package.train")
+    where = directory or Path.cwd()
+    if file_of(words, where) is not None:
+        return words
+    if file_of([MODULE, f"{name}.__init__"], where) is not None:
+        raise ConfigError(f"{name} is a package without __main__.py; name a module of it")
+    how, path = ", nor is it installed", Path(name)
+    if path.suffix == ".py":
+        how = f"; -m takes a name, without .py: -m {'.'.join(path.with_suffix('').parts)}"
+    raise ConfigError(f"there is no module {name}{beside or ' here'}{how}")
 
 
 def _beside(job: ElasticJob, directory: Path) -> ElasticJob:
@@ -84,5 +111,7 @@ def _misunderstanding(path: Path, arguments: list[str]) -> str | None:
         )
     if path.name in LAUNCHERS and not path.is_file():
         script = next((word for word in arguments if word.endswith(".py")), "train.py")
+        if MODULE in arguments[:-1]:
+            script = f"-m {arguments[arguments.index(MODULE) + 1]}"
         return f"pliant run starts the workers itself, without {path}: pliant run {script}"
     return None

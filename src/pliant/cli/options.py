@@ -44,7 +44,7 @@ PoolName = Annotated[
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background; follow it with status.")
 ]
-Target = Annotated[str, typer.Argument(metavar="SCRIPT|JOB.YAML", help="What to run.")]
+Target = Annotated[str, typer.Argument(metavar="SCRIPT|-m MODULE|JOB.YAML", help="What to run.")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(

@@ -7,7 +7,7 @@ Commands take their options from it (``options.with_settings``).  Knows nothing 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
+from pliant.machine.named_modules import name_of
 from pliant.spec.job import ElasticJob
 from pliant.spec.limits import Limits
 from pliant.spec.load import parse_policy
@@ -364,11 +365,11 @@ def shown_replica(settings: Settings) -> str | None:
     return None if show is None else str(show)
 
 
-def job_name(settings: Settings, script: str) -> str:
+def job_name(settings: Settings, command: Sequence[str]) -> str:
     """Return the job's name; without one, the script's in the letters a name may have."""
     name = settings["name"]
     if name.value is None:
-        made = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+        made = re.sub(r"[^a-z0-9]+", "-", name_of(command).lower()).strip("-")
         return made[:63].strip("-") or "job"
     if not NAME.fullmatch(name.value):
         raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")

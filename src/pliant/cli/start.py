@@ -48,6 +48,7 @@ from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import running_jobs
+from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.pools import any_pool
 from pliant.observe.history import read_history
 from pliant.observe.log import Record
@@ -103,7 +104,7 @@ def planned(
     command: list[str], settings: Settings, environ: Mapping[str, str], *, is_apart: bool = False
 ) -> Start:
     """Check everything that can be checked before anything is written, and make the directory."""
-    of_job, name = _told_to_core(settings), job_name(settings, command[0])
+    of_job, name = _told_to_core(settings), job_name(settings, command)
     session_s = session_limit_of(settings)
     if session_s is not None:  # who may make its session later may reach steps() later, too
         start_s = max(of_job.start_s, min(session_s / SESSION_SHARE, MOST_S))
@@ -168,7 +169,7 @@ def planned_coordinator(
     """
     if not settings["port"].value:
         raise ConfigError("a coordinator needs a --port of its own, to which its agents come back")
-    out = settings["out"].value or RUNS / job_name(settings, command[0])
+    out = settings["out"].value or RUNS / job_name(settings, command)
     found = {"out": out, "resume": run_files.holds_run(out)}
     fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
     return planned(command, {**settings, **fixed}, environ, is_apart=True)
@@ -194,8 +195,10 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         raise ConfigError(
             f"{last['cwd']}, where the run began, cannot be entered: {error.strerror}"
         ) from None
-    if not Path(last["command"][0]).is_file():
-        raise ConfigError(f"the script {last['command'][0]} is no longer in {last['cwd']}")
+    if file_of(last["command"], Path.cwd()) is None:
+        name = module_of(last["command"])
+        what = f"script {last['command'][0]}" if name is None else f"module {name}"
+        raise ConfigError(f"the {what} is no longer in {last['cwd']}")
     config = JobConfig.of(last, name=last["job"], out=out, environ=environ)
     init = _moved(last, out)
     _check_tls(config.tls)

@@ -51,6 +51,7 @@ from pliant.engine.update import Update
 from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
+from pliant.machine.named_modules import module_of
 from pliant.wire.messages import Planned
 
 NOTEWORTHY = 0.05
@@ -213,7 +214,7 @@ class Collaborators:
             holder=work.holder,
             pid=context.assignment.pid,
             identity=said,
-            command=work.command,
+            command=_as_script(work.command),
             from_checkpoint=work.from_checkpoint,
         )
         self._saver.open(facts, CoordinatorCheckpointChannel(runtime, self.reporter))
@@ -338,6 +339,13 @@ def _command() -> tuple[str, ...]:
     """Return the script that runs alone, with its arguments; nothing in a notebook or a prompt."""
     is_script = hasattr(sys.modules["__main__"], "__file__")
     return tuple(sys.argv) if is_script else ()
+
+
+def _as_script(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a worker runs with the file of a module in place of its name."""
+    if module_of(command) is None:
+        return command
+    return (str(sys.modules["__main__"].__file__), *command[2:])
 
 
 def _ledger_path(context: WorkerContext | None) -> Path | None:

@@ -68,7 +68,7 @@ class JobSpec(Model):
     """What runs, and at which size it starts."""
 
     command: Annotated[list[str], Field(min_length=1)]
-    """The script and its arguments, passed on untouched."""
+    """The script, or ``-m`` and a module, and its arguments, passed on untouched."""
 
     elastic_policy: ElasticPolicy = Field(default_factory=ElasticPolicy)
 

@@ -51,7 +51,8 @@ FACTS = """
         return [link for link in links if link.startswith("/") and not link.startswith("/proc")]
     json.dump({
         "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "file": __file__, "name": __name__,
-        "path0": sys.path[0], "rest": sys.path[1:], "cwd": os.getcwd(), "spec": repr(__spec__),
+        "path0": sys.path[0], "rest": sys.path[1:], "cwd": os.getcwd(),
+        "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent, __spec__.cached],
         "package": __package__, "doc": __doc__, "cached": repr(__cached__),
         "main": __main__.__dict__ is globals(), "code": where(),
         "pickle": type(pickle.loads(pickle.dumps(Thing()))) is Thing,
@@ -66,12 +67,24 @@ FACTS = """
 """
 
 
-@pytest.mark.parametrize("where", ["", "deep/er"])
-def test_a_script_finds_what_python_would_give_it(tmp_path: Path, where: str) -> None:
-    name = script(tmp_path, FACTS, str(Path(where) / "train.py"))
+@pytest.mark.parametrize(
+    ("command", "file", "where"),
+    [
+        ("train.py", "train.py", ""),
+        ("deep/er/train.py", "deep/er/train.py", "deep/er"),
+        ("-m train", "train.py", ""),
+        ("-m deep.er.train", "deep/er/train.py", ""),
+        ("-m deep.er", "deep/er/__main__.py", ""),
+    ],
+)
+def test_a_script_finds_what_python_would_give_it(
+    tmp_path: Path, command: str, file: str, where: str
+) -> None:
+    name = command.split()
+    script(tmp_path, FACTS, file)
     script(tmp_path, "", str(Path(where) / "neighbour.py"))
     plain = subprocess.run(
-        [sys.executable, name, "--steps", "5"],
+        [sys.executable, *name, "--steps", "5"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         stdin=subprocess.DEVNULL,
@@ -82,7 +95,7 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path, where: str) ->
     )
 
     code, said, _ = run(
-        tmp_path, name, "--steps", "5", PYTHONHASHSEED="0", MALLOC_TRIM_THRESHOLD_="1"
+        tmp_path, *name, "--steps", "5", PYTHONHASHSEED="0", MALLOC_TRIM_THRESHOLD_="1"
     )
 
     assert code == 0, said
@@ -100,8 +113,9 @@ def test_what_is_printed_last_is_there_without_the_end_of_its_line(tmp_path: Pat
     assert (code, said) == (0, "done")
 
 
-def test_classes_of_the_script_reach_spawned_processes(tmp_path: Path) -> None:
-    name = script(
+@pytest.mark.parametrize("command", ["train.py", "-m train"])
+def test_classes_of_the_script_reach_spawned_processes(tmp_path: Path, command: str) -> None:
+    script(
         tmp_path,
         """
         import multiprocessing
@@ -117,7 +131,7 @@ def test_classes_of_the_script_reach_spawned_processes(tmp_path: Path) -> None:
         """,
     )
 
-    code, said, _ = run(tmp_path, name)
+    code, said, _ = run(tmp_path, *command.split())
 
     assert (code, said) == (0, "42\n42\n")
 
@@ -141,10 +155,11 @@ def test_nothing_that_was_written_or_registered_is_lost_at_the_end(tmp_path: Pat
     assert (tmp_path / "forgotten.txt").read_text() == "text"
 
 
-def test_an_exception_shows_only_the_frames_of_the_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["train.py", "-m train"])
+def test_an_exception_shows_only_the_frames_of_the_script(tmp_path: Path, command: str) -> None:
     name = script(tmp_path, "def f():\n    1 / 0\nf()\n")
 
-    code, said, messages = run(tmp_path, name)
+    code, said, messages = run(tmp_path, *command.split())
 
     expected = said_by_python(tmp_path / name)
     assert expected.endswith("ZeroDivisionError: division by zero\n")
@@ -198,6 +213,29 @@ def test_a_missing_script_is_a_wrong_input(tmp_path: Path) -> None:
 
     assert code == 2
     assert said == "ConfigError: cannot read the script nothing.py: No such file or directory\n"
+
+
+def test_a_module_that_a_node_lacks_is_a_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+
+    for name in ("gone", "package", "package.gone.train"):
+        code, said, _ = run(tmp_path, "-m", name)
+
+        assert code == 2
+        assert said == (
+            f"ConfigError: there is no module {name} to run in {tmp_path} or installed here\n"
+        )
+
+
+def test_what_fails_in_the_package_of_a_module_is_the_scripts(tmp_path: Path) -> None:
+    script(tmp_path, "import not_there", "package/__init__.py")
+    script(tmp_path, "", "package/train.py")
+
+    code, said, messages = run(tmp_path, "-m", "package.train")
+
+    assert (code, ended(messages).kind) == (1, ExitKind.SCRIPT)
+    assert said.endswith("ModuleNotFoundError: No module named 'not_there'\n")
+    assert f'File "{tmp_path}/package/__init__.py", line 1' in said
 
 
 def test_a_session_that_was_left_open_is_closed(tmp_path: Path) -> None:

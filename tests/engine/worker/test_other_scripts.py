@@ -44,10 +44,12 @@ def servant() -> Iterator[Servant]:
         yield one
 
 
-def played(servant: Servant, directory: Path, text: str, **work: Any) -> tuple[int, str, list[Any]]:
+def played(
+    servant: Servant, directory: Path, text: str, *command: str, **work: Any
+) -> tuple[int, str, list[Any]]:
     """Run a script to its end; return its exit code, what it printed, and what it told."""
     (directory / "train.py").write_text(textwrap.dedent(text))
-    worker = servant.start(directory, "train.py", **work)
+    worker = servant.start(directory, *(command or ["train.py"]), **work)
     messages, said = worker.messages(), worker.said()
     return servant.exit().returncode, said, messages
 
@@ -283,6 +285,31 @@ def test_who_makes_no_session_and_cannot_write_out_a_file_is_ended_as_well(
 
     assert code == 2
     assert sentence(messages).startswith("the script has made no pliant.Session in 0.1 s")
+
+
+def test_a_module_that_is_run_by_name_is_known_by_its_file(
+    servant: Servant, tmp_path: Path
+) -> None:
+    _, _, messages = played(servant, tmp_path, LOOP + "    step()\n", "-m", "train")
+
+    assert sentence(messages).endswith(f"`From a plain loop` in {PAGE} (train.py, line 7)")
+
+
+def test_a_module_of_an_installed_package_is_its_users_own(
+    servant: Servant, tmp_path: Path
+) -> None:
+    """It is written for pliant, which nothing of it has imported when it steps."""
+    place = tmp_path / "site-packages"
+    (place / "mine").mkdir(parents=True)
+    (place / "mine" / "__init__.py").touch()
+    later = "    def later():\n        import pliant\n"
+    (place / "mine" / "train.py").write_text(textwrap.dedent(LOOP + "    step()\n" + later))
+
+    code, _, messages = played(servant, place, "", "-m", "mine.train")
+
+    (ended,) = [one for one in messages if isinstance(one, Ended)]
+    assert (code, ended.kind) == (0, ExitKind.EARLY)
+    assert "outside of a pliant.Session (mine/train.py, line 7)" in ended.detail
 
 
 def test_who_makes_no_session_in_time_is_ended_wherever_it_is(

@@ -1,7 +1,7 @@
 """The first and last code of a worker: makes the process what the script expects, runs the script.
 
 Owns the worker's context (who am I, how do I reach my agent), the stage that the script finds
-(argv, ``__main__``, ``sys.path[0]``, working directory, environment), and its end: what is said
+(working directory, environment, and by ``main_module`` the rest), and its end: what is said
 to the agent, what is flushed, which exit code.  Knows nothing of training: a session registers
 itself in the context and is only closed from here.
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import importlib.machinery
 import io
 import os
 import socket
@@ -34,6 +33,7 @@ from pliant.core.values import FromCheckpoint
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.link import Link
 from pliant.engine.worker import script_errors, script_files
+from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
 from pliant.wire.launch import Assignment
@@ -339,37 +339,19 @@ def _confine(name: str) -> None:
 
 
 def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
-    """Make this process look as if ``python train.py ...`` had started it."""
+    """Make this process look as if python had started it."""
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     os.chdir(assignment.work.cwd)
-    script = assignment.work.command[0]
-    path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links
-    sys.argv = list(assignment.work.command)
-    sys.orig_argv = [sys.executable, *assignment.work.command]
-    if not sys.flags.safe_path:
-        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120
-    importlib.invalidate_caches()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # as random does by itself; siblings must not share a stream
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # a pipe, but people follow it
-    module = types.ModuleType("__main__")
-    module.__file__ = path
-    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    module.__dict__.update(__builtins__=sys.modules["builtins"], __cached__=None)
-    if sys.version_info < (3, 14):  # from then on they are made when they are asked for (PEP 649)
-        module.__annotations__ = {}
-    sys.modules["__main__"] = module
-    try:
-        source = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the script {script}: {error.strerror}") from error
-    return module, compile(source, path, "exec", dont_inherit=True)
+    return staged_main(assignment.work.command)
 
 
 # --- the end -----------------------------------------------------------------

@@ -27,6 +27,10 @@ _MAX_BYTES = 4 << 20
 """Of a file that is looked into; a longer one was not written by a person."""
 
 
+_taken: list[str] = []
+"""What is the user's own wherever it lies."""
+
+
 class Place(NamedTuple):
     """A line of a file of the user's."""
 
@@ -40,7 +44,7 @@ class Place(NamedTuple):
 def shown(path: str) -> str:
     """Return a path as people know it: as they typed it, or from where they are."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if path == main and sys.argv and sys.argv[0]:
+    if path == main and sys.argv and sys.argv[0] and path not in _taken:
         return sys.argv[0]
     try:
         here = Path.cwd()
@@ -49,8 +53,17 @@ def shown(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
+def take_as_own(paths: Iterable[str]) -> None:
+    """Count files and directories as the user's: a module of theirs is run by its name, and it may
+    be installed.
+    """
+    _taken.extend(paths)
+
+
 def is_own(path: str) -> bool:
     """Whether a file was written by who runs it, as far as its place tells."""
+    if any(path == one or path.startswith(f"{one}/") for one in _taken):
+        return True
     return (
         path.startswith("/")
         and not path.startswith((_PACKAGE, *_STANDARD))

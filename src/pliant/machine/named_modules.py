@@ -1,0 +1,59 @@
+"""Modules that are run by name, as ``python -m package.train`` does: where their files lie.
+
+Owns how such a command is told from a script's, and how a module is found without running any code
+of its package.  Knows nothing of jobs.
+
+    ("train.py", "--lr", "0.1")             a script
+    ("-m", "package.train", "--lr", "0.1")  a module; of a package it is its ``__main__``
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+FLAG = "-m"
+
+
+def module_of(command: Sequence[str]) -> str | None:
+    """Return the name of the module that a command runs; None: it runs a script."""
+    return command[1] if command[0] == FLAG and len(command) > 1 else None
+
+
+def name_of(command: Sequence[str]) -> str:
+    """Return how what a command runs is called: ``train`` of ``train.py`` and ``package.train``."""
+    module = module_of(command)
+    return Path(command[0]).stem if module is None else module.rpartition(".")[2]
+
+
+def file_of(command: Sequence[str], directory: Path) -> Path | None:
+    """Return the file that a command runs in a directory; None: there is none."""
+    module = module_of(command)
+    found = directory / command[0] if module is None else _file_of_module(module, directory)
+    return found if found is not None and found.is_file() else None
+
+
+def _file_of_module(module: str, directory: Path) -> Path | None:
+    first, *rest = module.split(".")
+    spec = _installed(first, directory) if all((first, *rest)) else None
+    if spec is None:
+        return None
+    is_package = spec.submodule_search_locations is not None
+    file = None if is_package or spec.origin is None else Path(spec.origin)
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    for part in rest:
+        file = next((one for place in places if (one := place / f"{part}.py").is_file()), None)
+        places = [inner for place in places if (inner := place / part).is_dir()]
+    return next((one for place in places if (one := place / "__main__.py").is_file()), file)
+
+
+def _installed(package: str, directory: Path) -> ModuleSpec | None:
+    """Find a package or module in a directory, or among what is installed."""
+    path = [str(directory), *sys.path]
+    for finder in sys.meta_path:
+        found = finder.find_spec(package, path)
+        if found is not None:
+            return found
+    return None
