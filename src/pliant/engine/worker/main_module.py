@@ -34,22 +34,22 @@ def staged_main(command: Sequence[str]) -> tuple[types.ModuleType, types.CodeTyp
         sys.path.insert(0, os.path.dirname(first))  # noqa: PTH120
     importlib.invalidate_caches()
     sys.orig_argv = [sys.executable, *command]
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __cached__=None)
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=sys.modules["builtins"], __cached__=None)
     if sys.version_info < (3, 14):  # from then on they are made when they are asked for (PEP 649)
-        main.__annotations__ = {}
-    sys.modules["__main__"] = main
+        module.__annotations__ = {}
+    sys.modules["__main__"] = module
     if named is None:
         sys.argv = list(command)
-        return main, _read_script(command[0], main)
+        return module, _read_script(command[0], module)
     sys.argv = [command[0], *command[2:]]  # while the module is looked for
-    return main, _read_module(named, main)
+    return module, _read_module(named, module)
 
 
-def _read_script(script: str, main: types.ModuleType) -> types.CodeType:
+def _read_script(script: str, module: types.ModuleType) -> types.CodeType:
     path = os.path.abspath(script)  # noqa: PTH100  # __file__ keeps symbolic links
-    main.__file__ = path
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__file__ = path
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     try:
         source = Path(path).read_bytes()
     except OSError as error:
@@ -57,7 +57,7 @@ def _read_script(script: str, main: types.ModuleType) -> types.CodeType:
     return compile(source, path, "exec", dont_inherit=True)
 
 
-def _read_module(name: str, main: types.ModuleType) -> types.CodeType:
+def _read_module(name: str, module: types.ModuleType) -> types.CodeType:
     """Import the packages that a module is in, and return its code."""
     spec = _found(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -68,8 +68,8 @@ def _read_module(name: str, main: types.ModuleType) -> types.CodeType:
         code = loader.get_code(spec.name)
     if spec is None or code is None:
         raise ConfigError(f"there is no module {name} to run in {Path.cwd()} or installed here")
-    main.__file__, main.__loader__ = spec.origin, loader
-    main.__dict__.update(__cached__=spec.cached, __package__=spec.parent, __spec__=spec)
+    module.__file__, module.__loader__ = spec.origin, loader
+    module.__dict__.update(__cached__=spec.cached, __package__=spec.parent, __spec__=spec)
     sys.argv[0] = str(spec.origin)
     package = sys.modules.get(name.partition(".")[0])
     script_files.take_as_own([*getattr(package, "__path__", []), sys.argv[0]])
