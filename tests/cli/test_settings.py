@@ -104,6 +104,8 @@ def test_every_setting_has_its_own_flag_and_variable() -> None:
 def test_an_environment_variable_that_is_no_number_is_named() -> None:
     with pytest.raises(ConfigError, match="PLIANT_MIN=two must be a whole number"):
         resolve({}, {"PLIANT_MIN": "two"}, None)
+    with pytest.raises(ConfigError, match="PLIANT_RESUME=maybe must be 1 or 0"):
+        resolve({}, {"PLIANT_RESUME": "maybe"}, None)
 
 
 def test_sizes_become_the_cores_policy() -> None:

@@ -1434,8 +1434,14 @@ TOGETHER = [
         proof=f"{DURABLE}::test_what_a_script_has_got_or_lost_since_is_named",
     ),
     Refusal(
+        sentence="only this script has extra_state named 'ema'",
+        when="a part of `extra_state` was added or taken out since",
+        instead="what was trained, or another place",
+        proof=f"{DURABLE}::test_what_a_script_has_got_or_lost_since_is_named",
+    ),
+    Refusal(
         sentence="only this script has a scaler",
-        when="a scaler or a part of `extra_state` was added or taken out since",
+        when="a scaler was added or taken out since",
         instead="what was trained, or another place",
         proof=f"{DURABLE}::test_what_a_script_has_got_or_lost_since_is_named",
     ),
@@ -1847,6 +1853,18 @@ TLS = [
 
 WRITTEN = [
     Refusal(
+        sentence="PLIANT_MIN=two must be a whole number",
+        when="an environment variable of pliant is something else",
+        instead="`PLIANT_MIN=2`",
+        proof="tests/cli/test_settings.py::test_an_environment_variable_that_is_no_number_is_named",
+    ),
+    Refusal(
+        sentence="PLIANT_RESUME=maybe must be 1 or 0",
+        when="one that switches something on is something else",
+        instead="`PLIANT_RESUME=1`",
+        proof="tests/cli/test_settings.py::test_an_environment_variable_that_is_no_number_is_named",
+    ),
+    Refusal(
         sentence="job.yaml line 5: unknown field spec.elasticPolicy.minReplica; did you mean "
         "minReplicas?",
         when="a field is misspelt",
@@ -1868,6 +1886,35 @@ WRITTEN = [
         instead="a number",
         command="run job.yaml",
         replaced=("maxReplicas: 4", "maxReplicas: four"),
+    ),
+    Refusal(
+        sentence='job.yaml line 7: spec.command[1] must be text; put it in quotes: "5"',
+        when="a value is a number, and should be text",
+        instead="quotes",
+        command="run job.yaml",
+        replaced=("[train.py]", "[train.py, 5]"),
+    ),
+    Refusal(
+        sentence="job.yaml line 7: spec.command must not be empty",
+        when="nothing is to be run",
+        instead="a script, or `-m` and a module",
+        command="run job.yaml",
+        replaced=("[train.py]", "[]"),
+    ),
+    Refusal(
+        sentence="job.yaml line 6: spec.sessionTimeoutInSeconds must be more than 0, not 0",
+        when="a value is out of bounds",
+        instead="one within them",
+        command="run job.yaml",
+        replaced=("startReplicas: 2", "sessionTimeoutInSeconds: 0"),
+    ),
+    Refusal(
+        sentence="job.yaml line 4: workersPerReplica 8 is not possible yet: a replica has one "
+        "worker",
+        when="a replica is to be of several processes",
+        instead="leave it out; more replicas, `startReplicas`",
+        command="run job.yaml",
+        replaced=("startReplicas: 2", "workersPerReplica: 8"),
     ),
     Refusal(
         sentence="job.yaml line 7: spec.command must be a list, not 'train.py'",

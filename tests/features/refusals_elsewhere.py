@@ -434,6 +434,32 @@ JOBS = [
         "test_a_directory_that_holds_another_run_now_is_not_taken_for_it",
     ),
     Refusal(
+        sentence="job gpt: it is running; see pliant status",
+        when="`pliant resume` names one that runs",
+        instead="`pliant stop`, if it is to begin anew",
+        proof="tests/observe/test_runs.py::test_what_runs_is_not_resumed",
+    ),
+    Refusal(
+        sentence="job gpt: failed after 1 step, without checkpoints (Session(checkpoint=...)): it "
+        "cannot go on",
+        when="`pliant resume` names one that kept no checkpoint",
+        instead="start it anew; with `Session(checkpoint=...)` the next one can go on",
+        proof="tests/observe/test_runs.py::test_what_cannot_go_on_says_why",
+    ),
+    Refusal(
+        sentence="job gpt: killed after 7 steps; start its coordinator again as it was started",
+        when="`pliant resume` names one whose replicas may still train elsewhere",
+        instead="the same `pliant coordinator` again",
+        proof="tests/observe/test_runs.py::"
+        "test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_train",
+    ),
+    Refusal(
+        sentence="the job refused the request with HTTP status 500",
+        when="a job or a pool answers without a sentence",
+        instead="its log: `pliant logs`, `events.jsonl`",
+        proof="tests/cli/test_main.py::test_an_answer_that_is_no_sentence_names_its_status",
+    ),
+    Refusal(
         sentence="job gpt does not answer at http://127.0.0.1:1: [Errno 111] Connection refused",
         when="a job, or a pool, is there and cannot be reached",
         instead="the command again; `pliant ls`",
@@ -748,6 +774,44 @@ POOLS = [
         instead="cores that `nproc` counts",
         before=written("pool.yaml", QUOTAS.partition("  teams")[0] + "  devices: cpu:4094\n"),
         command="pool start --config pool.yaml",
+    ),
+    Refusal(
+        sentence="pool.yaml line 4: spec.devices must be a whole number, or a list such as "
+        "cuda:0-3, not 8.5",
+        when="`devices` in the file of a pool is neither",
+        instead="`devices: 8`, `devices: cuda:0-3`",
+        before=written("pool.yaml", QUOTAS.partition("  teams")[0] + "  devices: 8.5\n"),
+        command="pool start --config pool.yaml",
+    ),
+    Refusal(
+        sentence="pool.yaml line 5: team a has a borrowLimit of 3 but no quota that it could "
+        "exceed; give it a quota",
+        when="a team may borrow beyond nothing",
+        instead="`quota`",
+        before=written("pool.yaml", QUOTAS.replace("quota: 3", "borrowLimit: 3", 1)),
+        command="pool start --config pool.yaml",
+    ),
+    Refusal(
+        sentence="pool.yaml line 3: team a lets class vip reclaim, which does not exist; classes "
+        "are high, low, normal, urgent",
+        when="`reclaim.by` in the file of a pool names none",
+        instead="one of those, or one of `priorityClasses`",
+        before=written("pool.yaml", QUOTAS.replace("quota: 3", "reclaim: {by: [vip]}", 1)),
+        command="pool start --config pool.yaml",
+    ),
+    Refusal(
+        sentence="t.csv line 1: '5'; expected milliseconds,add|remove,node or time_s,devices",
+        when="a line of a trace has neither form",
+        instead="one of the two",
+        before=written("t.csv", "5\n"),
+        command="pool start --capacity trace:t.csv",
+    ),
+    Refusal(
+        sentence="the quotas 3 (vision) are more than the pool's 2 devices; lower one or give the "
+        "pool more: they were set before (in state.json); begin without them with --forget",
+        when="a pool is started again with fewer devices than quotas that were set in it",
+        instead="more `--devices`, or `--forget`",
+        proof="tests/pool/test_live.py::test_quotas_and_classes_outlive_an_orderly_end",
     ),
     Refusal(
         sentence="--devices 0 must be between 1 and 100000",
@@ -1142,6 +1206,12 @@ SHARED = [
         when="somebody else would change what is everybody's",
         instead="ask who is named",
         proof="tests/core/test_sharing.py::test_what_is_everybodys_is_for_the_owner_to_change",
+    ),
+    Refusal(
+        sentence="ada changes its claims too often; again in 2.0 s",
+        when="one user changes what it asks for again and again",
+        instead="wait as long; 60 changes in a row are free",
+        proof="tests/pool/test_app.py::test_who_changes_too_often_waits",
     ),
     Refusal(
         sentence="team vision is for ada, and you are bob",

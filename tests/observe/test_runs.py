@@ -222,6 +222,13 @@ def test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_tra
         find_resumable("gpt", state)
 
 
+def test_what_runs_is_not_resumed(state: StateDirectory) -> None:
+    begun(state, "gpt", ProcessMark.own())
+
+    with pytest.raises(ConfigError, match=r"^job gpt: it is running; see pliant status$"):
+        find_resumable("gpt", state)
+
+
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
@@ -231,7 +238,7 @@ def test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_tra
         ),
         (
             RunOutcome(state="failed", exit_code=1, step=1),
-            "failed after 1 step, without check",
+            r"failed after 1 step, without checkpoints \(Session\(checkpoint=.*: it cannot go on$",
         ),
     ],
 )

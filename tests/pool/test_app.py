@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
+from fastapi import Request
 from tests.http.routes import ask_anything
 from tests.pool.test_driver import World
 
+from pliant.core.sharing import BURST, REST_S
+from pliant.core.tenancy import Demand
 from pliant.http.server import Server, open_socket, url_of
+from pliant.machine.peers import Credentials
 from pliant.pool.app import create_app
+from pliant.pool.visitors import ForbiddenError, Usher
+from pliant.wire.offers import Report
 
 TOKEN = "secret"
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
@@ -41,3 +50,29 @@ def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
         assert world.state.read() is not None
 
     asyncio.run(scene())
+
+
+def test_who_changes_too_often_waits(tmp_path: Path) -> None:
+    """What says nothing new costs nothing; each change does."""
+    world = World(tmp_path)
+    usher = Usher(world.driver, owner_uid=0)
+    peer = Credentials(pid=os.getpid(), uid=77, gid=77)
+    request = cast(Request, SimpleNamespace(state=SimpleNamespace(peer=peer)))
+    said: list[str] = []
+
+    def ask(number: int) -> None:
+        report = Report(wanted=Demand(min_replicas=1, ask_replicas=number), pid=1)
+        try:
+            usher.report_of(request, f"77/{number}", report)
+        except ForbiddenError as error:
+            said.append(str(error))
+
+    for number in range(1, BURST + 2):
+        ask(number)
+
+    assert said == ["77 changes its claims too often; again in 2.0 s"]
+    for _ in range(int(2 * REST_S)):
+        world.time.pass_(0.5)
+        world.driver.claims.clock.now_s()  # else it looks like sleep
+    ask(1)
+    assert len(said) == 1
