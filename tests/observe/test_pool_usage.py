@@ -132,6 +132,37 @@ def test_what_was_held_while_the_pool_was_dead_counts_if_it_is_held_after(story:
     assert story.hours("job") == {"stays": (8.0, 0.0), "dies": (1.0, 0.0), "waits": (0.0, 4.0)}
 
 
+def test_only_who_had_to_give_for_another_was_preempted(story: Story) -> None:
+    story.asks("a")
+    story.gets("a", 0, 1)
+    story.pass_(1)
+    story.tell("shrink", name="a", to=1, devices=[], for_=None)
+    story.pass_(1)
+
+    assert story.usage().total.preemptions == 0
+
+
+def test_a_claim_that_is_gone_waits_no_longer(story: Story) -> None:
+    story.asks("waits")
+    story.pass_(1)
+    story.tell("gone", name="waits")
+    story.pass_(5)
+
+    assert story.hours() == {"default": (0.0, 1.0)}
+
+
+def test_who_returns_after_a_reboot_held_nothing_meanwhile(story: Story) -> None:
+    story.asks("a")
+    story.gets("a", 0)
+    story.pass_(1)
+    story.tell("devices_set", count=4)
+    story.starts_again(5, reboots=True)
+    story.returns("a", 0)
+    story.pass_(1)
+
+    assert story.hours() == {"default": (2.0, 0.0)}
+
+
 def test_nothing_is_held_over_a_reboot(story: Story) -> None:
     story.asks("a")
     story.gets("a", 0)
