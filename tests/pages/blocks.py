@@ -22,7 +22,8 @@ in an HTML comment before the block, which readers do not see:
     <!-- test: goes on: pliant agent -->        those that begin like this do
     <!-- test: goes on at once: pliant co -->   and the next one comes as soon as it says something
     <!-- test: interrupted: pliant logs -f -->  those get Ctrl-C once they have said something
-    <!-- test: exits 3: pliant claim -->        those end with this code (without a name: the last)
+    <!-- test: exits 3: pliant claim -->        those end with this code (without a name: the last);
+                                                if they go on, at Ctrl-C at the page's end
     <!-- test: all ended -->                    first, all that goes on has come to its end
     <!-- test: needs: openssl -->               the block is run where that command is installed
     <!-- test: soak -->                         the block is run by `make soak` only, which forks

@@ -73,6 +73,21 @@ def test_a_page_whose_command_fails_fails_with_its_place(tmp_path: Path) -> None
         _walk(tmp_path, "```sh\npliant status\n```\n")
 
 
+@pytest.mark.parametrize("code", ["", "<!-- test: exits 3 -->\n"])
+def test_what_goes_on_must_end_as_the_page_says(tmp_path: Path, code: str) -> None:
+    goes_on = "```sh\necho $$ > pid; echo begun; read word < end; exit 4\n```\n"
+    ends = "```sh\necho > end\nwhile [ -e /proc/$(cat pid)/exe ]; do sleep 0.1; done\n```\n"
+    notes = f"<!-- test: $ mkfifo end -->\n{code}<!-- test: goes on at once -->\n"
+
+    with pytest.raises(AssertionError, match=r"page\.md:\d+: echo .*\n.*exit code 4, not "):
+        _walk(tmp_path, notes + goes_on + ends)
+
+
+def test_json_is_no_yaml(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expecting property name"):
+        _walk(tmp_path, "```json\n{a: 1}\n```\n")
+
+
 def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="shown:\ndays"):
         _walk(tmp_path, "```console\n$ echo hours\ndays\n```\n")

@@ -7,6 +7,7 @@ that has imported everything.  What goes on in a terminal of its own is ended wi
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -104,6 +105,11 @@ class Walk:
             self._notes(block)
             if block.reason is None:
                 DOINGS[block.language](self, block)
+        for terminal in self.terminals:
+            if terminal.exits and terminal.program.poll() is None:
+                os.killpg(terminal.program.pid, signal.SIGINT)
+            if terminal.exits or terminal.program.poll() is not None:
+                self._end(terminal)
 
     def _notes(self, block: Block) -> None:
         for note in block.notes:
@@ -153,6 +159,7 @@ class Walk:
             return None
         self.count += 1
         said = self.directory / f"{self.count}.out"
+        said.touch()  # it is read while the program begins
         words = None if self.is_soak else forked_words(command)
         on, started = (self.fresh, ["-c", BASH, command]) if words is None else (self.forked, words)
         cwd = self.elsewhere if block.note("elsewhere") else self.work
@@ -250,7 +257,7 @@ class Walk:
 
     def do_json(self, block: Block) -> None:
         """Check that it is JSON."""
-        yaml.safe_load(block.text)
+        json.loads(block.text)
 
     def do_nothing(self, block: Block) -> None:
         """Look at a picture."""
