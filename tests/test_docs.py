@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,175 @@ def test_the_ways_through_the_rooms_and_the_places_to_open_exist() -> None:
     assert len(steps) > 20
     assert lost == []
     assert [place for place in places if not (source / place).is_file()] == []
+
+
+def _page(name: str) -> str:
+    """Return a page of docs as one line."""
+    return " ".join((ROOT / name).read_text().split())
+
+
+def test_tests_that_a_page_names_are_there() -> None:
+    named = {
+        (page.name, path)
+        for page in PAGES
+        if page.parent.name != "decisions"  # which say what was so when they were made
+        for path in re.findall(r"`((?:tests|examples)/[\w/.]+\.\w+)`", page.read_text())
+    }
+
+    assert len(named) > 20
+    assert [where for where in sorted(named) if not (ROOT / where[1]).is_file()] == []
+
+
+def test_the_readme_says_what_the_engine_adds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages = project["optional-dependencies"]["engine"]
+    (said,) = re.findall(r"# engine adds ([^;]*);", (ROOT / "README.md").read_text())
+
+    assert re.split(r", | and ", said) == [re.split(r"[><=]", each)[0] for each in packages]
+
+
+def test_every_file_of_a_run_is_on_its_page() -> None:
+    from pliant.machine import run_files
+
+    names = {value for name, value in vars(run_files).items() if name.isupper()}
+    text = (ROOT / "docs/howto/read-a-run.md").read_text()
+    shown = text.replace("events.000007.jsonl", run_files.CLOSED_EVENTS)
+
+    missing = {name for name in names if f"`{name}`" not in shown and f"`{name}/" not in shown}
+
+    assert missing == {run_files.STATE}, "which only a pool has"
+
+
+def test_every_exit_code_is_on_its_page() -> None:
+    from pliant.core import exits
+
+    codes = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
+    of_runs = set(map(int, re.findall(r"^\| (\d+) \|", _lines("run-a-job"), re.MULTILINE)))
+    assert of_runs == codes - {exits.EXIT_AGENT_GONE, exits.EXIT_NOT_STARTED}
+    of_claims = set(map(int, re.findall(r"^\| (\d+) \|", _lines("share-a-pool"), re.MULTILINE)))
+    assert of_claims == {exits.EXIT_OK, exits.EXIT_FAILED, exits.EXIT_USAGE, exits.EXIT_STOPPED}
+    assert f"{exits.EXIT_NOT_STARTED} if it could not be started" in _lines("share-a-pool")
+
+
+def _lines(name: str) -> str:
+    return (ROOT / "docs/howto" / f"{name}.md").read_text()
+
+
+def test_every_kind_of_device_is_on_its_page() -> None:
+    from pliant.core.device_names import CPU, THREADS, VISIBLE
+
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*) \|$", _lines("share-a-pool"), re.MULTILINE)
+    said = {tuple(re.findall(r"`(\w+)`", kinds)): how for kinds, how in rows}
+    shown = {kind: how for kinds, how in said.items() for kind in kinds}
+
+    assert shown.keys() == {CPU, *VISIBLE}
+    assert all(variable in shown[kind] for kind, names in VISIBLE.items() for variable in names)
+    assert all(variable in shown[CPU] for variable in THREADS)
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("docs/howto/read-a-run.md", "has {part_mb} MB; the newest {parts} stay, so that a log"),
+        ("docs/howto/read-a-run.md", "a log has {log_mb} MB at most"),
+        ("docs/howto/share-a-pool.md", "The log keeps {log_mb} MB"),
+        ("docs/howto/share-a-pool.md", "those of teams are, {teams} at most"),
+        (
+            "docs/howto/share-a-pool.md",
+            "has at most {claims} claims, and changes them {burst} times",
+        ),
+        ("docs/howto/share-a-pool.md", "{grace_s} s after the notice, whoever holds their locks"),
+        ("docs/howto/share-a-pool.md", "the locks are free, for {silent_s} s at most"),
+        ("docs/howto/run-in-a-pool.md", "tried again after {rest_s} s, 2 s, and so on up to every"),
+        ("docs/howto/run-in-a-pool.md", "up to every {longest_rest_s} s"),
+        ("docs/howto/run-a-job.md", "the newest {runs} that ended are kept"),
+        ("docs/howto/survive-and-resume.md", "after 1, 2, 4, ... {retry_s} s"),
+        ("docs/howto/survive-and-resume.md", "the newest `keep={keep}`"),
+        ("docs/howto/survive-and-resume.md", "else after {lease_minutes} minutes without a sign"),
+        ("docs/howto/checkpoints.md", "silent for {lease_minutes} minutes by the watcher's own"),
+        ("docs/howto/checkpoints.md", "or one {upload_mb} MiB part ({timeout_s})"),
+        ("docs/protocol.md", "(`register_s`, {register_s} s;"),
+        ("docs/protocol.md", "for {apart_s} s; then one replica tries it"),
+        ("docs/protocol.md", "up to {longest_apart_minutes} minutes; once replicas of both"),
+        ("docs/security.md", "{connections} connections (fewer with few descriptors)"),
+        ("docs/security.md", "{ask_s} s to say what is wanted; {requests} requests at once"),
+        ("docs/security.md", "{body_mb} MB of body; {events_mb} MB of events an answer"),
+        (
+            "docs/security.md",
+            "{user_requests} requests at once; {claims} claims, with {burst} changes",
+        ),
+        ("docs/security.md", "{strangers} strangers at once, {stranger_s} s each"),
+        ("docs/security.md", "One JSON object of at most {message_mb} MB"),
+        ("docs/security.md", "output is kept in {output_mb} MB per replica"),
+        ("docs/security.md", "the event log in {log_mb} MB"),
+        ("docs/allocation.md", "`min_gain` ({min_gain})"),
+        ("docs/allocation.md", "has had its size for `rest_s` ({pool_rest_s} s)"),
+        ("docs/allocation.md", "waited for `patience_s` ({patience_s} s)"),
+        ("docs/allocation.md", "needs more than {at_once} devices at once"),
+        ("docs/allocation.md", "`urgent` {urgent}, `high` {high}, `normal` {normal}, `low` {low}"),
+    ],
+)
+def test_a_limit_on_a_page_is_that_of_the_code(page: str, sentence: str) -> None:
+    assert sentence.format(**_limits()) in _page(page)
+
+
+@cache
+def _limits() -> dict[str, str]:
+    """Return the limits that pages tell, as they tell them."""
+    from pliant.agent import output, placement
+    from pliant.checkpoint.checkpoint import Checkpoint
+    from pliant.checkpoint.lease import job_lease
+    from pliant.checkpoint.store import base, objects
+    from pliant.core import durability, sharing
+    from pliant.core.allocation import settling
+    from pliant.core.allocation.values import PoolRules
+    from pliant.core.job import apart
+    from pliant.core.membership.state import Timeouts
+    from pliant.core.pool_defaults import CLASS_VALUES
+    from pliant.engine.groups import mesh
+    from pliant.http import app, connections
+    from pliant.observe import parts, run_index
+    from pliant.pool import pool_metrics
+    from pliant.pool.claims import PoolSettings
+    from pliant.wire import codec
+
+    rules, mb = PoolRules(), 1 << 20
+    keep = inspect.signature(Checkpoint).parameters["keep"].default
+    values = {
+        **CLASS_VALUES,
+        "part_mb": parts.PART_BYTES / mb,
+        "parts": parts.KEPT_PARTS,
+        "log_mb": parts.PART_BYTES * (parts.KEPT_PARTS + 1) / mb,
+        "teams": pool_metrics.MOST_TEAMS,
+        "claims": sharing.MOST_CLAIMS,
+        "burst": sharing.BURST,
+        "grace_s": PoolSettings().grace_s,
+        "silent_s": PoolSettings().silent_s,
+        "rest_s": placement.REST_S,
+        "longest_rest_s": placement.MAX_REST_S,
+        "runs": run_index.KEPT,
+        "retry_s": durability.MAX_RETRY_S,
+        "keep": keep,
+        "upload_mb": objects.PART_BYTES / mb,
+        "timeout_s": base.StorageOptions().timeout_s,
+        "register_s": Timeouts().register_s,
+        "apart_s": apart.FIRST_S,
+        "longest_apart_minutes": apart.LONGEST_S / 60,
+        "connections": connections.MOST_CONNECTIONS,
+        "ask_s": connections.REQUEST_S,
+        "requests": app.MAX_IN_FLIGHT,
+        "user_requests": app.MAX_IN_FLIGHT_OF_USER,
+        "body_mb": app.MAX_BODY_BYTES / mb,
+        "events_mb": app.MAX_EVENT_BYTES / mb,
+        "strangers": mesh.MAX_STRANGERS,
+        "stranger_s": mesh.STRANGER_S,
+        "message_mb": codec.MAX_MESSAGE_BYTES / mb,
+        "output_mb": output.MAX_FILE_BYTES * (output.KEPT_FILES + 1) / mb,
+        "min_gain": rules.min_gain,
+        "pool_rest_s": rules.rest_s,
+        "patience_s": rules.patience_s,
+        "at_once": settling.MOST_AT_ONCE,
+    }
+    minutes = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
+    said = {name: f"{value:g}" for name, value in values.items()}
+    return said | {"lease_minutes": minutes[round(job_lease.TTL_S / 60)]}

@@ -86,6 +86,17 @@ def test_verify_names_the_damaged_tensor_and_exits_with_1(
     assert [one["sound"] for one in found] == [True, False, True]
 
 
+def test_verify_all_of_a_place_that_is_one_checkpoint_reads_that(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plain_save({"w": torch.ones(3)}, tmp_path / "plain")
+
+    code, said = answered(capsys, "verify", str(tmp_path / "plain"), "--all")
+
+    assert code == 0
+    assert "loads: 1 item" in said
+
+
 def test_prune_removes_what_is_old_and_unfinished(
     capsys: pytest.CaptureFixture[str], root: Path
 ) -> None:

@@ -148,7 +148,8 @@ def verify(
     from pliant.checkpoint.catalogue import verify as verified
 
     storage, name = _resolved(place, option)
-    names = [one.name for one in listed(storage)] if every else [name]
+    is_root = name != ""  # else the place is one checkpoint, with whatever name
+    names = [one.name for one in listed(storage)] if every and is_root else [name]
     verdicts = [verified(storage, one, trust=trust) for one in names]
     if as_json:
         print_json({"checkpoints": [{**asdict(v), "sound": v.is_sound} for v in verdicts]})
