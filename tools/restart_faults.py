@@ -327,4 +327,11 @@ RESTART_FAULTS = [
         old="    if state.phase is not Phase.LOST:  #",
         new="    if True:  #",
     ),
+    Fault(
+        rule="R20",
+        what="what failed alike at a later step ends the job",
+        path="job/lifecycle.py",
+        old="    if count and before == at:\n",
+        new="    if count and before and before[1] == likeness and count <= before[0]:\n",
+    ),
 ]

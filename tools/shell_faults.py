@@ -89,6 +89,17 @@ SHELL_FAULTS = [
         old="(known.pid, known.started) != (report.pid, started)",
         new="known.pid != report.pid",
     ),
+    Fault(
+        rule="Pool",
+        room="agent",
+        path="agent.py",
+        suite=("tests/agent/test_agent.py",),
+        what="nobody hears that the device of a worker that could not be started is free",
+        old="            self._let_go(worker, not_started(replica, str(error)))\n",
+        new="            self._devices.leave(replica)\n"
+        "            self._workers.pop(replica, None)\n"
+        "            self._report_exit(not_started(replica, str(error)))\n",
+    ),
     _LEASE(
         path="rules.py",
         what="a lease runs out when that of whoever waits for it would",
