@@ -188,6 +188,8 @@ class ForkedStage:
     ) -> Program:
         program = Forked(self)
         self._programs.append(program)
+        for path in (out, err or out):
+            path.touch()  # may be read before the program has begun
         asked = {
             "number": len(self._programs) - 1,
             "words": [str(word) for word in words],

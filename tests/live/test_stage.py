@@ -77,6 +77,20 @@ def test_a_forked_program_finds_what_a_fresh_one_finds(tmp_path: Path) -> None:
     assert len(numbers) == 3
 
 
+def test_what_a_program_says_and_complains_of_can_be_read_from_its_start_on(
+    tmp_path: Path, here: Stage
+) -> None:
+    script, out, err = (tmp_path / name for name in ("script.py", "out", "err"))
+    script.write_text("import sys; print('said'); sys.exit('complained')")
+
+    program = here.start(script, out=out, err=err, environment=os.environ)
+
+    assert out.exists()
+    assert err.exists()
+    assert program.wait(20) == 1
+    assert (out.read_text(), err.read_text()) == ("said\n", "complained\n")
+
+
 def test_it_is_said_how_a_program_ended(tmp_path: Path, here: Stage) -> None:
     codes = {
         "raise SystemExit": 0,
