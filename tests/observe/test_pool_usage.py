@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -103,6 +104,40 @@ def test_only_the_span_that_was_asked_for_counts(story: Story) -> None:
     assert not story.usage(hours=4).is_cut
     long = story.usage(hours=24)
     assert (long.is_cut, long.since_at) == (True, story.at - 4 * HOUR)
+
+
+def test_since_a_pool_has_ended_nothing_was_used(story: Story) -> None:
+    """Three days later, its last day is not the last day."""
+    story.asks("a")
+    story.gets("a", 0)
+    story.pass_(2)
+    story.tell("pool_stopped", name="p", keeping=["a"])
+    story.pass_(72)
+
+    day, all_ = (story.usage(hours=hours, now_mono=None) for hours in (24, None))
+
+    assert (day.rows, day.is_cut, day.since_at) == ((), False, story.at - 24 * HOUR)
+    assert (all_.total.device_s, all_.since_at) == (2 * HOUR, story.at - 74 * HOUR)
+
+
+def test_what_claims_have_is_kept_once_however_much_is_written(story: Story) -> None:
+    for number in range(50):
+        story.asks(f"u/{number}")
+        story.gets(f"u/{number}", number)
+    begun = len(story.records)
+    for _ in range(2000):
+        story.pass_(0.1)
+        story.tell("overdue", name="u/1", excess=1)
+    usage_of(story.records[:begun], by="job", now_at=story.at)  # what is loaded once
+
+    tracemalloc.start()
+    try:
+        assert story.usage().total.claims == 50
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 1_500_000  # a tuple of its own for each was 9 MB
 
 
 @pytest.mark.parametrize("jumps_s", [-7200.0, 86_400.0])

@@ -1,8 +1,9 @@
 """How much of the wall time trained: goodput, downtime and where it went.
 
-Owns the accounting.  Time is monotonic and runs from the first record of a job to its last one;
-the start is the time to the first commit, downtime the part of every gap between commits that
-exceeds the median step of that size, where the gap crosses a change of generation.
+Owns the accounting.  Time is by the log's clock (``observe.log_clock``) and runs from the first
+record of a job to its last one; the start is the time to the first commit, downtime the part of
+every gap between commits that exceeds the median step of that size, where the gap crosses a change
+of generation.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pliant.observe.timeline import Commit, Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Seconds are monotonic; ``goodput`` is committed samples per second of wall time."""
+    """Seconds are by the log's clock; ``goodput`` is committed samples per second of wall time."""
 
     wall_s: float
     start_s: float
@@ -48,11 +49,12 @@ def goodput_of(records: Iterable[Record]) -> Goodput:
     is_partial = False
     for at, record in enumerate(records):
         is_partial |= at == 0 and record.get("kind") == CONTINUED
-        mono, known = number(record.get("mono")), timeline.num_commits
+        known = timeline.num_commits
         timeline.add(record)
-        if mono is None or record.get("kind") == CONTINUED:
+        if number(record.get("mono")) is None or record.get("kind") == CONTINUED:
             continue
-        began, until = min(mono, mono if began is None else began), max(mono, until)
+        now_s = timeline.clock.moment_s(record)
+        began, until = min(now_s, now_s if began is None else began), max(now_s, until)
         if timeline.num_commits == known:
             continue
         commit = timeline.commits[-1]

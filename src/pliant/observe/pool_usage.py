@@ -1,9 +1,9 @@
 """What was used of a pool, by whom and how long it was waited for: read from its event log.
 
-Owns the sums.  Durations are of the monotonic clock, so that a wall clock that is set does not
-change them; over a reboot, where that begins anew, nothing is held and the wall clock says how
-long it was.  What a pool did not see it does not count: if it dies, what its claims held is counted
-up to the last record if they are gone when it is there again, and in between if they are not.
+Owns the sums.  Durations are by the log's clock (``observe.log_clock``); over a reboot nothing is
+held.  What a pool did not see it does not count: if it dies, what its claims held is counted up to
+the last record if they are gone when it is there again, and in between if they are not.  Since one
+has ended nothing is held either, and the wall clock says how long that is.
 Parts of the log that are gone are told by where the sums begin.  Knows nothing of columns.
 
 Every few minutes a pool writes who holds what (``holding``), so that a log says it that was cut.
@@ -14,10 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pliant.core.pool_defaults import DEFAULT_TEAM
 from pliant.observe.log import Record, listed, number
+from pliant.observe.log_clock import LogClock
+
+T = TypeVar("T")
 
 By = Literal["team", "user", "job"]
 BY: tuple[By, ...] = ("team", "user", "job")
@@ -100,7 +103,7 @@ def usage_of(
 
     ``now_mono`` is now on the node's monotonic clock if the pool runs; None: it ended with the log.
     """
-    spans = _Reader(now_mono).read(records)
+    spans = _Reader().read(records, now_at=now_at, now_mono=now_mono)
     known_s = sum(span.seconds for span in spans)
     left_s = math.inf if since_s is None else since_s
     sums: dict[str, _Sums] = {}
@@ -145,14 +148,14 @@ def _row(name: str, sums: _Sums) -> UsageRow:
 class _Reader:
     """Turns records into spans."""
 
-    def __init__(self, now_mono: float | None) -> None:
-        self._now_mono = now_mono
+    def __init__(self) -> None:
+        self._clock = LogClock()
         self._claims: dict[str, _Known] = {}
         self._owner = ""
-        self._boot = ""
-        self._mono: float | None = None
-        self._at = 0.0
         self._spans: list[_Span] = []
+        self._shared: dict[Any, Any] = {}
+        """What claims had, each once: that changes more seldom than something is written."""
+
         self._absent: dict[str, _Known] = {}
         """Claims of the life before, until the pool has opened again."""
 
@@ -160,50 +163,54 @@ class _Reader:
         self._absent_at = 0
         """Which span is of the time in which no pool saw them."""
 
-    def read(self, records: Iterable[Record]) -> list[_Span]:
+    def read(
+        self, records: Iterable[Record], *, now_at: float, now_mono: float | None
+    ) -> list[_Span]:
+        clock = self._clock
         for record in records:
-            mono = number(record.get("mono"))
-            if mono is None:
+            if number(record.get("mono")) is None:
                 continue
+            before_s, is_rebooted = clock.newest_s, clock.add(record)
+            passed_s = 0.0 if before_s is None else (clock.newest_s or 0.0) - before_s
             kind = str(record.get("kind"))
             if kind == "pool_started":
-                self._restart(record, mono)
+                self._restart(record, passed_s, is_rebooted=is_rebooted)
             else:
-                self._pass(mono)
-            self._mono, self._at = mono, number(record.get("at")) or self._at
+                self._span(passed_s)
             self._apply(kind, record)
-        if self._now_mono is not None and self._mono is not None:
-            self._pass(self._now_mono)
+        if clock.newest_s is None:
+            return []
+        if now_mono is None:  # it is over
+            self._claims = {}
+            self._span(max(0.0, now_at - clock.newest_at))
+        else:
+            self._span(max(0.0, now_mono + clock.ahead_s - clock.newest_s))
         return self._spans
 
     # --- time
-
-    def _pass(self, mono: float) -> None:
-        """Let time pass until a record."""
-        if self._mono is not None:
-            self._span(max(0.0, mono - self._mono))
 
     def _span(self, seconds: float, preempted: str = "") -> None:
         if not seconds and not preempted:
             return
         claims = tuple(
-            (name, one.team, one.user, len(one.devices), one.waits)
+            self._one((name, one.team, one.user, len(one.devices), one.waits))
             for name, one in self._claims.items()
             if one.devices or one.waits or name == preempted
         )
+        claims = self._one(claims)
         self._spans.append(_Span(seconds=seconds, claims=claims, preempted=preempted))
 
-    def _restart(self, record: Record, mono: float) -> None:
+    def _one(self, value: T) -> T:
+        """Return the first value that was equal to this one."""
+        found: T = self._shared.setdefault(value, value)
+        return found
+
+    def _restart(self, record: Record, passed_s: float, *, is_rebooted: bool) -> None:
         """A pool began: who had something before says so until it opens, or had nothing since."""
-        boot, before = str(record.get("boot") or ""), self._mono
-        if before is not None:
-            is_rebooted = mono < before or (bool(self._boot) and boot != self._boot)
-            at = number(record.get("at")) or self._at
-            self._absent, self._claims = ({} if is_rebooted else self._claims), {}
-            self._absent_s = max(0.0, at - self._at if is_rebooted else mono - before)
-            self._absent_at = len(self._spans)
-            self._span(self._absent_s)
-        self._boot, self._owner = boot, str(record.get("user") or self._owner)
+        self._absent, self._claims = ({} if is_rebooted else self._claims), {}
+        self._absent_s, self._absent_at = passed_s, len(self._spans)
+        self._span(self._absent_s)
+        self._owner = str(record.get("user") or self._owner)
 
     def _returns(self, name: str, known: _Known) -> None:
         """Count what a claim held while no pool saw it."""

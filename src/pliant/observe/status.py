@@ -321,8 +321,8 @@ class Board:
         self.committed = step + 1
         self.loss = number(record.get("loss"))
         self.nonfinite = nonfinite.after(record, self.nonfinite)
-        mono = number(record.get("mono")) or 0.0
-        self._recent.append((step, mono, whole(record.get("samples"), 0)))
+        moment_s = self.timeline.clock.moment_s(record)
+        self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
 
     def _on_order(self, record: Record) -> None:
         if record["kind"] == "dismiss":

@@ -6,7 +6,7 @@ cause (the first Prepare of a planned change; the end of a process, or the broke
 loss) and ends with the first commit of the generation that answers it, so a slow preparation
 counts.  A median step is the median gap between commits of one generation, over all generations
 of that size so far: a pause is told once ``NORMAL_GAPS`` of them are known, and then stays.
-Times are the node's monotonic clock.
+Times are by one clock for the whole log (``observe.log_clock``).
 
 Knows nothing of files, processes or the wall clock; a ``Timeline`` eats records one by one, in
 file order, in bounded memory, so that the live view and the report after the fact are one code.
@@ -25,6 +25,7 @@ from enum import StrEnum
 from statistics import median
 
 from pliant.observe.log import Record, members_of, number, whole
+from pliant.observe.log_clock import LogClock
 
 KEPT_COMMITS = 20_000
 """Commits looked back on, about 2 MB; a preparation that spans more is judged by its end."""
@@ -67,7 +68,7 @@ class Resize:
 
     num_replicas: int
     mono: float
-    """When it was entered, on the node's monotonic clock."""
+    """When it was entered, by the log's clock."""
 
     cause_mono: float
     """When its cause was noticed: the first Prepare, or the loss."""
@@ -122,6 +123,7 @@ class _OpenResize:
 class Timeline:
     """Eats records in file order; answers with resizes, lives and median steps."""
 
+    clock: LogClock = field(default_factory=LogClock)
     members: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Replicas of each generation ordered by a Switch or a Reform."""
 
@@ -149,6 +151,7 @@ class Timeline:
 
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
+        self.clock.add(record)
         match record.get("kind"):
             case "broken" | "node_lost":
                 self._on_loss(record)
@@ -169,11 +172,11 @@ class Timeline:
                 self._decided = str(record.get("reason") or "") or self._decided
             case "start_replica":
                 node = str(record.get("node") or "")
-                new = ReplicaLife(replica=name, node=node, requested=_mono(record))
+                new = ReplicaLife(replica=name, node=node, requested=self.clock.moment_s(record))
                 self.lives.setdefault(name, new)
                 self._starts.setdefault(name, self._decided)
             case "spare" if life is not None and life.spare is None:
-                life.spare = _mono(record)
+                life.spare = self.clock.moment_s(record)
             case "drain_requested":
                 notice_s = number(record.get("notice_s"))
                 notice = "" if notice_s is None else f" with {notice_s:g} s notice"
@@ -222,7 +225,7 @@ class Timeline:
     def _on_exited(self, record: Record, name: str, life: ReplicaLife | None) -> None:
         how, detail = str(record.get("exited_kind") or ""), str(record.get("detail") or "")
         if life is not None and life.ended is None:
-            life.ended, life.how = _mono(record), how
+            life.ended, life.how = self.clock.moment_s(record), how
         if how in HARMLESS_EXITS:
             return
         asked = self._losses.get(name)
@@ -232,12 +235,12 @@ class Timeline:
 
     def _on_loss(self, record: Record) -> None:
         if self._first_loss is None:
-            self._first_loss = _mono(record)
+            self._first_loss = self.clock.moment_s(record)
 
     def _on_order(self, record: Record) -> None:
         if record["kind"] == "prepare":
             if self._first_prepare is None:
-                self._first_prepare, self._planned = _mono(record), self._decided
+                self._first_prepare, self._planned = self.clock.moment_s(record), self._decided
             return
         order = record.get("order")
         if not isinstance(order, dict):
@@ -254,7 +257,7 @@ class Timeline:
     def _on_switched(self, record: Record, life: ReplicaLife | None) -> None:
         generation = whole(record.get("generation"), 0)
         if life is not None and life.joined is None:
-            life.joined = _mono(record)
+            life.joined = self.clock.moment_s(record)
             self._joiner_trains(life, generation)
         if generation > self.generation:
             before = self.members.get(self.generation, ())
@@ -309,8 +312,8 @@ class Timeline:
             generation=self.generation,
             step=whole(record.get("step"), 0),
             num_replicas=len(self.members.get(self.generation, ())),
-            mono=_mono(record),
-            cause_mono=_mono(record) if cause is None else cause,
+            mono=self.clock.moment_s(record),
+            cause_mono=self.clock.moment_s(record) if cause is None else cause,
             ready_s=self._ready_s(names) if has_joiners else None,
         )
         self._resizes.append(_OpenResize(resize=resize))
@@ -333,7 +336,7 @@ class Timeline:
         commit = Commit(
             step=whole(record.get("step"), 0),
             generation=whole(record.get("generation"), 0),
-            mono=_mono(record),
+            mono=self.clock.moment_s(record),
             loss=number(record.get("loss")),
             samples=whole(record.get("samples"), 0),
         )
@@ -387,7 +390,3 @@ def timeline_of(records: Iterable[Record]) -> Timeline:
     for record in records:
         timeline.add(record)
     return timeline
-
-
-def _mono(record: Record) -> float:
-    return number(record.get("mono")) or 0.0
