@@ -87,6 +87,22 @@ def test_the_oldest_of_those_that_ended_are_forgotten_and_none_that_runs(
     assert [one.job for one in index.runs()] == ["last", "run-5", "run-4", "run-3", "lives"]
 
 
+@pytest.mark.parametrize("host", ["another", ""])
+def test_runs_of_other_machines_and_containers_are_bounded_like_those_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(run_index, "KEPT", 3)
+    index, own = RunIndex(tmp_path), ProcessMark.own()
+    machine = own.machine.partition(" ")[0] + " pid:[1]"
+    away = replace(own, machine=machine, host=host or own.host)
+    assert away.lives() is None
+    for number in range(6):
+        index.begin(run(f"run-{number}", at=float(number), mark=away))
+    index.begin(run("here", at=0.5))
+
+    assert [one.job for one in index.runs()] == ["run-5", "run-4", "run-3", "here"]
+
+
 def test_what_is_damaged_or_anothers_is_passed_over_and_what_is_not_ours_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,9 @@ import pytest
 from pliant.coordinator.register import RegisterFile
 from pliant.core.errors import ConfigError
 from pliant.core.values import Generation, Incarnation, Lineage, Register
-from pliant.run.run_directory import holder_of, new_directory
+from pliant.machine import run_files
+from pliant.machine.run_files import newest_run
+from pliant.run.run_directory import holder_of, new_directory, resumed_directory
 
 
 def test_a_second_run_gets_a_directory_of_its_own(
@@ -30,6 +32,41 @@ def test_a_directory_that_was_asked_for_is_not_overwritten(tmp_path: Path) -> No
 
     with pytest.raises(ConfigError, match="already holds a run; choose another --out"):
         new_directory(tmp_path, "gpt")
+
+
+def test_a_run_that_was_killed_while_its_log_was_cut_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the rename of a part and the first record of the next one."""
+    monkeypatch.chdir(tmp_path)
+    for name, log in (("gpt", "events.jsonl"), ("gpt-2", "events.000000.jsonl")):
+        path = tmp_path / "runs" / name / log
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (len(name), len(name)))
+
+    assert resumed_directory(None, "gpt") == tmp_path / "runs" / "gpt-2"
+    assert newest_run() == Path("runs/gpt-2")
+    assert new_directory(None, "gpt") == tmp_path / "runs" / "gpt-3"
+
+
+def test_a_log_that_goes_while_the_newest_run_is_looked_for_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.jsonl").touch()
+    os.utime(tmp_path / "a" / "events.jsonl", (5, 5))
+    find = run_files.runs_in
+
+    def find_and_lose(runs: Path) -> list[Path]:
+        found = find(runs)
+        (tmp_path / "b" / "events.jsonl").unlink()
+        return found
+
+    monkeypatch.setattr(run_files, "runs_in", find_and_lose)
+
+    assert newest_run(tmp_path) == tmp_path / "a"
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

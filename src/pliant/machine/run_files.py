@@ -5,6 +5,7 @@ Owns the names.  Knows nothing of what is in the files.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 EVENTS = "events.jsonl"
@@ -51,7 +52,20 @@ def holds_run(out: Path) -> bool:
     return event_log(out).is_file() or any(out.glob(CLOSED_EVENTS))
 
 
+def runs_in(runs: Path) -> list[Path]:
+    """Return the directories of runs in a directory."""
+    return [out for out in runs.glob("*") if holds_run(out)]
+
+
 def newest_run(runs: Path = Path("runs")) -> Path | None:
     """Return the directory of the run that was written last, of those below ``runs``."""
-    logs = list(runs.glob(f"*/{EVENTS}"))
-    return max(logs, key=lambda path: path.stat().st_mtime).parent if logs else None
+    return max(runs_in(runs), key=written_at, default=None)
+
+
+def written_at(out: Path) -> float:
+    """Return when something was written last into a run's event log; 0: it has none."""
+    times = [0.0]
+    for path in (event_log(out), *out.glob(CLOSED_EVENTS)):
+        with suppress(OSError):  # a part that was closed or removed since
+            times.append(path.stat().st_mtime)
+    return max(times)

@@ -48,9 +48,6 @@ class History:
     snapshot_at: int = 0
     """The position of the newest snapshot."""
 
-    is_partial: bool = False
-    """What was logged before is gone, and so is the snapshot that knew of it."""
-
     incarnation: int = 0
     """Of the newest coordinator so far; what an older one wrote later does not count."""
 
@@ -84,7 +81,6 @@ def read_history(log: Path) -> History:
     history = _restored(log)
     for after, record in follow(log, history.position):
         if not history.position and record.get("kind") == CONTINUED:
-            history.is_partial = True
             for each in carried_by(record):
                 history.add(each)
         history.position = after

@@ -38,7 +38,7 @@ from pliant.machine.processes import ProcessMark
 from pliant.observe.status import Board
 
 KEPT = 100
-"""Runs that are remembered after their end; the oldest are forgotten."""
+"""Runs that are remembered though they are not known to live; the oldest are forgotten."""
 
 MOST_BYTES = 64 << 10
 """A file that is longer is none of ours; ours have about one kilobyte."""
@@ -183,7 +183,11 @@ class RunIndex:
                     yield path
 
     def _forget_oldest(self) -> None:
-        """Keep the directory small; what is not ours stays, and is not counted."""
+        """Keep the directory small; what is not ours stays, and is not counted.
+
+        A run of another machine or container, of which nobody here can tell whether it lives, goes
+        with those that have ended: there may be any number.
+        """
         self._directory.chmod(PRIVATE_DIRECTORY)
         for path in list(self._directory.iterdir()):
             if is_leftover(path.name):
@@ -192,7 +196,7 @@ class RunIndex:
         ended = [
             path
             for path, run in found.items()
-            if run is None or run.outcome is not None or run.mark.lives() is False
+            if run is None or run.outcome is not None or run.mark.lives() is not True
         ]
         ended.sort(key=lambda path: _age(found[path]), reverse=True)
         for path in ended[KEPT:]:

@@ -272,10 +272,7 @@ def _ended_at(outcome: RunOutcome, out: Path, mark: ProcessMark | None) -> float
     """Return when a run ended, or was last heard of; None: it runs."""
     if outcome.exit_code is None and _is_served(out, mark):
         return None
-    try:
-        return run_files.event_log(out).stat().st_mtime
-    except OSError:
-        return 0.0
+    return run_files.written_at(out)
 
 
 def _is_served(out: Path, mark: ProcessMark | None) -> bool:

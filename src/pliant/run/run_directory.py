@@ -57,9 +57,9 @@ def resumed_directory(asked: Path | None, name: str) -> Path:
         return writable(asked)
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     runs = [
-        (int(found[1] or 1), log.parent)
-        for log in RUNS.glob(f"*/{run_files.EVENTS}")
-        if (found := pattern.fullmatch(log.parent.name))
+        (int(found[1] or 1), out)
+        for out in run_files.runs_in(RUNS)
+        if (found := pattern.fullmatch(out.name))
     ]
     if not runs:
         raise ConfigError(
