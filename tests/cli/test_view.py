@@ -248,6 +248,14 @@ def test_a_job_that_stands_still_says_so(
     assert stalled_line({"idle_s": idle_s, "median_step_s": step_s}) == said
 
 
+def test_it_says_for_whom_the_others_wait() -> None:
+    status = {"idle_s": 62.0, "median_step_s": 0.2, "waits_for": ["r2"]}
+
+    said = stalled_line(status)
+
+    assert said == "no step for 1:02 min (usually 0.2 s); the others wait for r2"
+
+
 def test_a_failure_is_left_to_the_last_sentence_on_stderr() -> None:
     story = Story()
     for kind in ("end_job", "job_ended"):

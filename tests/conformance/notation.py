@@ -166,6 +166,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
                     committed=int(options.get("committed", "0")),
                     calls=int(options.get("calls", "0")),
                     waiting=Generation(int(options.get("waiting", "0"))),
+                    is_spoken_for=options.get("spoken_for") == "yes",
                 )
                 for name in names
             ]

@@ -1761,6 +1761,13 @@ TYPED = [
         proof="tests/processes/test_hosts.py::test_a_directory_that_others_may_change_is_refused",
     ),
     Refusal(
+        sentence="out/register.json is no file; remove it, or choose another --out",
+        when="a pipe or a device lies where the run keeps its files: reading it may never end",
+        instead="a new directory",
+        proof="tests/processes/test_hosts.py::"
+        "test_a_pipe_under_the_name_of_a_file_of_the_run_is_refused",
+    ),
+    Refusal(
         sentence="x is neither a run's directory nor a job that waits (none does)",
         when="`pliant resume` is told what it does not know",
         instead="what `pliant ls` names under `to go on`",

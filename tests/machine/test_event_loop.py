@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from pliant.machine.event_loop import on_signals
+from pliant.machine.event_loop import aside, on_signals
 
 
 @pytest.fixture
@@ -42,3 +43,18 @@ def test_a_terminal_that_is_closed_is_heard() -> None:
 def test_under_nohup_a_terminal_that_is_closed_is_not_heard() -> None:
     assert heard(signal.SIGHUP, signal.SIGUSR1) == [signal.SIGUSR1]
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_what_is_called_aside_answers_or_raises_and_holds_up_no_end() -> None:
+    never = threading.Event()
+
+    async def call() -> None:
+        assert await aside(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await aside(divmod, 7, 0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await aside(never.wait)
+
+    asyncio.run(call())
+    never.set()

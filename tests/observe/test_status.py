@@ -36,6 +36,7 @@ DOCUMENTED = {
     "median_step_s",
     "eta_s",
     "idle_s",
+    "waits_for",
     "steps_lost",
     "stale",
     "events",

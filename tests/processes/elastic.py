@@ -55,6 +55,7 @@ def run(
     play: Play,
     *,
     replicas: int = 3,
+    start: int | None = None,
     pace: float = 0.0,
     num_workers: int = 0,
     faults: str = "",
@@ -73,7 +74,13 @@ def run(
     for name, value in sizes.items():
         words += [f"--{name.replace('_', '-')}", value]
     with running(
-        directory, *words, replicas=replicas, warm=True, settings=settings, restarts=restarts
+        directory,
+        *words,
+        replicas=replicas,
+        start=start,
+        warm=True,
+        settings=settings,
+        restarts=restarts,
     ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)

@@ -191,17 +191,27 @@ def test_a_stopped_process_is_ended_and_replaced(tmp_path: Path) -> None:
     outcome.check(reference("cnn", 14))
 
 
-def test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced(
-    tmp_path: Path,
+@pytest.mark.parametrize("how", ["hang", "lock"])
+@pytest.mark.parametrize("point", ["tail", "micro_batch"])
+def test_a_script_that_hangs_while_its_heartbeats_go_on_is_named_ended_and_replaced(
+    tmp_path: Path, how: str, point: str
 ) -> None:
+    """Also where it keeps the interpreter lock, and its agent speaks for it."""
+
+    def look(job: RunningJob) -> None:
+        with job.client() as client:
+            job.wait_for(
+                lambda: client.get("/v1/status").json()["waits_for"] == ["r2"], "it is named"
+            )
+
     outcome = run(
         tmp_path,
         "gpt",
         12,
-        nothing,
+        look,
         replicas=3,
-        faults="r2@tail:5=hang:600",
-        settings={"hang_s": 2.0},
+        faults=f"r2@{point}:5={how}:600",
+        settings={"hang_s": 4.0},
     )
 
     outcome.check(reference("gpt", 12))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +21,9 @@ from tests.processes.launching import RunningJob
 from tests.processes.test_cli import environment, pliant
 from tests.processes.test_restart import training
 from tests.processes.test_resume import SCRIPT
+
+from pliant.machine import run_files
+from pliant.machine.locks import locked
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -51,6 +56,30 @@ def test_a_machine_that_sleeps_loses_nobody(tmp_path: Path) -> None:
 
     outcome.check(elastic.reference("gpt", 30))
     assert not [r for r in outcome.kinds("exited") if r["exited_kind"] == "signal"]
+
+
+@pytest.mark.parametrize("lasts_s", [15.0, pytest.param(60.0, marks=pytest.mark.soak)])
+def test_a_machine_on_which_everything_stands_still_in_turns_loses_nobody(
+    tmp_path: Path, lasts_s: float
+) -> None:
+    """As where it swaps: each process of the job stops for 1 to 5 s, its coordinator too."""
+    draw = random.Random(int(lasts_s))
+
+    def stand_still_in_turns(job: RunningJob) -> None:
+        elastic.wait_for_members(job, "r1", "r2", "r3")
+        until_s = time.monotonic() + lasts_s
+        while time.monotonic() < until_s:
+            processes = [psutil.Process(job.process.pid), *job.processes()]
+            for process in draw.sample(processes, len(processes)):
+                process.send_signal(signal.SIGSTOP)
+                threading.Event().wait(draw.uniform(1.0, 5.0))
+                process.send_signal(signal.SIGCONT)
+
+    outcome = elastic.run_until_over(tmp_path, "gpt", stand_still_in_turns, pace=0.02)
+
+    outcome.check(elastic.reference("gpt", outcome.steps))
+    assert outcome.kinds("end_replica") == []
+    assert len(outcome.kinds("start_replica")) == 3
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -134,3 +163,40 @@ def test_a_directory_that_others_may_change_is_refused(home: Path, owner: int, m
         assert done.returncode == 2
         assert "could replace what the run writes there; choose" in done.stderr
         assert list((home / "shared").iterdir()) == []
+
+
+def test_a_pipe_under_the_name_of_a_file_of_the_run_is_refused(home: Path) -> None:
+    (home / "out").mkdir()
+    os.mkfifo(home / "out" / run_files.REGISTER)
+
+    done = pliant(home, "run", "--out", "out", "train.py", "2")
+
+    assert done.returncode == 2
+    assert f"{run_files.REGISTER} is no file; remove it, or choose another --out" in done.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_whose_register_does_not_answer_can_be_stopped(home: Path, stop: int) -> None:
+    """Another process holds it, as one does that was stopped while it wrote."""
+    (home / "out").mkdir(mode=0o700)
+    with locked(home / "out" / "register.lock"):
+        run = subprocess.Popen(
+            [sys.executable, "-m", "pliant", "run", "--out", "out", "train.py", "2"],
+            cwd=home,
+            env=environment(home),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not any(path.endswith("register.lock") for path in open_files(run.pid)):
+            threading.Event().wait(0.05)
+        run.send_signal(stop)
+        _, said = run.communicate(timeout=WAIT_S)
+
+    assert run.returncode == 3, said
+    assert said.startswith("pliant: stopped before the job had started: the files in ")
+    assert len(said.splitlines()) == 1
+
+
+def open_files(pid: int) -> list[str]:
+    return [opened.path for opened in psutil.Process(pid).open_files()]

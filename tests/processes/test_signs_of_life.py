@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.live.stage import DEADLINE_S
-from tests.processes.launching import FAKE_WORKER, environment, running
+from tests.processes import elastic
+from tests.processes.launching import FAKE_WORKER, RunningJob, environment, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -89,6 +90,39 @@ def test_a_script_may_keep_the_interpreter_lock_for_longer_than_a_heartbeat(
         found = digests(tmp_path)
         assert len(found) == 2
         assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_who_keeps_the_lock_through_several_attempts_of_a_resize_is_waited_for(
+    tmp_path: Path, members: int
+) -> None:
+    """Nobody can build a group with it meanwhile, and nobody is to blame: no joiner either."""
+
+    def has_stopped(job: RunningJob) -> bool:
+        return time.monotonic() - float(job.records("commit")[-1]["mono"]) > 2.0
+
+    def grow(job: RunningJob) -> None:
+        job.wait_for_steps(6)
+        job.wait_for(lambda: has_stopped(job), "the lock is kept")
+        elastic.scale(job, members + 1)
+        elastic.wait_for_members(job, *(f"r{n}" for n in range(1, members + 2)))
+
+    outcome = elastic.run(
+        tmp_path,
+        "gpt",
+        30,
+        grow,
+        replicas=members + 1,
+        start=members,
+        pace=0.05,
+        faults=f"r{members}@tail:6=lock:15",
+        settings={"prepare_s": 2.0},
+    )
+
+    outcome.check(elastic.reference("gpt", 30))
+    assert outcome.kinds("end_replica") == []
+    assert {r["exited_kind"] for r in outcome.kinds("exited")} == {"finished"}
+    assert len(outcome.kinds("start_replica")) == members + 1
 
 
 def test_a_loop_that_hangs_is_ended_at_once_if_one_does_not_want_to_wait(tmp_path: Path) -> None:

@@ -17,10 +17,13 @@ def clean() -> Iterator[None]:
 
 
 def test_a_plan_is_read_from_text() -> None:
-    assert faults.parse("r2@vote:7=SIGKILL, r3@transfer=hang:2.5,r1@tail:3+=raise") == (
+    assert faults.parse(
+        "r2@vote:7=SIGKILL, r3@transfer=hang:2.5,r1@tail:3+=raise,*@tail=lock:1"
+    ) == (
         faults.Fault(replica="r2", point="vote", step=7, or_later=False, action="SIGKILL"),
         faults.Fault(replica="r3", point="transfer", action="hang:2.5"),
         faults.Fault(replica="r1", point="tail", step=3, action="raise"),
+        faults.Fault(replica="*", point="tail", action="lock:1"),
     )
 
 

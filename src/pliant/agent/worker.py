@@ -80,7 +80,9 @@ class Worker(asyncio.Protocol):
         self._ended: Ended | None = None
         self._finished = False
         self._watch: LifeWatch | None = None
-        self._progress = Progressed(replica=replica, generation=NO_GENERATION, committed=0, calls=0)
+        self._progress = Progressed(
+            replica=replica, generation=NO_GENERATION, committed=0, calls=0, is_spoken_for=True
+        )
         self._has_spoken = False
         self._oom_kills = oom_kills()
 
@@ -235,7 +237,7 @@ class Worker(asyncio.Protocol):
             return
         self._has_spoken = True
         if isinstance(message, Progressed):  # whether it still waits for others only it can say
-            self._progress = replace(message, waiting=NO_GENERATION)
+            self._progress = replace(message, waiting=NO_GENERATION, is_spoken_for=True)
         self._finished = self._finished or isinstance(message, Finished)
         self._on_message(message)
 

@@ -160,7 +160,9 @@ def stalled_line(status: dict[str, Any]) -> str | None:
     if idle_s is None or idle_s < max(STALLED_S, STALLED_STEPS * (usual_s or 0.0)):
         return None
     usually = "" if usual_s is None else f" (usually {usual_s:.2g} s)"
-    return f"no step for {duration(idle_s)}{usually}"
+    awaited = ", ".join(status.get("waits_for") or ())
+    whom = f"; the others wait for {awaited}" if awaited else ""
+    return f"no step for {duration(idle_s)}{usually}{whom}"
 
 
 def clock(at: float) -> str:

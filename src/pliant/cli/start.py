@@ -31,7 +31,7 @@ from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
 from pliant.core.durations import MOST_S
-from pliant.core.errors import ConfigError, ConflictError
+from pliant.core.errors import ConfigError, ConflictError, NotBegunError
 from pliant.core.exits import (
     EXIT_FAILED,
     EXIT_OK,
@@ -284,6 +284,8 @@ def attached(start: Start, *, as_json: bool) -> int:
                 code = run_job(config, observer=view)
     except ConflictError as error:
         return complain(str(error), EXIT_TAKEN_OVER)
+    except NotBegunError as error:
+        return complain(str(error), EXIT_STOPPED)
     except ConfigError:
         code = EXIT_USAGE
         raise

@@ -130,7 +130,7 @@ def _add_views(people: APIRouter, driver: JobDriver) -> None:
     @people.get("/status")
     async def read_status() -> dict[str, Any]:
         """Return what the job is doing now; the shape is that of ``pliant status --json``."""
-        return driver.board.as_json(idle_s=driver.idle_s)
+        return driver.board.as_json(idle_s=driver.idle_s, waits_for=driver.waits_for)
 
     @people.get("/explain")
     async def explain() -> list[Explanation]:

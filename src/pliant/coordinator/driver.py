@@ -40,6 +40,7 @@ from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
 from pliant.core.job.apart import pauses
 from pliant.core.job.state import Job, JobSettings, Ready
+from pliant.core.membership.state import held_up_by
 from pliant.core.policy.decide import Policy
 from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
@@ -129,6 +130,11 @@ class JobDriver:
     def idle_s(self) -> float | None:
         """Seconds since a step was committed, but for those in which this process was stopped."""
         return None if self._committed_s is None else self._clock.now_s() - self._committed_s
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Members that the others wait for in this step; nobody before the job has begun."""
+        return sorted(held_up_by(self._state.membership)) if self._has_begun else []
 
     # --- from agents and people --------------------------------------------------
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
+from pliant.machine.event_loop import aside
 from pliant.machine.files import PRIVATE, make_private_directory, replace_file
 from pliant.machine.locks import held
 from pliant.machine.spare_space import SpareSpace
@@ -102,13 +103,13 @@ class HeldRegister:
 
     async def read(self) -> Register | None:
         """Return what a coordinator before has left."""
-        self._recorded = await asyncio.to_thread(self._file.read)
+        self._recorded = await aside(self._file.read)
         return self._recorded
 
     async def confirm(self) -> None:
         """Raise ConflictError if another coordinator has taken over (R20)."""
         if self._recorded is not None:
-            await asyncio.to_thread(self._file.confirm, self._recorded)
+            await aside(self._file.confirm, self._recorded)
 
     async def write(self, register: Register) -> None:
         """Write, and where it is not known whether that worked, look and write again (R2).
@@ -122,12 +123,12 @@ class HeldRegister:
         expected, failure = self._recorded, OSError()
         for wait_s in WRITE_AGAIN_S:
             try:
-                await asyncio.to_thread(self._file.write, register, expected=expected)
+                await aside(self._file.write, register, expected=expected)
             except OSError as error:
                 failure = error
                 _log.warning("the register could not be written: %s", error)
                 await asyncio.sleep(wait_s)
-                if await asyncio.to_thread(self._file.read) == register:
+                if await aside(self._file.read) == register:
                     expected = register  # it was written, but perhaps not yet durably
             else:
                 self._recorded = register

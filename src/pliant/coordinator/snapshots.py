@@ -14,6 +14,7 @@ import asyncio
 import logging
 from functools import partial
 
+from pliant.machine.event_loop import aside
 from pliant.observe import parts
 from pliant.observe.history import History, read_history, snapshot_of, write_snapshot
 from pliant.observe.log import EventLog, Record
@@ -38,7 +39,7 @@ class Snapshots:
     async def read(self) -> History:
         """Return what the log says by now, before anything else is written to it."""
         self._written = self._log.written
-        history = await asyncio.to_thread(read_history, self._log.path)
+        history = await aside(read_history, self._log.path)
         self._log.carried = history.carried.records
         number, offset = parts.place(max(history.snapshot_at, parts.position(self._log.number, 0)))
         self._due_at = PART_BYTES + offset * (number == self._log.number)

@@ -35,6 +35,10 @@ class TransitionError(PliantError):
         self.story = tuple(story)
 
 
+class NotBegunError(PliantError):
+    """A job was asked to stop before it had begun, and what it waited for did not come."""
+
+
 class NoStateError(PliantError):
     """No member of the new generation holds the state, and none may provide a first one."""
 

@@ -185,15 +185,15 @@ class Progressed:
     """Heartbeat; sent every half second, and after commits."""
 
     replica: ReplicaId
-
     generation: Generation
     """The generation it is in; 0 for a spare."""
-
     committed: int
     calls: int
-
     waiting: Generation = NO_GENERATION
     """Its main thread waits for the others in a collective of this generation; 0: it does not."""
+
+    is_spoken_for: bool = False
+    """Its agent says so, who sees it live: its script keeps the interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What every process that serves does with its event loop: wait for so long, and heed signals.
+"""What every process that serves does with its event loop: wait for so long, call what may never
+return, and heed signals.
 
 Owns nothing.  Knows nothing of what is waited for.
 """
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, suppress
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -21,6 +24,28 @@ async def within(awaited: Awaitable[T], limit_s: float) -> T | None:
             return await awaited
     except TimeoutError:
         return None
+
+
+async def aside(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call on a thread of its own; one whose storage never answers does not hold up the end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(settle: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+
+    def work() -> None:
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:  # a thread boundary: whoever waits gets it
+            failure = error
+            tell(lambda: done.set_exception(failure))
+        else:
+            tell(lambda: done.set_result(result))
+
+    threading.Thread(target=work, name="aside", daemon=True).start()
+    return await done
 
 
 @contextmanager

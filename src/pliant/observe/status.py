@@ -20,6 +20,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     nonfinite           {step, what, steps, skipped}: the newest step whose loss or gradient was nan
                         or inf, and how many there were, or null
     idle_s              seconds since the newest step was committed, or null
+    waits_for           replicas that the others wait for now
     steps_lost          committed steps that had to be done again, in all
     stale               messages dropped because they belonged to another generation
     events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
@@ -204,8 +205,8 @@ class Board:
         self._recent = deque(self._recent, RECENT_COMMITS)
         self.timeline.bound()
 
-    def as_json(self, *, idle_s: float | None = None) -> dict[str, Any]:
-        """Return the documented shape (see the module); ``idle_s`` only its reader can know."""
+    def as_json(self, *, idle_s: float | None = None, waits_for: Iterable[str] = ()) -> Record:
+        """Return the documented shape (see the module); what is given only its reader can know."""
         return {
             "job": self.job,
             "state": self.state,
@@ -219,6 +220,7 @@ class Board:
             "median_step_s": self.median_step_s(),
             "eta_s": self.eta_s(),
             "idle_s": idle_s if self.committed and self.exit_code is None else None,
+            "waits_for": list(waits_for),
             "steps_lost": self.timeline.steps_lost,
             "stale": self.stale,
             "events": [event_json(one) for one in self.timeline.resizes(RECENT_EVENTS)],
@@ -280,8 +282,7 @@ class Board:
 
     def _on_registered(self, record: Record, name: str) -> None:
         """One of them says where it stands."""
-        replica = self.replicas.get(name)
-        if replica is None:
+        if (replica := self.replicas.get(name)) is None:
             return
         if record.get("finished"):
             replica.state = ReplicaActivity.FINISHED

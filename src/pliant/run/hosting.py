@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from pliant.core.commands import EndJob
-from pliant.core.errors import ConfigError, ConflictError, PermanentError, PliantError
+from pliant.core.errors import (
+    ConfigError,
+    ConflictError,
+    NotBegunError,
+    PermanentError,
+    PliantError,
+)
 from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from pliant.machine import run_files
@@ -34,6 +40,10 @@ from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import holder_of
+
+BEGIN_S = 5.0
+"""How long a coordinator that is asked to stop waits for the storage that it begins with, in
+seconds."""
 
 if TYPE_CHECKING:
     from pliant.coordinator.driver import JobDriver
@@ -144,14 +154,33 @@ async def hosted(
     app = create_app(
         driver, work=config.work(), token=token, events_path=log.path, on_offer=on_offer
     )
-    interrupted = asyncio.Event()
-    signals = on_signals(_interrupts(driver, interrupted, config.out))
+    interrupted, stopped = asyncio.Event(), asyncio.Event()
+    signals = on_signals(_interrupts(driver, interrupted, stopped, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
-        await driver.begin(is_asked=not follows)
+        await _begun(driver.begin(is_asked=not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             async with serving(app, sock, files, token=token, out=config.out):
                 _log_start(log, config, url, follows=follows, devices=devices)
                 yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+
+
+async def _begun(begin: Coroutine[Any, Any, None], stopped: asyncio.Event, out: Path) -> None:
+    """Wait until the coordinator has taken over; not for long once it is to stop.
+
+    Raises:
+        NotBegunError: it is to stop, and the storage that it reads does not answer.
+    """
+    beginning, stopping = asyncio.create_task(begin), asyncio.create_task(stopped.wait())
+    await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await asyncio.wait({beginning}, timeout=BEGIN_S)
+    if not beginning.done():
+        beginning.cancel()
+        raise NotBegunError(
+            f"stopped before the job had started: the files in {out} do not answer, or another "
+            "process holds register.lock there"
+        )
+    await beginning
 
 
 @contextlib.contextmanager
@@ -221,12 +250,13 @@ def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> N
 
 
 def _interrupts(
-    driver: JobDriver, interrupted: asyncio.Event, out: Path
+    driver: JobDriver, interrupted: asyncio.Event, stopped: asyncio.Event, out: Path
 ) -> dict[int, Callable[[], None]]:
     """Turn SIGINT, SIGTERM and SIGHUP into a request to stop, a second SIGINT into the end."""
     requests = 0
 
     def stop() -> None:
+        stopped.set()
         driver.put(StopRequested())
 
     def interrupt() -> None:

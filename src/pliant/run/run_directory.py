@@ -91,7 +91,19 @@ def writable(out: Path) -> Path:
             f"everybody may write to {out}, and could replace what the run writes there; choose "
             f"{out / 'run'}, which is made for you alone, or run chmod o-w {out}"
         )
+    _refuse_what_is_no_file(out)
     return out.resolve()
+
+
+def _refuse_what_is_no_file(out: Path) -> None:
+    """Refuse a pipe or a device under the name of a file of the run: reading it may never end.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for path in out.iterdir():
+        if not (path.is_file() or path.is_dir() or path.is_symlink()):
+            raise ConfigError(f"{path} is no file; remove it, or choose another --out")
 
 
 def make_private(directory: Path) -> None:

@@ -8,6 +8,7 @@ A plan is text, so that it travels as a script's argument:
     r2@vote:7=SIGKILL          replica r2 kills itself at point "vote" of step 7
     r3@transfer=SIGSTOP        the first time r3 passes "transfer"
     r1@tail:4=hang:2.5         r1 sleeps for 2.5 s
+    r1@tail:4=lock:2.5         the same, and keeps the interpreter lock meanwhile
     r1@tail:4=raise            r1 raises InjectedError
     r1@build:3+=SIGKILL        the first time r1 passes "build" with 3 steps committed or more
     *@share:3+=SIGSTOP         likewise, any replica and each of them
@@ -17,6 +18,7 @@ Several are joined by commas.  Each happens once.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -64,8 +66,10 @@ class Fault:
         if self.point not in POINTS:
             raise ValueError(f"unknown point {self.point!r}; one of {', '.join(sorted(POINTS))}")
         kind = self.action.partition(":")[0]
-        if kind not in {"raise", "hang"} and not hasattr(signal, kind):
-            raise ValueError(f"unknown action {self.action!r}: a signal's name, hang:S or raise")
+        if kind not in {"raise", "hang", "lock"} and not hasattr(signal, kind):
+            raise ValueError(
+                f"unknown action {self.action!r}: a signal's name, hang:S, lock:S or raise"
+            )
 
     def fits(self, point: str, step: int) -> bool:
         """Return whether this fault is due here."""
@@ -79,6 +83,9 @@ class Fault:
             raise InjectedError(f"{self.replica} at {self.point} of step {self.step}")
         if kind == "hang":
             threading.Event().wait(float(value))
+            return
+        if kind == "lock":
+            ctypes.PyDLL(None).usleep(int(1e6 * float(value)))  # as many a C extension does
             return
         os.kill(os.getpid(), getattr(signal, kind))
 

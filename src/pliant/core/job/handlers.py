@@ -54,6 +54,7 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     after = tx.job.membership
     has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
     if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
+        has_learnt = has_learnt or _speaks_again(before, after, event.replica)
         tx.must_advance = has_learnt or _is_more_than_an_answer(before, after)
 
 
@@ -67,6 +68,13 @@ def _is_more_than_an_answer(before: Membership, after: Membership) -> bool:
         or before.leavers != after.leavers
         or before.spares.keys() != after.spares.keys()
     )
+
+
+def _speaks_again(before: Membership, after: Membership, name: ReplicaId) -> bool:
+    """Whether nothing was planned because this one could not take part in it, and now it can."""
+    was_mute = name in before.pulses and before.pulses[name].is_mute
+    is_mute = name in after.pulses and after.pulses[name].is_mute
+    return (was_mute and not is_mute) or (name in before.unheard and name not in after.unheard)
 
 
 def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> bool:

@@ -36,7 +36,7 @@ def plan(
 
     Call it as often as you like with what is wanted *now*: the same wish changes nothing, a
     running attempt that still fits is left alone, and nothing is begun where it could not end (a
-    loss is being dealt with, a Switch is out, members have finished or are silent).
+    loss is being dealt with, a Switch is out, members have finished, are silent or mute).
 
     Spares in another ``steps()`` call than the members wait.  If only leavers are left, the joiners
     come first (R10).  ``leave_by_s``, when the first leaver will be ended, cuts waiting for joiners
@@ -90,6 +90,7 @@ def _may_begin(state: Membership, moment: Moment) -> bool:
         state.phase in (Phase.EMPTY, Phase.STEADY, Phase.PREPARING)
         and not state.finished
         and not state.unheard
+        and not group.mute_holders(state)
         and state.reform_at_s == NEVER
         and moment.now_s >= state.retry_at_s
     )
@@ -340,14 +341,12 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
     if busy_until_s > moment.now_s:
         return state, ()
-    waiting = {
-        r for r in group.members(state) if state.pulses[r].waiting == state.formed
-    } | state.finished
-    hung = frozenset(group.members(state)) - waiting
-    if not waiting:
-        return state, ()
+    hung = group.held_up_by(state)
     if not hung:
-        return (state, ()) if group.is_finished(state) else reform(state, moment, cause="all wait")
+        is_waiting = any(state.pulses[r].waiting == state.formed for r in group.members(state))
+        if not is_waiting or group.is_finished(state):
+            return state, ()
+        return reform(state, moment, cause="all wait")
     reason = (
         f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
         "announce longer pauses with session.busy(max_s)"
@@ -363,6 +362,8 @@ def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     reason = f"did not prepare generation {group.under_way(state).generation} in time"
     if state.is_hurried:
         state = replace(state, passed_over=state.passed_over | joiners)
+        return at_rest(state, "late"), ()
+    if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
         return at_rest(state, "late"), ()
     late = state.late
     if not silent & state.unheard:  # else no group can be built, whoever joins

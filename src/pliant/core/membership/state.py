@@ -119,6 +119,9 @@ class Pulse:
     waiting: Generation = NO_GENERATION
     """In which generation it said last that it waits for the other members."""
 
+    is_mute: bool = False
+    """Its agent spoke for it last: it lives, and its threads do not come to do anything."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
@@ -264,6 +267,22 @@ def dispensable(state: Membership, names: frozenset[ReplicaId]) -> frozenset[Rep
     """Return those of these without whom somebody is left who holds state that was trained."""
     holders = frozenset(members(state)) - outsiders(state) if state.committed else NOBODY
     return names - holders if holders <= names else names
+
+
+def mute_holders(state: Membership) -> frozenset[ReplicaId]:
+    """Return the members with state that cannot build a group now: a script keeps the lock."""
+    holders = frozenset(members(state)) - outsiders(state)
+    return frozenset(r for r in holders if r in state.pulses and state.pulses[r].is_mute)
+
+
+def held_up_by(state: Membership) -> frozenset[ReplicaId]:
+    """Return the members that the others wait for; nobody while no member waits."""
+    present = frozenset(members(state))
+    if state.phase is Phase.REFORMING:
+        return (state.awaiting - state.arrived) & present
+    pulses = {r: state.pulses[r] for r in present if r in state.pulses}
+    waiting = {r for r, pulse in pulses.items() if pulse.waiting == state.formed} | state.finished
+    return present - waiting if waiting else NOBODY
 
 
 def is_finished(state: Membership) -> bool:

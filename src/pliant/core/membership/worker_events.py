@@ -56,7 +56,8 @@ def hear_worker(state: Membership, event: events.WorkerEvent, moment: Moment) ->
 def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Membership:
     """Remember that this was said, and that who said it is alive."""
     if not isinstance(event, events.Refused):  # which a survivor may send about a joiner
-        state = _alive(state, event.replica, moment)
+        is_mute = isinstance(event, events.Progressed) and event.is_spoken_for
+        state = _alive(state, event.replica, moment, is_mute=is_mute)
     if isinstance(event, events.Broken | events.Refused) and event.generation >= state.issued - 1:
         state = replace(state, links=links.added(state.links, event.replica, event.unreached))
     if isinstance(event, events.Progressed):  # two thousand a second, of a thousand agents
@@ -64,11 +65,13 @@ def _noted(state: Membership, event: events.WorkerEvent, moment: Moment) -> Memb
     return replace(state, story=told(state.story, event))
 
 
-def _alive(state: Membership, replica: ReplicaId, moment: Moment) -> Membership:
+def _alive(
+    state: Membership, replica: ReplicaId, moment: Moment, *, is_mute: bool = False
+) -> Membership:
     """Start the replica's silence anew; what it asked for with Busy lasts."""
     pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
-    pulse = replace(pulse, silent_at_s=silent_at_s)
+    pulse = replace(pulse, silent_at_s=silent_at_s, is_mute=is_mute)
     heard = replace(state, pulses=state.pulses.put(replica, pulse))
     return replace(heard, unheard=state.unheard - {replica}) if state.unheard else heard
 
@@ -119,6 +122,8 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
 
 def _attempt_failed(state: Membership, moment: Moment) -> Outcome:
     """An attempt could not be built: try again, then without the joiners, ever less often."""
+    if group.mute_holders(state):  # it could not have been, whoever joins
+        return changes.at_rest(state, "not built"), ()
     failures = state.failures + 1
     if failures < 2 or not state.joiners:
         wait_s = moment.timeouts.retry_s * failures
