@@ -114,9 +114,16 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="members in one long tail are taken for hung",
+        path="membership/state.py",
+        old="    return present - waiting if waiting else NOBODY",
+        new="    return present - waiting",
+    ),
+    Fault(
+        rule="5.6",
+        what="joiners are blamed for a member that keeps the interpreter lock",
         path="membership/changes.py",
-        old="    if not waiting:\n        return state, ()\n",
-        new="",
+        old="    if group.mute_holders(state) & silent:",
+        new="    if False:",
     ),
     Fault(
         rule="5.6",

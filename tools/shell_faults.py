@@ -50,9 +50,9 @@ SHELL_FAULTS = [
     _REGISTER(
         rule="R2",
         what="whatever is read after a write that failed is taken for its own",
-        old="                if await asyncio.to_thread(self._file.read) == register:\n"
+        old="                if await aside(self._file.read) == register:\n"
         "                    expected = register",
-        new="                expected = await asyncio.to_thread(self._file.read)\n"
+        new="                expected = await aside(self._file.read)\n"
         "                if expected == register:\n"
         "                    pass",
     ),

@@ -167,6 +167,22 @@ def test_the_last_try_of_a_save_that_is_needed_promises_no_other(
     assert channel.retries == [0.01] * (NEEDED_TRIES - 1) + [0.0]
 
 
+def test_a_share_that_is_tried_again_is_tried_while_its_leader_waits_and_holds_up_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.writer.NEEDED_WAIT_S", 0.05)
+    place, channel = tmp_path / "kept", Told()
+    place.touch()
+    with writer(place, channel) as follower:
+        follower.begin(snapshot(500, rank=1, size=2), is_needed=False)
+        assert settled(follower)
+        assert follower.begin(snapshot(501, rank=1, size=2), is_needed=True)
+        assert settled(follower)
+
+    assert channel.retries[-NEEDED_TRIES:] == [0.05] * (NEEDED_TRIES - 1) + [0.0]
+    assert set(channel.retries[:-NEEDED_TRIES]) == {0.05}
+
+
 def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

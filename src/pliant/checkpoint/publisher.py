@@ -33,6 +33,10 @@ SHARES_S = 20.0
 that is gone without notice is told by the loss, one whose storage fails is not.  That one tries
 again for 15 s; a run that is to end waits for this."""
 
+LATE_S = 5.0
+"""After so long, beyond four times what the leader's own took, the others' shares are late: what is
+to be saved next need not wait for this save, in seconds."""
+
 LOOK_S, LONG_LOOK_S = 0.02, 0.5
 """Between two looks for shares: first and longest, in seconds."""
 
@@ -76,6 +80,9 @@ class Save:
     dropped: threading.Event = field(default_factory=threading.Event)
     """Set by whoever gives it up."""
 
+    stuck: threading.Event = field(default_factory=threading.Event)
+    """Set while it waits to be tried again, or for shares that are late."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckpointPublisher:
@@ -115,7 +122,7 @@ class CheckpointPublisher:
         )
         own_s = time.monotonic() - began_s
         if snapshot.rank == 0:
-            self._await_shares(save, stop, deadline_s=time.monotonic() + SHARES_S + 4 * own_s)
+            self._await_shares(save, stop, usual_s=time.monotonic() + 4 * own_s)
             self._publish(save)
 
     def tidy(self, save: Save) -> None:
@@ -128,14 +135,16 @@ class CheckpointPublisher:
             self._prune(self.storage, save.name)
             catalogue.sweep(self.storage, sparing=self._under_way(save))
 
-    def _await_shares(self, save: Save, stop: Callable[[], bool], *, deadline_s: float) -> None:
-        """Wait until every member's share is on storage."""
+    def _await_shares(self, save: Save, stop: Callable[[], bool], *, usual_s: float) -> None:
+        """Wait until every member's share is on storage; ``usual_s``: when they should be."""
         size, pause_s = save.snapshot.size, LOOK_S
         while True:
             there = shares.present(self.storage, save.name, generation=save.snapshot.generation)
             if len(there) == size:
                 return
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > usual_s + LATE_S:
+                save.stuck.set()
+            if time.monotonic() > usual_s + SHARES_S:
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in there)
                 raise ShareMissing(f"the share of rank {missing} of {size} did not come in time")
             save.dropped.wait(pause_s)

@@ -34,8 +34,9 @@ REPLACED_S = 1.0
 """Longest that training waits for the thread to let go of a snapshot that a newer one replaces."""
 
 NEEDED_TRIES, NEEDED_WAIT_S = 5, 4.0
-"""How often a save is tried that the end of a job or a hold needs, and the longest wait between two
-times, in seconds: 16 s in all, and batch systems give 30 s from SIGTERM on."""
+"""How often a save is tried that the end of a job or a hold needs, and a share that a leader waits
+for; and the longest wait between two times, in seconds: 16 s in all, and batch systems give 30 s
+from SIGTERM on."""
 
 PACE_STEPS = 32
 """How many steps in peace tell how long one takes."""
@@ -141,8 +142,9 @@ class Writer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way."""
-        return self._save is None
+        """Whether nothing is on its way that a save of the next boundary should wait for."""
+        save = self._save
+        return save is None or (save.stuck.is_set() and not save.is_needed)
 
     @property
     def unsaved(self) -> str:
@@ -227,7 +229,9 @@ class Writer:
                 said = f"{type(error).__name__}: {error}"
                 wait_s = self._failed(save, said, is_last=save.is_needed and not tries)
             if tries:
+                save.stuck.set()
                 save.dropped.wait(wait_s)
+                save.stuck.clear()
         with self._changed:
             self._save = None
             self._changed.notify_all()
@@ -256,7 +260,10 @@ class Writer:
     def _failed(self, save: Save, reason: str, *, is_last: bool = False) -> float:
         with self._changed:
             self._progress, wait_s = durability.failed(self._progress, now_s=time.monotonic())
-            wait_s = min(wait_s, NEEDED_WAIT_S) if save.is_needed else wait_s
+            is_short = (
+                save.is_needed or save.snapshot.rank > 0
+            )  # its leader waits, and not for long
+            wait_s = min(wait_s, NEEDED_WAIT_S) if is_short else wait_s
             self._said = reason
         told_s = 0.0 if is_last else wait_s
         self._channel.failed(reason, committed=save.snapshot.committed, retry_s=told_s)
