@@ -49,13 +49,14 @@ POOL_FAULTS = [
     ),
     _USAGE(
         what="time passes by the wall clock",
-        old='mono = number(record.get("mono"))',
-        new='mono = number(record.get("at"))',
+        path="log_clock.py",
+        old='mono = number(record.get("mono"))\n        if mono is None:',
+        new='mono = number(record.get("at"))\n        if mono is None:',
     ),
     _USAGE(
         what="the time from the last record until now is left out",
-        old="if self._now_mono is not None and self._mono is not None:",
-        new="if False:",
+        old="self._span(max(0.0, now_mono + clock.ahead_s - clock.newest_s))",
+        new="pass",
     ),
     _USAGE(
         what="who waits is counted as if it held one device",
@@ -79,9 +80,13 @@ POOL_FAULTS = [
     ),
     _USAGE(
         what="a claim that is refused waits for ever",
-        old='case "refuse" if known is not None and not known.devices:\n'
-        "                del self._claims[name]",
-        new='case "refuse" if known is not None and not known.devices:\n                pass',
+        old="                elif not known.devices:\n                    del self._claims[name]",
+        new="                elif not known.devices:\n                    pass",
+    ),
+    _USAGE(
+        what="who has devices and asks in vain for another team is billed to it",
+        old="known.team, known.waits = known.before",
+        new="pass",
     ),
     _USAGE(
         what="a claim that is suspended does not wait",
@@ -105,8 +110,9 @@ POOL_FAULTS = [
     ),
     _USAGE(
         what="the time of a reboot is that of the monotonic clock",
-        old="max(0.0, at - self._at if is_rebooted else mono - before)",
-        new="max(0.0, mono - before)",
+        path="log_clock.py",
+        old="self.newest_s + max(0.0, at - self.newest_at) - mono",
+        new="self.newest_s - mono",
     ),
     _USAGE(
         what="a list of who holds what is not read",
@@ -115,7 +121,7 @@ POOL_FAULTS = [
     ),
     _USAGE(
         what="who is not in a list of who holds what holds on",
-        old="        for name in self._claims.keys() - listed.keys():\n"
+        old="        for name in self._claims.keys() - holders.keys():\n"
         "            del self._claims[name]\n",
         new="",
     ),

@@ -100,7 +100,7 @@ RESTART_FAULTS = [
         rule="R4",
         what="who saves its model under a new coordinator is ended",
         path="job/registration.py",
-        old="    go_on_ending(tx, outcome, done)\n",
+        old="    go_on_ending(tx, tx.job.outcome or outcome, done)\n",
         new="    go_on_ending(tx, outcome, frozenset())\n",
     ),
     Fault(
