@@ -373,14 +373,15 @@ class Stages(models.Points):
         self.stage = 1
 
 
-def test_a_run_that_goes_on_names_what_its_dataset_lacks(
+def test_a_run_that_goes_on_names_what_its_dataset_and_its_model_lack(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A tail changed it; the script that is started again begins with what it makes."""
     for total in (2, 4):
         dataset = Stages()
+        drop = torch.nn.Dropout(0.5)
         with pliant.Session(
-            model=(model := torch.nn.Linear(4, 3)),
+            model=(model := torch.nn.Sequential(drop, torch.nn.Linear(4, 3))),
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             dataset=dataset,
             global_batch_size=8,
@@ -391,6 +392,8 @@ def test_a_run_that_goes_on_names_what_its_dataset_lacks(
                 for points, labels in step:
                     step.backward(torch.nn.functional.cross_entropy(model(points), labels))
                 dataset.stage = 3
+                drop.p = 0.25
 
     said = capsys.readouterr()
     assert "the dataset's 'stage' is 1 here and 3 in the checkpoint" in said.out + said.err
+    assert "the model's '0.p' is 0.5 here and 0.25 in the checkpoint" in said.out + said.err

@@ -45,6 +45,7 @@ from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.durable import Durability, Facts
 from pliant.engine.state.saving import Saver
+from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.training_state import State
 from pliant.engine.training import Training
 from pliant.engine.update import Update
@@ -95,9 +96,9 @@ class Collaborators:
         )
         self.state = _state(objects, self.buffers)
         self.state.check()
-        self._attributes = DatasetAttributes(dataset, is_copied=settings.num_workers > 0)
+        attributes = DatasetAttributes(dataset, is_copied=settings.num_workers > 0)
         if not settings.num_workers:  # else the first loader process does it
-            with self._attributes.fetching():
+            with attributes.fetching():
                 loading.warn_if_random(dataset, settings.seed)
         self._load_initial_weights()
         self._sums = GradientSums(parameters, layout)
@@ -120,6 +121,7 @@ class Collaborators:
         )
         self._ledger = Ledger(_ledger_path(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
+        self._attributes = ScriptAttributes(attributes, objects.model, self.reporter.noted)
         self._saver = Saver(self.state, checkpoint, self._attributes.pack)
         self.update = Update(
             parameters=parameters,
@@ -165,7 +167,7 @@ class Collaborators:
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:
         """Start what runs beside the script, and join whoever trains."""
-        self._attributes.open()
+        self._attributes.dataset.open()
         self._loader.open()
         self._watch.open()
         self._script_calls.open()

@@ -27,7 +27,6 @@ from pliant.core.errors import UsageError
 from pliant.core.exits import EXIT_OK
 from pliant.engine import probe
 from pliant.engine.data import randomness
-from pliant.engine.data.dataset_attributes import DatasetAttributes
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
@@ -45,6 +44,7 @@ from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.state import naming
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
+from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
 from pliant.engine.update import Gradient, Update
@@ -76,7 +76,7 @@ class Training:
     schedule: Schedule
     watch: LoaderWatch
     script_calls: ScriptCalls
-    attributes: DatasetAttributes
+    attributes: ScriptAttributes
     slots: Slots
     update: Update
     state: State
@@ -252,8 +252,7 @@ class Training:
 
     def compare_dataset(self, others: Sequence[bytes]) -> None:
         """Say in what the dataset here differs from those of the replicas that gave the state."""
-        if said := self.attributes.unlike(others):
-            self.reporter.noted(said)
+        self.attributes.compare(others)
 
     def allocate(self, document: Any, specs: Sequence[TensorSpec]) -> Sequence[torch.Tensor]:
         """Return where each tensor of a state is to be received."""
@@ -269,8 +268,7 @@ class Training:
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
         dataset = self.saver.restore(checkpoint, committed)
-        if said := self.attributes.unlike([dataset] if dataset else [], where="in the checkpoint"):
-            self.reporter.noted(said)
+        self.attributes.compare([dataset] if dataset else [], where="in the checkpoint")
         self.comparison.receive()
         self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
@@ -307,6 +305,7 @@ class Training:
             )
         )
         self.comparison.begin(step)
+        self.attributes.begin(step)
         self._attempted = step
 
     def _complete(self, step: int) -> None:
@@ -324,6 +323,7 @@ class Training:
                 "that step, as on_nonfinite='stop' says"
             )
         self._result = Result(step=step, gradient=gradient)
+        self.attributes.end()
         self.state.check_parameters()
         condition = Condition(digests=self.comparison.digests(), named=self.comparison.named)
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
@@ -333,7 +333,7 @@ class Training:
     def _look_at_dataset(self, step: int) -> None:
         """Now and then, until there is something to say: what loader processes do not see."""
         is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
-        if is_time and not self._has_said_unseen and (said := self.attributes.unseen()):
+        if is_time and not self._has_said_unseen and (said := self.attributes.dataset.unseen()):
             self._has_said_unseen = True
             self.reporter.noted(said)
 

@@ -88,23 +88,18 @@ class DatasetAttributes:
     def unlike(self, others: Sequence[bytes], where: str = "on the replicas that train") -> str:
         """Say which attributes are others where the run is; empty: none."""
         mine = self._fetched_from()
-        for theirs, volatile in map(_unpacked, others):
-            names = [name for name in _different(mine, theirs) if name not in volatile]
+        for theirs, volatile in map(unpacked, others):
+            names = [name for name in different(mine, theirs) if name not in volatile]
             if names := [name for name in names if name not in self._volatile]:
                 return (
-                    "the dataset's "
-                    + " and ".join(
-                        f"{name!r} is {mine.get(name, 'missing')} here and "
-                        f"{theirs.get(name, 'missing')} {where}"
-                        for name in names[:MAX_NAMED]
-                    )
-                    + f": if samples depend on it, this run depends on who joined when; {INSTEAD}"
+                    f"the dataset's {told(mine, theirs, names, where)}: if samples depend on it, "
+                    f"this run depends on who joined when; {INSTEAD}"
                 )
         return ""
 
     def unseen(self) -> str:
         """Say which attributes changed since the loader processes started; empty: none."""
-        names = _different(self._at_start, words_of(self._dataset)) if self._is_copied else []
+        names = different(self._at_start, words_of(self._dataset)) if self._is_copied else []
         if not names:
             return ""
         return (
@@ -116,7 +111,15 @@ class DatasetAttributes:
         return self._at_start if self._is_copied else words_of(self._dataset)
 
 
-def _unpacked(packed: bytes) -> tuple[Words, list[str]]:
+def told(mine: Words, theirs: Words, names: Sequence[str], where: str) -> str:
+    """Say what the first of these names are here, and what they are there."""
+    return " and ".join(
+        f"{name!r} is {mine.get(name, 'missing')} here and {theirs.get(name, 'missing')} {where}"
+        for name in names[:MAX_NAMED]
+    )
+
+
+def unpacked(packed: bytes) -> tuple[Words, list[str]]:
     """Return what ``pack`` made; nothing of what it did not make."""
     try:
         words, volatile = json.loads(packed)
@@ -133,10 +136,16 @@ def words_of(dataset: object) -> Words:
     return found if look.values_left > 0 else found | {_TOO_MANY: ""}
 
 
-def _different(mine: Words, theirs: Words) -> list[str]:
+def different(mine: Words, theirs: Words) -> list[str]:
     """Return the names that differ; where not all was looked at, only what both have."""
     names = mine.keys() & theirs.keys() if _TOO_MANY in mine | theirs else mine.keys() | theirs
     return sorted(name for name in names if mine.get(name) != theirs.get(name))
+
+
+def word_of(value: object) -> str:
+    """Return a plain value as it is shown, or a digest of a long one."""
+    text = repr(value)
+    return text if len(text) <= MAX_CHARACTERS else _digest(type(value).__name__, [text])
 
 
 class _Look:
@@ -165,8 +174,7 @@ class _Look:
         """Return a value in a word; the same for equal values in any process."""
         self.values_left -= 1
         if value is None or isinstance(value, _SHOWN):
-            text = repr(value)
-            return text if len(text) <= MAX_CHARACTERS else _digest(type(value).__name__, [text])
+            return word_of(value)
         if isinstance(value, torch.Tensor):
             return _tensor_word(value)
         if isinstance(value, np.ndarray):

@@ -1,0 +1,110 @@
+"""What a tail changes in a module is named where a joiner, or a resumed run, does not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.engine import models
+from torch import nn
+
+from pliant.engine.data.dataset_attributes import DatasetAttributes
+from pliant.engine.state.script_attributes import ScriptAttributes, words_of_modules
+
+
+class Net(nn.Module):
+    """Counts its forwards, and has a schedule of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.layer = nn.Linear(4, 3)
+        self.temperature = 1.0
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen = len(x)
+        out: torch.Tensor = self.layer(self.drop(x)) / self.temperature
+        return out
+
+
+class Replica:
+    def __init__(self) -> None:
+        self.net = Net()
+        self.notes: list[str] = []
+        dataset = DatasetAttributes(models.Points(4), is_copied=True)
+        self.attributes = ScriptAttributes(dataset, self.net, self.notes.append)
+
+    def step(self, number: int) -> None:
+        self.attributes.begin(number)
+        self.net(torch.zeros(2, 4))
+        self.attributes.end()
+
+
+def trained(change: Callable[[Net], object]) -> Replica:
+    """Return one that has made five steps, with a tail behind the fourth."""
+    replica = Replica()
+    for number in range(5):
+        replica.step(number)
+        if number == 3:
+            change(replica.net)
+    return replica
+
+
+def test_what_a_tail_changed_is_named_with_both_values_at_the_first_step() -> None:
+    joiner = Replica()
+    joiner.attributes.compare([trained(lambda net: setattr(net.drop, "p", 0.25)).attributes.pack()])
+    assert joiner.notes == []
+
+    for number in (5, 6):
+        joiner.step(number)
+
+    (note,) = joiner.notes
+    assert note.startswith(
+        "the model's 'drop.p' is 0.5 here and 0.25 on the replicas that train: if a forward"
+    )
+    assert "get_extra_state" in note
+
+
+@pytest.mark.parametrize(
+    "change", [lambda net: None, lambda net: net.eval(), lambda net: setattr(net, "_hidden", 3)]
+)
+def test_what_a_forward_changes_and_what_travels_is_not_named(
+    change: Callable[[Net], object],
+) -> None:
+    joiner = Replica()
+    joiner.attributes.compare([trained(change).attributes.pack()])
+
+    joiner.step(5)
+
+    assert joiner.notes == []
+
+
+def test_what_the_loop_sets_for_each_step_is_not_named() -> None:
+    joiner = Replica()
+    theirs = trained(lambda net: setattr(net, "temperature", 4.0)).attributes.pack()
+    joiner.attributes.compare([theirs])
+
+    joiner.net.temperature = 5.0
+    joiner.step(5)
+
+    assert joiner.notes == []
+
+
+def test_a_checkpoint_that_knows_of_the_dataset_only_is_no_difference() -> None:
+    resumed = Replica()
+
+    resumed.attributes.compare([resumed.attributes.dataset.pack()], where="in the checkpoint")
+    resumed.step(5)
+
+    assert resumed.notes == []
+
+
+def test_only_plain_values_are_looked_at() -> None:
+    words = words_of_modules(Net())
+
+    assert words["drop.p"] == "0.5"
+    assert words["layer.in_features"] == "4"
+    assert not [name for name in words if "training" in name or "._" in name or name[0] == "_"]
