@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from rich.console import Console, RenderableType
 from tests.observe.story import eventful
 
 from pliant.cli import screens
+from pliant.cli.main import code_of
 from pliant.cli.run_list import runs_table
+from pliant.machine.discovery import RuntimeFiles, StateDirectory
+from pliant.machine.processes import ProcessMark
 from pliant.observe import prose
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
@@ -26,6 +30,7 @@ from pliant.observe.log import Record
 from pliant.observe.pool_history import moves_of
 from pliant.observe.pool_usage import usage_of
 from pliant.observe.reading import every, left, read
+from pliant.observe.run_index import IndexedRun, RunIndex
 from pliant.observe.runs import run_in, status_of
 
 PLAN = {"seed": 1, "dataset_samples": 37, "num_slots": 4, "global_batch_size": 8}
@@ -157,6 +162,73 @@ def look_at(out: Path) -> None:
     json.dumps(asdict(usage_of(every(log), by="job", now_at=1.8e9)))
     write_snapshot(snapshot_of(history, log), log)
     assert read_history(log).position == history.position
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that has ended beside one that runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    state = StateDirectory.of(os.environ)
+    for name, mark in (("ended", ProcessMark(pid=1 << 22, began="1")), ("runs", ProcessMark.own())):
+        run = tmp_path / "runs" / name
+        for file, text in FILES.items():
+            (run / file).parent.mkdir(parents=True, exist_ok=True)
+            (run / file).write_text(text)
+        known = IndexedRun(job=name, out=run, holder="h-1", mark=mark, began_at=1.7e9)
+        RunIndex(state.runs).begin(known)
+    RuntimeFiles.of("job", "runs", state.jobs).write(url="http://127.0.0.1:9", token="t", out=run)
+    return tmp_path / "runs" / "ended"
+
+
+FILES = {
+    "holder": "h-1\n",
+    "events.jsonl": "".join(json.dumps(record) + "\n" for record in SOUND[:-2]),
+    "logs/r1.log": "hello\n",
+    "ledger/r1.jsonl": '{"lineage": 1, "step": 0, "generation": 1, "commit": true}\n',
+}
+
+COMMANDS = [
+    ["ls", "--all"],
+    ["status"],
+    ["status", "--job", "ended"],
+    ["explain", "--job", "ended"],
+    ["logs", "--out", "runs/ended"],
+    ["audit", "--out", "runs/ended", "--json"],
+]
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\x00[" * 100)
+
+
+def far_future(path: Path) -> None:
+    path.write_text('{"job": "runs", "url": "u", "pid": 1, "out": "/o", "started": 1e300}')
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, pipe, loop, garbage, far_future])
+@pytest.mark.parametrize("what", ["state/**/*.json", "state/**/*.token", *FILES])
+def test_what_is_no_file_of_ours_ends_a_command_with_a_sentence_at_most(
+    out: Path, capsys: pytest.CaptureFixture[str], what: str, put: Callable[[Path], None]
+) -> None:
+    for path in list(Path().glob(what)) if "*" in what else [out / what]:
+        path.unlink()
+        put(path)
+
+    for command in COMMANDS:
+        code = code_of(command)
+        printed = capsys.readouterr()
+        assert code in (0, 1, 2)
+        assert len(printed.err.splitlines()) == (code == 2), command
 
 
 @settings(max_examples=60)

@@ -114,7 +114,7 @@ def test_what_is_damaged_or_anothers_is_passed_over_and_what_is_not_ours_stays(
     (tmp_path / damaged[0]).write_bytes(whole.read_bytes()[:40])
     (tmp_path / damaged[1]).write_text(json.dumps([1, 2]))
     (tmp_path / damaged[2]).write_text(json.dumps({"job": 7, "out": {}}))
-    (tmp_path / damaged[3]).write_bytes(b"\xff" * (run_index.MOST_BYTES + 1))
+    (tmp_path / damaged[3]).write_bytes(b"\xff" * (files.MOST_BYTES + 1))
     (tmp_path / damaged[4]).symlink_to(whole)
     os.mkfifo(tmp_path / f"{9:032x}.json")
     (tmp_path / "notes.txt").write_text("mine")

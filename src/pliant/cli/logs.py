@@ -41,7 +41,8 @@ def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json
 
 def _file_of(out: Path, replica: str | None) -> Path:
     directory = out / run_files.LOGS
-    names = sorted((path.stem for path in directory.glob("*.log")), key=lambda n: (len(n), n))
+    files = (path for path in directory.glob("*.log") if path.is_file())
+    names = sorted((path.stem for path in files), key=lambda n: (len(n), n))
     if not names:
         raise ConfigError(f"no replica has printed anything yet (looked in {directory})")
     if replica is not None and replica not in names:

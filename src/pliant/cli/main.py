@@ -120,6 +120,10 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except BrokenPipeError:  # `pliant logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_OK
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return complain(f"{error.filename} cannot be used: {error.strerror}", EXIT_USAGE)
     except Exception as error:  # the boundary of the process
         sentence_of = getattr(error, "format_message", None)
         if sentence_of is None:

@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from pliant.core.durations import is_moment
 from pliant.core.errors import ConfigError
-from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.files import PRIVATE, read_own, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
 
@@ -107,10 +108,11 @@ class Served:
         if self.socket is not None:
             return ""
         try:
-            return self.token_file.read_text().strip()
-        except OSError as error:
+            return read_own(self.token_file).decode("ascii").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no token"
             whose = f"the token of {self.kind} {self.name}"
-            raise ConfigError(f"{whose} cannot be read: {error.strerror}") from None
+            raise ConfigError(f"{whose} cannot be read: {why}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +246,9 @@ def _is_orphan(token: Path) -> bool:
 
 def _read(kind: str, path: Path) -> Served | None:
     try:
-        values = json.loads(path.read_text())
-        if (mark := ProcessMark.of(values)) is None:
+        values = json.loads(read_own(path))
+        mark, started = ProcessMark.of(values), float(values["started"])
+        if mark is None or not is_moment(started):
             return None
         return Served(
             kind=kind,
@@ -253,9 +256,9 @@ def _read(kind: str, path: Path) -> Served | None:
             url=str(values["url"]),
             pid=mark.pid,
             out=Path(values["out"]),
-            started=float(values["started"]),
+            started=started,
             token_file=path.with_suffix(".token"),
             mark=mark,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None  # being written, or not ours

@@ -30,6 +30,10 @@ LEFTOVER = ".new"
 """Ends the names of files that were not whole when their writer died."""
 
 
+MOST_BYTES = 64 << 10
+"""Of a small file; those of ours have a few kilobytes."""
+
+
 def is_shared_directory(directory: Path) -> bool:
     """Whether a directory was made for the users of a group, as far as this user may see.
 
@@ -125,6 +129,20 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def read_own(path: Path) -> bytes:
+    """Read a small file that this program wrote, and not what someone has put in its place.
+
+    Raises:
+        OSError: it cannot be read, or is a link, no regular file or too long.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise OSError(errno.EINVAL, "none of ours", str(path))
+        return file.read()
 
 
 def read_named(path: Path) -> str:

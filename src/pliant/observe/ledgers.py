@@ -109,7 +109,7 @@ class OutOfOrderError(Exception):
 
 def ledgers_in(directory: Path) -> list[LedgerFile]:
     """Return the ledgers below a directory as they are at this moment."""
-    paths = sorted(directory.glob("*.jsonl"))
+    paths = sorted(path for path in directory.glob("*.jsonl") if path.is_file())
     return [LedgerFile(path.stem, path, path.stat().st_size) for path in paths]
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
+from pliant.core.durations import is_moment
 from pliant.observe import parts
 from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record
-
-MOST_AT = 1e11
-"""The last moment that a record may be of, in seconds since 1970: in the year 5138."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +114,7 @@ def record_of(line: bytes) -> Record | None:
         return None
     if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
         return None
-    return value if _is_time(value.get("at", 0)) and _is_time(value.get("mono", 0)) else None
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= MOST_AT
+    return value if is_moment(value.get("at", 0)) and is_moment(value.get("mono", 0)) else None
 
 
 def carried_by(record: Record) -> list[Record]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
+from pliant.core.durations import is_moment
 from pliant.core.exits import EXIT_STATE_LOST
 from pliant.machine import run_files
 from pliant.machine.discovery import alone_in
@@ -32,6 +32,7 @@ from pliant.machine.files import (
     PRIVATE_DIRECTORY,
     is_leftover,
     make_private_directory,
+    read_own,
     replace_file,
 )
 from pliant.machine.processes import ProcessMark
@@ -39,9 +40,6 @@ from pliant.observe.status import Board
 
 KEPT = 100
 """Runs that are remembered though they are not known to live; the oldest are forgotten."""
-
-MOST_BYTES = 64 << 10
-"""A file that is longer is none of ours; ours have about one kilobyte."""
 
 MOST_LETTERS = 2000
 """Of the reason of an end: enough for the sentence and its line of the script."""
@@ -126,8 +124,8 @@ class IndexedRun:
     def has_its_files(self) -> bool:
         """Whether its directory still holds this run, and not another."""
         try:
-            holder = (self.out / run_files.HOLDER).read_text().strip()
-        except (OSError, UnicodeDecodeError):
+            holder = read_own(self.out / run_files.HOLDER).decode().strip()
+        except (OSError, ValueError):
             return False
         return holder == self.holder and run_files.holds_run(self.out)
 
@@ -216,11 +214,7 @@ def _adapter() -> TypeAdapter[IndexedRun]:
 def _read(path: Path) -> IndexedRun | None:
     """Read one file; None: it is damaged, or not ours."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(fd, "rb") as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                return None
-            return _adapter().validate_json(file.read())
+        run = _adapter().validate_json(read_own(path))
     except (OSError, ValueError):
         return None
+    return run if is_moment(run.began_at) and is_moment(run.ended_at or 0.0) else None
