@@ -772,17 +772,19 @@ MADE = [
     ),
     Refusal(
         sentence="dataset must be map-style (__len__ and __getitem__): its samples are fetched by "
-        "index, got Stream; read a stream into a list, or into a file that is indexed, first",
+        "index, got Stream; read a stream into a list first, dataset=list(stream), or into a file "
+        "that is indexed",
         when="the dataset is a stream",
-        instead="a dataset with `__getitem__`",
+        instead="[a list of its samples](howto/bring-your-script.md#what-to-know)",
         script=given(dataset=Stream),
         feature=("data", "IterableDataset"),
     ),
     Refusal(
         sentence="the DataLoader's dataset is a stream (IterableDataset); a session fetches "
-        "samples by index: pass a dataset with __len__ and __getitem__",
+        "samples by index: read it into a list first, DataLoader(list(dataset), ...), or into a "
+        "file that is indexed",
         when="`dataset=` is a DataLoader over a stream",
-        instead="a dataset with `__getitem__`",
+        instead="[a list of its samples](howto/bring-your-script.md#what-to-know)",
         script=given(dataset=lambda: DataLoader(Stream())),
     ),
     Refusal(
@@ -835,9 +837,10 @@ MADE = [
     Refusal(
         sentence="list gives batches of other sizes than micro_batch_size=2 before the end of an "
         "epoch; a session's micro-batches have one size: let it drop or fill short batches, or "
-        "say the order alone with sampler=",
+        "say the order alone, sampler=[sample for batch in batches for sample in batch]",
         when="a batch sampler gives batches of several sizes: by length, by number of tokens",
-        instead="batches of one size; the last of an epoch may be shorter",
+        instead="[their order alone](howto/bring-your-script.md#what-to-know); or batches of one "
+        "size, of which the last of an epoch may be shorter",
         script=given(dataset=lambda: DataLoader(POINTS, batch_sampler=[[0, 1, 2], [3]])),
         feature=("data", "batch samplers whose batches have several sizes"),
     ),

@@ -118,7 +118,8 @@ def _check(loader: DataLoader[Any]) -> None:
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
             "the DataLoader's dataset is a stream (IterableDataset); a session fetches samples by "
-            "index: pass a dataset with __len__ and __getitem__"
+            "index: read it into a list first, DataLoader(list(dataset), ...), or into a file that "
+            "is indexed"
         )
     if has_own_iterator(loader):
         raise ConfigError(
@@ -219,7 +220,7 @@ class MicroBatches:
                     f"{self.name_of_sampler} gives batches of other sizes than "
                     f"micro_batch_size={self.size} before the end of an epoch; a session's "
                     "micro-batches have one size: let it drop or fill short batches, or say the "
-                    "order alone with sampler="
+                    "order alone, sampler=[sample for batch in batches for sample in batch]"
                 )
             is_short = len(members) < self.size
             yield from members

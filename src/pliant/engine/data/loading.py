@@ -320,8 +320,8 @@ def check_dataset(dataset: object) -> int:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
             "dataset must be map-style (__len__ and __getitem__): its samples are fetched by "
-            f"index, got {type(dataset).__name__}; read a stream into a list, or into a file that "
-            "is indexed, first"
+            f"index, got {type(dataset).__name__}; read a stream into a list first, "
+            "dataset=list(stream), or into a file that is indexed"
         )
     try:
         return len(cast("Sized", dataset))
