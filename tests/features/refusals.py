@@ -1620,6 +1620,13 @@ TYPED = [
         command="run -m package",
     ),
     Refusal(
+        sentence="--nproc_per_node is torchrun's: leave it out; --max N is how many replicas there "
+        "may be, and on several nodes pliant coordinator and pliant agent run them",
+        when="an option of torchrun is typed",
+        instead="`pliant run --max 2 train.py`",
+        command="run --nproc_per_node=2 train.py",
+    ),
+    Refusal(
         sentence="-m needs the name of a module: pliant run -m package.train",
         when="nothing follows `-m`",
         instead="a module",

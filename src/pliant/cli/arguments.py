@@ -31,6 +31,13 @@ LISTS = ("replicaDiscreteValues",)
 """Fields of which ``2,4,8`` is a value."""
 
 
+TORCHRUNS = (
+    *("--nproc-per-node", "--nnodes", "--node-rank", "--standalone", "--master-addr"),
+    *("--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"),
+)
+"""Options that are typed out of habit, for which pliant has no use."""
+
+
 class RunCommand(TyperCommand):
     """``pliant run``, in which ``--pool`` needs no name."""
 
@@ -39,6 +46,8 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Spell the pool's name out before the words are parsed."""
+        if self.has_script:
+            _refuse_torchruns(args)
         switches = [one for one in self.get_params(ctx) if getattr(one, "is_flag", False)]
         alone = {word for option in switches for word in option.opts}
         left = super().parse_args(ctx, with_name(args, alone=alone, has_script=self.has_script))
@@ -57,6 +66,20 @@ class ExplainCommand(RunCommand):
     """``pliant explain``, in which ``--pool`` needs no name, and nothing is run."""
 
     has_script = False
+
+
+def _refuse_torchruns(typed: Sequence[str]) -> None:
+    """Say what is ours in place of an option of torchrun that is typed first.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    flag = typed[0].partition("=")[0] if typed else ""
+    if flag.replace("_", "-") in TORCHRUNS:
+        raise ConfigError(
+            f"{flag} is torchrun's: leave it out; --max N is how many replicas there may be, and "
+            "on several nodes pliant coordinator and pliant agent run them"
+        )
 
 
 def state_directory() -> StateDirectory:
