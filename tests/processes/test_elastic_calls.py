@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.prompt import run_typed
 from tests.processes.launching import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -23,8 +23,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def alone(directory: Path, *words: object) -> tuple[int, str]:
     """Return committed steps and digest of a run without an agent."""
     path = directory / "alone"
-    arguments = [str(word) for word in (SCRIPT, "--digest-file", path, *words)]
-    subprocess.run([sys.executable, *arguments], check=True, timeout=100, capture_output=True)
+    arguments = (SCRIPT, "--digest-file", path, *words)
+    done = run_typed(*arguments, cwd=directory, environment=os.environ)
+    assert done.returncode == 0, done.stderr
     (line,) = lines_of(path)
     return line["committed"], line["digest"]
 
