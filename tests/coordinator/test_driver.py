@@ -481,6 +481,26 @@ def test_notes_become_records(tmp_path: Path) -> None:
     assert json.loads(world.metrics.read_text()) == {"step": 3, "loss": 0.5, "z": "nan"}
 
 
+def test_logged_values_are_kept_in_parts_of_which_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.observe.parts.PART_BYTES", 100)
+    monkeypatch.setattr("pliant.observe.parts.KEPT_PARTS", 2)
+
+    async def scene(world: World) -> None:
+        for step in range(40):
+            world.driver.receive(Logged(replica=ReplicaId("r1"), step=step, values={"loss": 0.5}))
+
+    world = play(tmp_path, scene)
+
+    files = sorted(tmp_path.glob("metrics*.jsonl"))
+    assert 2 <= len(files) <= 3
+    kept = [json.loads(line)["step"] for path in files for line in path.read_text().splitlines()]
+    assert kept == list(range(kept[0], 40))
+    assert kept[0] > 20
+    del world
+
+
 def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None:
     async def main() -> tuple[World, EndJob]:
         world = World(tmp_path)

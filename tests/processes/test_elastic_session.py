@@ -23,6 +23,8 @@ from tests.processes.elastic import (
 from tests.processes.launching import RunningJob
 
 import pliant
+from pliant.observe.audit import audit_run
+from pliant.observe.condensing import condense
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -174,6 +176,27 @@ def test_any_number_of_replicas_gives_the_same_bits(
 
     outcome.check(reference("gpt", 6, **sizes))
     assert len(outcome.digests) == replicas
+
+
+def test_ledgers_that_are_condensed_while_replicas_come_and_go_prove_the_whole_run(
+    tmp_path: Path,
+) -> None:
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(8)
+        assert not condense(job.out, kept_steps=3), "each is written to"
+        kill(job, "r2")
+        wait_for_members(job, "r1", "r3")
+        job.wait_for_steps(len(job.records("commit")) + 6)
+        assert condense(job.out, kept_steps=3)
+
+    outcome = run(tmp_path, "gpt", 40, play, replicas=2, pace=0.03)
+
+    outcome.check(reference("gpt", 40))
+    assert sorted(path.stem for path in outcome.job.out.glob("ledger/*")) == ["r1", "r3"]
+    audit = audit_run(outcome.job.out)
+    assert audit.committed_steps == 40
+    assert audit.condensed_steps > 8
 
 
 def test_a_stopped_process_is_ended_and_replaced(tmp_path: Path) -> None:

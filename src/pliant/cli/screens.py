@@ -289,6 +289,10 @@ def audit_text(audit: Audit, spent: Goodput, directory: object) -> Text:
             f"; {counted(audit.unused_samples, 'sample')} without a backward"
             * bool(audit.unused_samples)
         )
+        + (
+            f"; {counted(audit.condensed_steps, 'step')} audited while the run went on"
+            * bool(audit.condensed_steps)
+        )
         + f"\n{spent.goodput:.1f} samples/s over {duration(spent.wall_s)}: start"
         f" {spent.start_s:.1f} s, downtime {spent.downtime_s:.2f} s,"
         f" {spent.productive:.1%} productive"

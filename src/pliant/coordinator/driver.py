@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
 from pliant.coordinator.register import HeldRegister, RegisterFile
@@ -104,6 +105,7 @@ class JobDriver:
         self._end: EndJob | None = None
         self._is_over = False
         self._snapshots = Snapshots(log)
+        self._ledgers = LedgerKeeper(log.path.parent)
         log.subscribe(lambda record: self.history.add(record))
 
     @property
@@ -211,6 +213,7 @@ class JobDriver:
                 due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
                 await self._turn(await within(self._queue.get(), min(max(due_s, 0.0), TICK_S)))
                 self._snapshots.write_if_due(self.history)
+                self._ledgers.look_if_due(self._clock.now_s())
         finally:
             self._is_over = True
             while not self._queue.empty():

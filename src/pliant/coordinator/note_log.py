@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pliant.core.values import NO_GENERATION, Generation
 from pliant.machine.files import open_private
+from pliant.observe import parts
 from pliant.observe.log import EventLog, fields_of, plain
 from pliant.wire import messages
 from pliant.wire.codec import Message
@@ -47,11 +48,20 @@ class NoteLog:
         if type(note) in LOGGED_AS:
             self._log.write(LOGGED_AS[type(note)], **fields_of(note))
         if isinstance(note, messages.Logged):
-            line = json.dumps(plain({"step": note.step, **note.values})) + "\n"
-            with suppress(OSError):
-                fd = open_private(self._metrics_path, os.O_WRONLY | os.O_APPEND)
-                with os.fdopen(fd, "a", encoding="utf-8") as file:
-                    file.write(line)  # on a full disk they are lost, like the log's records
+            self._write_metrics(json.dumps(plain({"step": note.step, **note.values})) + "\n")
+
+    def _write_metrics(self, line: str) -> None:
+        """Append a line; in parts, of which the oldest go, as the log's do."""
+        path = self._metrics_path
+        with suppress(OSError):  # on a full disk they are lost, like the log's records
+            fd = open_private(path, os.O_WRONLY | os.O_APPEND)
+            with os.fdopen(fd, "a", encoding="utf-8") as file:
+                file.write(line)
+                size = file.tell()
+            if size >= parts.PART_BYTES:
+                number = parts.growing(path)
+                path.rename(parts.closed_path(path, number))
+                parts.remove(path, before=number + 1 - parts.KEPT_PARTS)
 
     def write_commit(self, note: messages.Committed, *, is_here: bool) -> None:
         """Log that a step is committed; at its own moment if its replica's clock is the log's."""

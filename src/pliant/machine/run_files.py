@@ -38,6 +38,12 @@ HOLDER = "holder"
 LEDGER = "ledger"
 """Directory: which samples each replica computed."""
 
+CONDENSED = "ledger.snapshot"
+"""What the audit of the oldest steps has found, whose lines are gone."""
+
+CONDENSING_LOCK = "ledger.lock"
+"""Locked by who writes that."""
+
 LOGS = "logs"
 """Directory: what workers and fork servers print."""
 

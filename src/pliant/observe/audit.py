@@ -22,9 +22,10 @@ identity.  What was computed must have the hash that every replica named.
 What a script did with the samples that it got is not in the ledger; what can be seen of a loop
 that trains on other data is refused (``engine.data.other_loaders``).
 
-The ledgers are kept whole: the proof is what was recorded, and a summary of it would have to be
-believed.  They are read as a stream (``observe.ledgers``).  Of the event log the first parts may be
-gone; what is needed of them is at the beginning of those that are left (``observe.carried``).
+The ledgers are read as a stream (``observe.ledgers``).  Of a long run the oldest lines are gone:
+they were audited before, and what came of that is kept (``observe.condensing``).  Of the event log,
+too, the first parts may be gone; what is needed of them is at the beginning of those that are left
+(``observe.carried``).
 
 Knows nothing of the engine, and shares with it only the permutation's definition in ``core``.
 """
@@ -34,15 +35,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.core.step import order
 from pliant.machine import run_files
+from pliant.observe.audit_epochs import Epochs, epochs_of
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
+from pliant.observe.condensed import Condensed, read_condensed
 from pliant.observe.ledgers import (
+    BEFORE_ALL,
+    END,
     GivenLedger,
+    Key,
     Ledger,
+    LedgerFile,
     OutOfOrderError,
     by_step,
     key_of,
@@ -55,6 +63,9 @@ _PLACES = ("lineage", "step", "generation")
 
 MAX_PROBLEMS = 20
 """Sentences after which an audit stops listing; one fault tends to cause many."""
+
+MAX_TRIES = 5
+"""How often an audit begins anew because the ledger was condensed meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +97,9 @@ class Audit:
 
     torn: int = 0
     """Ledgers whose last line was cut off by a crash."""
+
+    condensed_steps: int = 0
+    """Of the committed ones, those audited while the run went on; their lines are gone."""
 
     problems: list[str] = field(default_factory=list)
 
@@ -121,12 +135,24 @@ class _Step:
 
 def audit_run(out: Path) -> Audit:
     """Audit the ledgers below a run's output directory; the run may still go on."""
+    for _ in range(MAX_TRIES):
+        before = read_condensed(out)
+        with suppress(FileNotFoundError):  # a part has just been condensed
+            audit = _audit_run(out, before)
+            if read_condensed(out) == before:
+                return audit
+    audit = Audit()
+    audit.complain("the ledger changed again and again while it was read; try again")
+    return audit
+
+
+def _audit_run(out: Path, before: Condensed | None) -> Audit:
     ledgers, log = ledgers_in(out / run_files.LEDGER), run_files.event_log(out)
     plan, doubt = plan_of(every(log))
     first_step = first_step_of(every(log))
     while True:
         try:
-            audit = _audit(ledgers, plan, first_step)
+            audit = _audit(ledgers, plan, first_step, before)
             break
         except OutOfOrderError as error:
             error.ledger.is_in_order = False
@@ -136,13 +162,18 @@ def audit_run(out: Path) -> Audit:
         audit.complain(
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
-    audit.torn = sum(ledger.is_torn for ledger in ledgers)
+    audit.torn += sum(ledger.is_torn for ledger in ledgers)
     for ledger in ledgers:
-        if ledger.skipped:
-            audit.complain(
-                f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
-            )
+        if (said := unreadable(ledger)) and said not in audit.problems:
+            audit.complain(said)
     return audit
+
+
+def unreadable(ledger: LedgerFile) -> str:
+    """Say what of a ledger could not be read; empty: nothing."""
+    if not ledger.skipped:
+        return ""
+    return f"the ledger of {ledger.replica} has {ledger.skipped} unreadable line(s)"
 
 
 def audit_of(
@@ -153,23 +184,79 @@ def audit_of(
     return _audit(given, plan, first_step)
 
 
-def _audit(ledgers: Sequence[Ledger], plan: AuditPlan | None, first_step: int) -> Audit:
+def _audit(
+    ledgers: Sequence[Ledger],
+    plan: AuditPlan | None,
+    first_step: int,
+    before: Condensed | None = None,
+) -> Audit:
     audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
-    until = _until(ledgers)
-    if not until:
+    firsts = first_steps(ledgers)
+    if not firsts and before is None:
         audit.complain("the ledger has no committed step")
         return audit
-    kind = _DrawnEpochs if audit.sampler else _Epochs
-    epochs = None if plan is None else kind(plan, audit)
-    expected = first_step
+    epochs = None if plan is None else epochs_of(plan, audit)
+    expected, after = first_step, BEFORE_ALL
+    if before is not None:
+        expected, after = go_on(audit, plan, before, firsts), before.end
+    if epochs is not None:
+        epochs.go_on(expected)
+    count_steps(ledgers, plan, audit, expected=expected, epochs=epochs, after=after)
+    if epochs is None:
+        audit.complain("no replica reported its plan, so the order of samples cannot be checked")
+    else:
+        audit.epochs = epochs.end()
+    return audit
+
+
+def go_on(
+    audit: Audit, plan: AuditPlan | None, before: Condensed, firsts: Mapping[int, int]
+) -> int:
+    """Take in what was audited before; return the step after the last that still counts.
+
+    A later lineage may have begun before its end.  What the script ran no backward for is then not
+    known of the rest alone: at most as much as of all of it.
+    """
+    later = [first for lineage, first in firsts.items() if lineage > before.lineage]
+    kept = max(min([before.until, *later]), audit.first_step)
+    redone = max(before.until - kept, 0)
+    audit.superseded += before.superseded + redone
+    audit.duplicates += before.duplicates
+    audit.uncommitted += before.uncommitted + redone * (0 if plan is None else plan.num_slots)
+    audit.torn += before.torn
+    audit.committed_steps = audit.condensed_steps = kept - audit.first_step
+    if plan is not None:
+        audit.committed_samples = plan.num_committed(audit.first_step, kept)
+    audit.unused_samples = min(before.unused, audit.committed_samples)
+    for sentence in before.problems:
+        audit.complain(sentence)
+    return kept
+
+
+def count_steps(
+    ledgers: Sequence[Ledger],
+    plan: AuditPlan | None,
+    audit: Audit,
+    *,
+    expected: int,
+    epochs: Epochs | None,
+    after: Key,
+    until: Key = END,
+) -> None:
+    """Count what belongs to the steps from one on and before another; ``expected`` comes first."""
+    superseded = _superseded_from(first_steps(ledgers))
     for (lineage, number), lines in by_step(ledgers):
+        if (lineage, number) >= until:
+            return
+        if (lineage, number) < after:
+            continue
         step = _Step()
         for replica, line in lines:
             try:
                 _count_line(step, line, number, audit)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
-        if not step.commits or number >= until[lineage]:
+        if not step.commits or number >= superseded[lineage]:
             audit.superseded += bool(step.commits)
             audit.uncommitted += sum(map(len, step.slots.values()))
             continue
@@ -179,21 +266,21 @@ def _audit(ledgers: Sequence[Ledger], plan: AuditPlan | None, first_step: int) -
         _count_step(step, number, plan, audit)
         if epochs is not None:
             epochs.add(number, step.slots.get(min(step.commits), {}))
-    if epochs is None:
-        audit.complain("no replica reported its plan, so the order of samples cannot be checked")
-    else:
-        audit.epochs = epochs.end()
-    return audit
 
 
-def _until(ledgers: Iterable[Ledger]) -> dict[int, float]:
-    """Return lineage -> the step from which on a later one supersedes it."""
+def first_steps(ledgers: Iterable[Ledger]) -> dict[int, int]:
+    """Return lineage -> its first committed step."""
     firsts: dict[int, int] = {}
     for ledger in ledgers:
         for line in ledger.commits():
             lineage, step = key_of(line, (-1, -1))
             if lineage >= 0 and step >= 0:
                 firsts[lineage] = min(step, firsts.get(lineage, step))
+    return firsts
+
+
+def _superseded_from(firsts: Mapping[int, int]) -> dict[int, float]:
+    """Return lineage -> the step from which on a later one supersedes it."""
     until: dict[int, float] = {}
     least = math.inf
     for lineage in sorted(firsts, reverse=True):
@@ -286,96 +373,3 @@ def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, aud
         audit.complain(f"the samplers of the replicas drew different samples for step {step}")
     elif drawn != {order.digest(used)}:
         audit.complain(f"step {step} used other samples than the sampler drew for it")
-
-
-class _Epochs:
-    """Checks every epoch against a full permutation that is computed on its own."""
-
-    def __init__(self, plan: AuditPlan, audit: Audit) -> None:
-        self._plan = plan
-        self._audit = audit
-        self._epoch = -1
-        self._last_step = -1
-        self._used = bytearray()
-        self._number = 0
-        self._elsewhere: set[int] = set()
-
-    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
-        """Take in what counts of a step; steps come in order."""
-        epoch = step // self._plan.steps_per_epoch
-        if epoch != self._epoch:
-            self.end()
-            self._epoch, self._used = epoch, bytearray(self._plan.num_samples)
-            self._number, self._elsewhere = 0, set()
-        self._last_step = step
-        for ids in slots.values():
-            self._number += len(ids)
-            for sample in ids:
-                if 0 <= sample < len(self._used):
-                    self._used[sample] = 1
-                else:
-                    self._elsewhere.add(sample)
-
-    def end(self) -> int:
-        """Check the epoch that was begun last; return how many were begun."""
-        plan, audit, epoch = self._plan, self._audit, self._epoch
-        if epoch < 0:
-            return 0
-        full = bytearray(plan.num_samples)
-        for position in range(plan.num_samples):
-            sample = plan.sample(epoch, position)
-            if not 0 <= sample < plan.num_samples:
-                break
-            full[sample] = 1
-        if 0 in full:
-            audit.complain(f"the order of epoch {epoch} is no permutation of the samples")
-        twice = self._number - self._used.count(1) - len(self._elsewhere)
-        if twice:
-            audit.complain(f"epoch {epoch} used {twice} sample(s) twice")
-        if self._elsewhere:
-            audit.complain(f"epoch {epoch} used samples that the data set does not have")
-        _check_whole(plan, epoch, self._number, self._last_step, audit)
-        return epoch + 1
-
-
-class _DrawnEpochs:
-    """Checks that every epoch used each draw once; which samples that is, its steps have shown."""
-
-    def __init__(self, plan: AuditPlan, audit: Audit) -> None:
-        self._plan = plan
-        self._audit = audit
-        self._epoch = -1
-        self._last_step = -1
-        self._used: list[int] = []
-
-    def add(self, step: int, slots: Mapping[int, list[int]]) -> None:
-        """Take in what counts of a step; steps come in order."""
-        epoch = step // self._plan.steps_per_epoch
-        if epoch != self._epoch:
-            self.end()
-            self._epoch, self._used = epoch, []
-        self._last_step = step
-        self._used += [sample for _, ids in sorted(slots.items()) for sample in ids]
-
-    def end(self) -> int:
-        """Check the epoch that was begun last; return how many were begun."""
-        plan, audit, epoch = self._plan, self._audit, self._epoch
-        if epoch < 0:
-            return 0
-        if not all(0 <= sample < plan.num_samples for sample in self._used):
-            audit.complain(f"epoch {epoch} used samples that the data set does not have")
-        _check_whole(plan, epoch, len(self._used), self._last_step, audit)
-        is_whole = epoch == 0 and len(self._used) == plan.num_draws
-        if is_whole and order.digest(self._used) != plan.first_draws:
-            audit.complain("epoch 0 used other samples than the sampler drew when the run began")
-        return epoch + 1
-
-
-def _check_whole(plan: AuditPlan, epoch: int, number: int, last_step: int, audit: Audit) -> None:
-    """Check that nothing of an epoch that is over is missing."""
-    first, last = epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch - 1
-    whole = plan.epoch_size - plan.epoch_size % plan.global_batch * plan.drop_last
-    before = sum(len(plan.positions(step)) for step in range(first, audit.first_step))
-    if last_step == last and number != whole - before:
-        what = "draws" if plan.sampler else "samples"
-        audit.complain(f"epoch {epoch} used {number} of {whole - before} {what}")

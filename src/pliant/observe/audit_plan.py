@@ -49,6 +49,12 @@ class AuditPlan:
         first = step % self.steps_per_epoch * self.global_batch
         return range(first, min(first + self.global_batch, self.epoch_size))
 
+    def num_committed(self, first: int, until: int) -> int:
+        """Return how many positions the steps from one on and before another take."""
+        length = self.steps_per_epoch
+        short = self.global_batch - len(self.positions(length - 1))
+        return (until - first) * self.global_batch - (until // length - first // length) * short
+
     def slot_positions(self, step: int, slot: int) -> range:
         """Return the positions of one slot; empty past the end of a short batch."""
         whole = self.positions(step)

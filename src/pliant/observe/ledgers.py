@@ -12,7 +12,10 @@ commits that came in between may lack slots, and are left out.
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby
@@ -26,7 +29,10 @@ from pliant.observe.reading import record_of
 Key = tuple[int, int]
 """Lineage and step."""
 
-_BEFORE_ALL: Key = (-1 << 63, 0)
+BEFORE_ALL: Key = (-1 << 63, 0)
+END: Key = (1 << 62, 0)
+
+_PART = re.compile(r"\.\d{6,}$")
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class LedgerFile:
         return self._in_order() if self.is_in_order else iter(sorted(self._keyed(), key=_KEY))
 
     def _in_order(self) -> Iterator[tuple[Key, Record]]:
-        last = _BEFORE_ALL
+        last = BEFORE_ALL
         for key, record in self._keyed():
             if key < last:
                 raise OutOfOrderError(self)
@@ -65,7 +71,7 @@ class LedgerFile:
             yield key, record
 
     def _keyed(self) -> Iterator[tuple[Key, Record]]:
-        self.skipped, self.is_torn, at, key = 0, False, 0, _BEFORE_ALL
+        self.skipped, self.is_torn, at, key = 0, False, 0, BEFORE_ALL
         with self.path.open("rb") as file:
             for line in _until(file, os.fstat(file.fileno()).st_size):
                 record = record_of(line)
@@ -91,7 +97,7 @@ class GivenLedger:
 
     def lines(self) -> Iterator[tuple[Key, Record]]:
         """Yield each line with where it belongs."""
-        return iter(sorted(((key_of(line, _BEFORE_ALL), line) for line in self.given), key=_KEY))
+        return iter(sorted(((key_of(line, BEFORE_ALL), line) for line in self.given), key=_KEY))
 
 
 Ledger = LedgerFile | GivenLedger
@@ -108,9 +114,27 @@ class OutOfOrderError(Exception):
 
 
 def ledgers_in(directory: Path) -> list[LedgerFile]:
-    """Return the ledgers below a directory as they are at this moment."""
-    paths = sorted(path for path in directory.glob("*.jsonl") if path.is_file())
-    return [LedgerFile(path.stem, path, path.stat().st_size) for path in paths]
+    """Return the ledgers below a directory, each part by itself, as they are at this moment.
+
+    Of a part that begins meanwhile no commit counts, but slots of those that are in the others.
+    """
+    sizes, there = _sizes(directory), _sizes(directory)
+    return [LedgerFile(replica_of(path), path, sizes.get(path, 0)) for path in sorted(there)]
+
+
+def replica_of(path: Path) -> str:
+    """Return whose ledger a file is a part of."""
+    return _PART.sub("", path.stem)
+
+
+def _sizes(directory: Path) -> dict[Path, int]:
+    sizes = {}
+    for path in directory.glob("*.jsonl"):
+        with suppress(FileNotFoundError):  # it was condensed since
+            found = path.stat()
+            if stat.S_ISREG(found.st_mode):
+                sizes[path] = found.st_size
+    return sizes
 
 
 def by_step(ledgers: Iterable[Ledger]) -> Iterator[tuple[Key, Iterator[tuple[str, Record]]]]:

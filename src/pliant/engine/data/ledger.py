@@ -1,8 +1,10 @@
 """Ledger: which samples each slot really used, and which slots were committed.
 
-Owns one append-only file of JSON lines per replica.  A slot's line is written before the vote, so
-that whoever commits has its samples on record; the commit's line after it.  Knows nothing of
-tensors, epochs or what an audit does with the lines (``observe.audit``).
+Owns append-only files of JSON lines per replica, a new one after each 4 MB, so that the oldest can
+go once they were audited (``observe.condensing``); the lock of one says that its writer lives.  A
+slot's line is written before the vote, so that whoever commits has its samples on record; the
+commit's line after it.  Knows nothing of tensors, epochs or what an audit does with the lines
+(``observe.audit``).
 
 One ``os.write`` per line on an ``O_APPEND`` descriptor: a line is whole or absent, also when the
 process is killed right after it.
@@ -17,6 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from pliant.machine.files import make_private_directory, open_private
+from pliant.machine.locks import lock
+from pliant.observe import parts
+
+PART_BYTES = 4 << 20
+"""Size of a file after which the next one begins."""
 
 
 class Ledger:
@@ -25,9 +32,20 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._fd = -1
         self._is_torn = False
+        self._path = path
+        self._number = self._size = 0
         if path is not None:
             make_private_directory(path.parent)
-            self._fd = open_private(path, os.O_WRONLY | os.O_APPEND)
+            self._open(path, max(parts.closed(path), default=-1 + path.exists()) + 1)
+
+    def _open(self, path: Path, number: int) -> None:
+        """Write to a part from now on."""
+        place = parts.closed_path(path, number) if number else path
+        fd = open_private(place, os.O_WRONLY | os.O_APPEND)
+        with suppress(OSError):  # a file system without locks: then nothing is removed
+            lock(fd, shared=True, within_s=0)
+        self.close()
+        self._fd, self._number, self._size = fd, number, os.fstat(fd).st_size
 
     def slot(
         self,
@@ -71,4 +89,8 @@ class Ledger:
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         data, self._is_torn = b"\n" * self._is_torn + data, True
         with suppress(OSError):
-            self._is_torn = os.write(self._fd, data) < len(data)
+            written = os.write(self._fd, data)
+            self._is_torn = written < len(data)
+            self._size += written
+            if self._size >= PART_BYTES and not self._is_torn and self._path is not None:
+                self._open(self._path, self._number + 1)
