@@ -11,12 +11,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.live.stage import DEADLINE_S, FORKED_PLIANT, Program, stage
 from tests.processes.launching import HERE, RunningJob, environment
+from tests.processes.memory_group import MemoryGroup
 
 CHUNK_BYTES = 1 << 16
 
@@ -110,6 +111,8 @@ class ApartJob(RunningJob):
     timeouts: dict[str, float] = field(default_factory=dict)
     dies_once_at: Path | None = None
     """The first coordinator that is to say EndJob is killed instead, and makes this file."""
+    in_group: MemoryGroup | None = None
+    """Where coordinators are started."""
     roads: dict[str, Road] = field(default_factory=dict)
     agents: dict[str, Program] = field(default_factory=dict)
     coordinators: list[Program] = field(default_factory=list)
@@ -118,7 +121,8 @@ class ApartJob(RunningJob):
         """Start a coordinator, whatever has become of those before; roads lead to it."""
         port = _free_port()
         number = len(self.records("job_started")) + len(self.records("coordinator_started"))
-        self.process = self._start(*self._words(port))
+        with nullcontext() if self.in_group is None else self.in_group.inside():
+            self.process = self._start(*self._words(port))
         self.coordinators.append(self.process)
         began = ("job_started", "coordinator_started")
         self.wait_for(
@@ -200,6 +204,7 @@ def apart(
     timeouts: dict[str, float] | None = None,
     dies_once_at: Path | None = None,
     forked: bool = True,
+    in_group: MemoryGroup | None = None,
 ) -> Iterator[ApartJob]:
     """Run a job apart; at the end nothing of it may live, whatever the test did."""
     for part in ("out", "tmp"):
@@ -220,6 +225,7 @@ def apart(
             start=start,
             timeouts=timeouts or {},
             dies_once_at=dies_once_at,
+            in_group=in_group,
         )
         try:
             job.coordinate()

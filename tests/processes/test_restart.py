@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.live.stage import DEADLINE_S
 from tests.processes import elastic
 from tests.processes.apart import ApartJob, apart
 from tests.processes.elastic import Outcome, kill, members, scale, wait_for_members, wait_for_switch
+from tests.processes.memory_group import memory_group
 
 from pliant.core.job.registration import UNWANTED
 from pliant.observe.audit import audit_run
@@ -95,6 +96,34 @@ def test_training_goes_on_while_no_coordinator_lives(tmp_path: Path) -> None:
         assert status["generation"] == 1
     assert [record["order"]["generation"] for record in job.records("switch")] == [1]
     assert not job.records("reform")
+
+
+@pytest.mark.parametrize("is_out_of_memory", [False, True])
+def test_a_coordinator_that_the_kernel_kills_is_followed_by_one_that_tells(
+    tmp_path: Path, is_out_of_memory: bool
+) -> None:
+    with (
+        memory_group() if is_out_of_memory else nullcontext() as memory,
+        training(tmp_path, nodes={}, forked=False, in_group=memory) as job,
+    ):
+        job.employ("here", 2)
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        first = job.process.pid
+        if memory is None:
+            os.kill(first, signal.SIGKILL)
+        else:
+            memory.kill_for_memory(first)
+        assert job.process.wait(DEADLINE_S) == -signal.SIGKILL
+        job.wait_for_ledger(8)
+        job.coordinate()
+        said = job.wait_for(
+            lambda: [r["text"] for r in job.records("note") if str(first) in r["text"]],
+            "it is told",
+        )
+    why = "killed a process beside it for want of memory" if memory else "it was killed"
+    assert said[0].startswith(f"process {first}, which coordinated this job before, ended")
+    assert why in said[0]
 
 
 def test_who_dies_while_no_coordinator_lives_is_replaced(tmp_path: Path) -> None:

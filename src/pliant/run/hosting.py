@@ -34,7 +34,8 @@ from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import on_signals
 from pliant.machine.jobs import running_jobs
-from pliant.machine.processes import ProcessMark, this_boot
+from pliant.machine.out_of_memory import oom_kills
+from pliant.machine.processes import ProcessMark, machine_id, this_boot
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
@@ -160,7 +161,10 @@ async def hosted(
         await _begun(driver.begin(is_asked=not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             async with serving(app, sock, files, token=token, out=config.out):
+                said = _end_of_the_last(driver.board)
                 _log_start(log, config, url, follows=follows, devices=devices)
+                if said is not None:
+                    log.write("note", text=said)
                 yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
 
 
@@ -275,10 +279,28 @@ def _interrupts(
     return {signal.SIGINT: interrupt, signal.SIGTERM: stop, signal.SIGHUP: hang_up}
 
 
+def _end_of_the_last(board: Board) -> str | None:
+    """Say how the process ended that coordinated the job before; None: it said so, or lives."""
+    mark = ProcessMark.of(board.about)
+    if mark is None or board.exit_code is not None or mark.lives() is not False:
+        return None
+    before, now = board.about.get("oom_kills"), oom_kills() or 0
+    if isinstance(before, int) and before < now and mark.machine == machine_id():
+        why = "since it began the kernel has killed a process beside it for want of memory"
+    else:
+        why = "it was killed, or its machine was"
+    return f"process {mark.pid}, which coordinated this job before, ended without a word: {why}"
+
+
 def _log_start(
     log: EventLog, config: JobConfig, url: str, *, follows: bool, devices: int | None
 ) -> None:
-    where = {"out": str(config.out.absolute()), "url": url, **asdict(ProcessMark.own())}
+    where = {
+        "out": str(config.out.absolute()),
+        "url": url,
+        "oom_kills": oom_kills(),
+        **asdict(ProcessMark.own()),
+    }
     if follows:
         log.write("coordinator_started", **where)
         return
