@@ -101,6 +101,31 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
 
 
+def test_a_node_whose_agent_can_start_nothing_any_more_leaves_the_others_training(
+    tmp_path: Path,
+) -> None:
+    """Its fork server dies twice, and with it what it ran."""
+    with training(tmp_path, nodes={"near": 1, "far": 1}, steps=60) as job:
+        elastic.wait_for_members(job, "r1", "r2")
+        homes = {str(r["replica"]): str(r["node"]) for r in job.records("worker")}
+        home = homes["r2"]
+        for count in (1, 2):
+            (server,) = psutil.Process(job.agents[home].pid).children()
+            server.kill()
+            job.wait_for(lambda: len(job.records("exited")) == count, "what it ran is gone")  # noqa: B023
+            if count == 1:
+                job.wait_for(lambda: len(elastic.members(job)) == 2, "another is there")
+        job.wait_for(
+            lambda: [r for r in job.records("note") if "can start nothing" in str(r["text"])],
+            "it is told",
+        )
+        elastic.wait_for_members(job, "r1")
+        steps = len(job.records("commit"))
+        job.wait_for_steps(steps + 3)
+    (failed,) = job.records("node_failed")
+    assert failed["node"] == home
+
+
 def digest_alone(home: Path) -> str:
     """Return the line that the script prints when nobody touches it."""
     around = environment(home) | {"KEPT": str(home / "alone")}
