@@ -187,4 +187,18 @@ POLICY_FAULTS = [
         old="and not joining and not _is_freed(state, moment):",
         new="and not joining:",
     ),
+    Fault(
+        rule="R19",
+        what="devices of nodes that are not reached count as room",
+        path="job/state.py",
+        old="        if again_s is not None:\n            usable[node]",
+        new="        if False:\n            usable[node]",
+    ),
+    Fault(
+        rule="R19",
+        what="a node that is not reached is no room even when it is to be tried",
+        path="job/state.py",
+        old="max(here[node], int(again_s == apart.DUE))",
+        new="here[node]",
+    ),
 ]

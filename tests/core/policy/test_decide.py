@@ -38,6 +38,7 @@ views = st.builds(
     PolicyView,
     num_replicas=st.integers(0, 9),
     devices=st.integers(0, 9),
+    apart=st.integers(0, 2),
     wished=st.none() | st.integers(0, 12),
     num_slots=maybe,
     offered=st.none() | st.integers(0, 9),
@@ -154,6 +155,17 @@ def test_more_is_asked_for_than_there_is_room() -> None:
 
     assert (decision.ask_replicas, decision.target_replicas) == (6, 3)
     assert decision.reason == "grow from 2 to 3 replicas: 6 wanted, room for 3"
+
+
+def test_the_reason_names_devices_that_those_who_train_do_not_reach() -> None:
+    beside = ", and 2 more on nodes that do not reach those who train"
+
+    assert choose(Policy(max_replicas=4), devices=2, apart=2).reason == (
+        f"stay at 2 replicas: 4 wanted, room for 2{beside}"
+    )
+    assert choose(devices=3, apart=2).reason == (
+        f"grow from 2 to 3 replicas: there are 3 devices{beside}"
+    )
 
 
 def test_a_reclaim_goes_below_the_minimum() -> None:

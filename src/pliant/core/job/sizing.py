@@ -24,6 +24,7 @@ from pliant.core.job.state import (
     live,
     spares,
     trainers,
+    usable_devices,
 )
 from pliant.core.job.transaction import Transaction, deterministic_failure, is_spent, recent_losses
 from pliant.core.job.transitions import StageCause
@@ -105,11 +106,13 @@ def view(job: Job) -> PolicyView:
     reclaimed = sum(replica.is_reclaimed for replica in job.replicas.values())
     leavers = [one for one in job.replicas.values() if one.state is ReplicaState.LEAVING]
     taken = sum(replica.is_reclaimed for replica in leavers)
+    devices = sum(usable_devices(job).values())
     return PolicyView(
         num_replicas=max(0, len(live(job)) - spares),
         leaving=len(leavers) - taken,
         taken=taken,
-        devices=sum(job.nodes.values()),
+        devices=devices,
+        apart=sum(job.nodes.values()) - devices,
         wished=job.wished,
         num_slots=job.reference.num_slots if job.reference else None,
         offered=job.offered,

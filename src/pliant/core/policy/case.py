@@ -28,6 +28,9 @@ class PolicyView:
     devices: int
     """Replicas that the nodes can run at a time, in all."""
 
+    apart: int = 0
+    """Devices beside these on nodes that could not reach those who train."""
+
     wished: int | None = None
     """What someone asked for last; None: nobody has."""
 

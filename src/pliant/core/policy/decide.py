@@ -170,7 +170,7 @@ def _ceiling(view: PolicyView, policy: Policy, *, is_asked: bool) -> tuple[int, 
     if policy.max_replicas is not None:
         ceiling, because = policy.max_replicas, f"maxReplicas={policy.max_replicas}"
     else:
-        ceiling, because = view.devices, f"there are {counted(view.devices)}"
+        ceiling, because = view.devices, f"there are {counted(view.devices)}{wording.beside(view)}"
         if policy.spares and not is_asked:
             ceiling, because = max(0, ceiling - policy.spares), f"{because}, spares={policy.spares}"
     if view.num_slots is not None and view.num_slots < ceiling:

@@ -57,6 +57,7 @@ def _shortage(case: PolicyCase) -> str:
     cause = f"{case.wanted} wanted, room for {case.capacity}"
     if view.reclaimed:
         cause += f" after {view.reclaimed} reclaimed"
+    cause += beside(view)
     if view.offer_reason and view.offered is not None and view.offered <= view.devices:
         cause += f" ({view.offer_reason})"
     if case.capacity < policy.min_replicas:
@@ -65,6 +66,13 @@ def _shortage(case: PolicyCase) -> str:
     if fitting < min(case.capacity, case.wanted):
         cause += f", of which {fitting} is the largest of {policy.sizes_text()}"
     return cause
+
+
+def beside(view: PolicyView) -> str:
+    """Say which devices there are of which none can be made use of, if there are such."""
+    if not view.apart:
+        return ""
+    return f", and {view.apart} more on nodes that do not reach those who train"
 
 
 def _not_worth_it(case: PolicyCase, size: int) -> str:
