@@ -37,8 +37,25 @@ _PRINTABLE = partial(
     suite=("tests/core/test_printable.py", "tests/observe"),
 )
 _LEASE = partial(Fault, rule="R20", room="checkpoint/lease", suite=("tests/checkpoint/lease",))
+_UPLINK = partial(
+    Fault,
+    rule="R21",
+    room="agent",
+    path="uplink.py",
+    suite=("tests/agent/test_uplink.py",),
+)
 
 SHELL_FAULTS = [
+    _UPLINK(
+        what="a coordinator is looked for no longer after the agent was stopped",
+        old="    clock = Clock()  # what this process slept counts for nothing\n",
+        new="    clock = Clock()\n        clock.now_s = __import__('time').monotonic\n",
+    ),
+    _UPLINK(
+        what="an agent looks for a lost coordinator for ever",
+        old="    ticking = asyncio.create_task(_tick(clock))\n",
+        new="    ticking = asyncio.create_task(asyncio.sleep(0))\n",
+    ),
     _REGISTER(
         rule="R1",
         what="the file of the register is not locked",
