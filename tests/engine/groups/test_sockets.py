@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import select
 import socket
 import struct
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from tests.engine.groups import blackhole
 from tests.engine.groups.circle import (
     BOUND_S,
     Cable,
@@ -58,6 +60,34 @@ def test_a_member_that_takes_nothing_for_long_is_not_taken_for_unreachable(
         late.set()
 
         assert [each.result() for each in running] == [1, 1]
+
+
+@pytest.mark.skipif(bool(blackhole.obstacle()), reason=blackhole.obstacle())
+@pytest.mark.parametrize(
+    ("way", "num_bytes"), [("sockets", 1000), ("sockets", 30_000_000), ("tls", 30_000_000)]
+)
+def test_a_network_that_swallows_everything_is_noticed_while_something_is_sent(
+    monkeypatch: pytest.MonkeyPatch, way: str, num_bytes: int
+) -> None:
+    """The kernel does not look for it then, and tries again for a quarter of an hour."""
+    monkeypatch.setattr(sockets, "UNREACHABLE_S", 6)
+    with contextlib.ExitStack() as stack:
+        hosts = blackhole.Blackhole()
+        stack.callback(hosts.close)
+        members = stack.enter_context(circle(2, way, cable=lambda *_: hosts.pair()))
+        first = [each.result() for each in members.start(lambda comm: comm.share("x", b"y"))]
+        hosts.cut()
+        pieces = [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(4)]
+
+        def swap(comm: Communicator) -> None:
+            comm.swap(pieces[comm.rank], pieces[2 + comm.rank])
+
+        running = members.start(swap)
+        reasons = [str(each.result(45.0)) for each in running]
+
+    assert first == [[b"y", b"y"]] * 2
+    for reason in reasons:
+        assert re.search("connection to rank [01] has ended: connection timed out", reason)
 
 
 @pytest.mark.parametrize(("sent", "is_whole"), [(9000, True), (8999, False)])

@@ -53,6 +53,13 @@ _AT_ONCE = 8
 _RESET = struct.pack("ii", 1, 0)
 """Linger for no time: to close sends a reset, which passes by what waits to be sent."""
 
+_TCP_INFO = struct.Struct("=2xBB52xI")
+"""Of ``struct tcp_info`` (linux/tcp.h): how often the newest data, or a question whether there is
+room for more, was sent in vain so far, and for how many milliseconds nothing was acknowledged."""
+
+_VAIN_TRIES = 3
+"""Sent in vain so often, a silence is not that of a connection on which nothing happened."""
+
 _NOBODY = struct.pack("H14x", socket.AF_UNSPEC)
 _libc = ctypes.CDLL(None)
 
@@ -321,6 +328,21 @@ class Connection:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     # --- the end --------------------------------------------------------------------------
+
+    def check_answered(self, silent_s: float) -> None:
+        """See that the other machine answers; its member may take nothing for as long as it likes.
+
+        The kernel looks for that (``SO_KEEPALIVE``) only while there is nothing to be sent.
+
+        Raises:
+            PeerGone: for so long it has not, though the kernel has tried again and again.
+        """
+        if self.is_over:
+            return
+        said = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        in_flight, no_room, silent_ms = _TCP_INFO.unpack(said)
+        if in_flight + no_room >= _VAIN_TRIES and silent_ms >= silent_s * 1000:
+            raise self._gone(OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def cut(self) -> None:
         """End it, from any thread: whoever moves something ends that; for ``reset``.

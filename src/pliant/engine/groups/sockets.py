@@ -132,7 +132,7 @@ class SocketCommunicator(Communicator):
             self.check()
             self._look(idle)
         left_s = deadline_at - time.monotonic()
-        happened = self._epoll.poll(max(0.0, left_s))
+        happened = self._epoll.poll(max(0.0, min(left_s, UNREACHABLE_S / 6)))
         with self._moving:
             self.check()
             if not happened and left_s <= 0:
@@ -140,6 +140,9 @@ class SocketCommunicator(Communicator):
             try:
                 for descriptor, events in happened:
                     self._by_descriptor[descriptor].serve(events)
+                if not happened:
+                    for connection in self._connections.values():
+                        connection.check_answered(UNREACHABLE_S)
             except PeerGone as gone:
                 raise self.broken(str(gone)) from None
 
@@ -178,9 +181,10 @@ class SocketCommunicator(Communicator):
 
 
 def _tune(sock: socket.socket) -> None:
-    """Send small pieces at once, and notice a host that is gone.
+    """Send small pieces at once, and notice a host that is gone while nothing is sent to it.
 
-    Not by ``TCP_USER_TIMEOUT``: it ends a connection to who is there and takes nothing for a while.
+    While something is: ``Connection.check_answered``.  Not by ``TCP_USER_TIMEOUT``: it ends a
+    connection to who is there and takes nothing for a while.
     """
     for option, value in (
         (socket.TCP_NODELAY, 1),
