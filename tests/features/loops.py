@@ -85,7 +85,7 @@ FEATURES = [
     Feature(
         name="a script that hangs on one replica",
         note="it is ended after `hang_s` and replaced, the others lose nothing",
-        proof=f"{SESSIONS}::test_a_script_that_hangs_while_its_heartbeats_go_on_is_ended_and_replaced",
+        proof=f"{SESSIONS}::test_a_script_that_hangs_while_its_heartbeats_go_on_is_named_ended_and_replaced",
     ),
     Feature(
         name="what one replica alone does to any part of the state",
