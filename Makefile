@@ -30,14 +30,14 @@ lint: $(READY)
 	.venv/bin/lint-imports
 
 test: lint
-	$(PYTEST) -n 2 --dist worksteal $(DEFAULT)
+	$(PYTEST) -n 3 --dist worksteal $(DEFAULT)
 
 # Each pair of versions has an environment of its own, 5 GB.
 test-with: TORCH ?= 2.11.0
 test-with: OTHER = .venv-torch$(TORCH)-$(notdir $(PYTHON))
 test-with:
 	@$(PYTHON) tools/setup.py --torch $(TORCH) --venv $(OTHER)
-	$(OTHER)/bin/python -m pytest -q -n 2 --dist worksteal $(DEFAULT)
+	$(OTHER)/bin/python -m pytest -q -n 3 --dist worksteal $(DEFAULT)
 
 soak: $(READY)
 	$(PYTEST) -m soak -s --timeout=7200

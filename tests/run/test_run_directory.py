@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.values import Generation, Incarnation, Lineage, Register
 from pliant.machine import run_files
 from pliant.machine.run_files import newest_run
-from pliant.run.run_directory import holder_of, new_directory, resumed_directory
+from pliant.run.run_directory import holder_of, locked, new_directory, resumed_directory
 
 
 def test_a_second_run_gets_a_directory_of_its_own(
@@ -100,3 +102,23 @@ def test_the_directory_of_a_run_is_private_whatever_the_umask(tmp_path: Path) ->
     modes = {path.name: path.stat().st_mode & 0o777 for path in (out, *out.iterdir())}
     files = ("holder", "register.json", "register.lock", "register.space")
     assert modes == {"run": 0o700} | dict.fromkeys(files, 0o600)
+
+
+def test_who_is_about_to_leave_a_directory_is_waited_for(tmp_path: Path) -> None:
+    """As where `pliant resume` is typed right behind `pliant suspend`."""
+    leaving, is_inside = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with locked(tmp_path, alone=True):
+            is_inside.set()
+            leaving.wait(10)
+
+    with ThreadPoolExecutor(1) as thread:
+        staying = thread.submit(stay)
+        assert is_inside.wait(10)
+        with pytest.raises(ConfigError, match="running already"), locked(tmp_path, alone=True):
+            pass
+        threading.Timer(0.3, leaving.set).start()
+        with locked(tmp_path, alone=True, within_s=10):
+            assert leaving.is_set()
+        staying.result()

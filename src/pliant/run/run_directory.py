@@ -130,16 +130,19 @@ def remove(out: Path, *, parent: bool) -> None:
 
 
 @contextlib.contextmanager
-def locked(out: Path, *, alone: bool, taken: str | None = None) -> Iterator[None]:
+def locked(
+    out: Path, *, alone: bool, taken: str | None = None, within_s: float = 0
+) -> Iterator[None]:
     """Keep others away from a directory; ends with this process.
 
     One that is ``alone`` runs the workers, too, and tolerates nobody.  Of several coordinators
-    with agents elsewhere the register decides which counts, so they tolerate each other.
+    with agents elsewhere the register decides which counts, so they tolerate each other.  Whoever
+    is there and may be about to end is waited for ``within_s``.
 
     Raises:
         ConfigError: another runs the job that does not go with this one; ``taken`` says so.
     """
-    with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=0) as is_ours:
+    with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=within_s) as is_ours:
         if not is_ours:
             raise ConfigError(taken or f"the job of {out} is running already; see pliant status")
         yield

@@ -640,7 +640,7 @@ def held_up(meeting: Meeting, *, at_accept: bool = False) -> Iterator[None]:
             gate.wait(BOUND_S)
         advance(descriptor)
         attempt = meeting.mesh._attempts.get(descriptor)
-        if attempt is not None and not attempt.is_stranger:
+        if attempt is None or not attempt.is_stranger:  # it may all have come at once
             gate.wait(BOUND_S)
 
     meeting.mesh._advance = held  # type: ignore[method-assign]
