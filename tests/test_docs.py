@@ -57,7 +57,7 @@ def test_the_ways_through_the_rooms_and_the_places_to_open_exist() -> None:
     steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, re.MULTILINE)
     lost = [step for step in steps if f"def {step[1]}(" not in (source / step[0]).read_text()]
     places = re.findall(
-        r"`((?:core|wire|cli|spec|engine|checkpoint|run|pool|observe|machine|http|coordinator|agent)/[\w/]+\.py)`",
+        r"`((?:core|wire|cli|spec|engine|checkpoint|run|pool|observe|machine|http|coordinator|agent|simulate)/[\w/]+\.py)`",
         text,
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conformance.core_alone import CoreAlone
-from tests.conformance.player import MakeDriver, play
+
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_player import MakeDriver, play
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 

@@ -30,6 +30,7 @@ from pliant.cli import (
     config_table,
     job_commands,
     pool_commands,
+    replay_command,
     run_commands,
     run_list,
     usage_command,
@@ -67,6 +68,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     usage_command.usage: {},
     job_commands.logs: {},
     job_commands.audit: {},
+    replay_command.replay: {},
     config_table.config: {},
     run_commands.demo: {},
 }

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
@@ -49,7 +50,7 @@ from pliant.core.values import Generation, Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.observe.history import History
-from pliant.observe.log import EventLog, fields_of, kind_of
+from pliant.observe.log import EventLog
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
@@ -96,6 +97,7 @@ class JobDriver:
         self._register = HeldRegister(register)
         self._secrets = GenerationSecrets()
         self._notes = NoteLog(log, metrics_path)
+        self._inputs = InputLog(log, settings)
         self._clock = clock
         self._boot = boot
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
@@ -213,11 +215,13 @@ class JobDriver:
                 due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
                 await self._turn(await within(self._queue.get(), min(max(due_s, 0.0), TICK_S)))
                 self._snapshots.write_if_due(self.history)
+                self._inputs.write_state_if_due(self._state)
                 self._ledgers.look_if_due(self._clock.now_s())
         finally:
             self._is_over = True
             while not self._queue.empty():
                 _answer_nothing(self._queue.get_nowait())
+            self._inputs.write_quiet()
         return self._end
 
     async def begin(self, *, is_asked: bool = False) -> None:
@@ -241,11 +245,12 @@ class JobDriver:
         for commit in self.board.timeline.commits:
             self._notes.commits_once(commit.step, Generation(commit.generation))
         self.log.speak_for(self.incarnation)
+        self._inputs.begin(now_s=now_s, register=recorded, is_asked=is_asked)
 
     def end(self, end: EndJob) -> None:
         """Tell the agents of an end that the core did not decide on."""
         if self._end is None:
-            self._execute(end, self.incarnation)
+            self._execute(end, self.incarnation, by="process")
 
     async def _look_at_register(self) -> None:
         """End this coordinator soon if another has taken over, even if it has nothing to say."""
@@ -274,10 +279,11 @@ class JobDriver:
             await self._step(Ticked(), now_s)
         if self._failure is not None and self._end is None:
             end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
-            await self._carry_out(Ready(incarnation=self.incarnation, commands=(end,)))
+            await self._register.confirm()  # R20
+            self.end(end)
 
     async def _step(self, event: Event, now_s: float) -> Ready:
-        policy, apart = self.policy, self._state.apart
+        policy, before = self.policy, self._state
         try:
             self._state, ready = controller.step(
                 self._state, event, now_s=now_s, settings=self._settings
@@ -287,14 +293,14 @@ class JobDriver:
                 raise
             self.refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
             return Ready(incarnation=self.incarnation)
-        self._write_event(event, ready, now_s)
+        self._inputs.write_event(event, ready, before=before, after=self._state, now_s=now_s)
         if isinstance(event, Running):
             for command in ready.again:
                 for each in self._secrets.added_to(command, self.incarnation):
                     self.nodes.send_to(event.node, each, self.incarnation)
         if self.policy != policy:
             self._write_policy()
-        if self._state.apart != apart:
+        if self._state.apart != before.apart:
             self.log.write("nodes_apart", pairs=pauses(self._state.apart, now_s))
         await self._carry_out(ready)
         self.board.stale = self._state.stale + self._state.membership.stale
@@ -309,31 +315,14 @@ class JobDriver:
                 await self._register.confirm()
             self._execute(command, ready.incarnation)
 
-    def _execute(self, command: Command, incarnation: Incarnation) -> None:
-        self.log.write_value(command)
+    def _execute(self, command: Command, incarnation: Incarnation, **of: str) -> None:
+        self.log.write_value(command, **of)
         if isinstance(command, EndJob):
             self._end = command
         for each in self._secrets.added_to(command, incarnation):
             self.nodes.send(each, incarnation)
 
     # --- the log ----------------------------------------------------------------------
-
-    def _write_event(self, event: Event, ready: Ready, now_s: float) -> None:
-        """Log an event; a tick or heartbeat without effect would only fill the disk.
-
-        Of a request that is refused only that: nothing has come of it.
-        """
-        if ready.declined is not None:
-            request = {"kind": kind_of(event), **fields_of(event)}
-            self.log.write_value(ready.declined, request=request)
-        elif ready.commands or not isinstance(event, Ticked | Progressed | Running):
-            self.log.write_value(event)
-        if ready.decision is not None:
-            decision = ready.decision
-            wait_s = decision.earliest_s - now_s if decision.is_waiting else None
-            self.log.write_value(decision, looks_again_s=wait_s)
-        for sentence in ready.notes:
-            self.log.write("note", text=sentence)
 
     def _write_policy(self) -> None:
         self.log.write(

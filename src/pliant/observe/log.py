@@ -42,6 +42,11 @@ and commands by their snake_case name, and these:
                   that is refused; there is no other record of it
     interrupted   Ctrl-C was pressed once
     job_ended     exit_code, reason
+    core_began    now_s, version, settings, register, is_asked: with what the core of a coordinator
+                  begins (``observe.core_values``); every event has the ``now_s`` of its being told
+    heard         signs: what the core was told besides (``observe.quiet_inputs``)
+    core_state    version, settings, state: what the core knows by now
+    end_job       also by = process if it was not the core that ended the job
     log_continued carried; begins each part but the first (see ``observe.parts``).  ``carried`` are
                   records of parts before, as they were, that readers may not do without; they
                   count where the parts before are gone

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.core_alone import CoreAlone
-from tests.conformance.player import play
 
 from pliant.core.errors import TransitionError
 from pliant.core.events import (
@@ -37,6 +35,8 @@ from pliant.core.membership.transitions import Phase
 from pliant.core.policy.decide import Policy
 from pliant.core.transitions import Machine
 from pliant.core.values import Found, Generation, Lineage, NodeId, Order, ReplicaId, Restore, Seat
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_player import play
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))

@@ -17,8 +17,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from tests.conformance.core_alone import CoreAlone
-from tests.conformance.player import play
 from tests.core.explorer.cases import Case, run
 from tests.core.explorer.world import Faults
 
@@ -49,6 +47,8 @@ from pliant.core.membership.state import Membership, Moment, Timeouts
 from pliant.core.membership.transitions import ANYWHERE, MEMBERS, PHASES, MemberState, Phase
 from pliant.core.transitions import STORY_LENGTH, Machine
 from pliant.core.values import Generation, Incarnation, Lineage, Order, ReplicaId, Seat
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_player import play
 
 A, B, C = (ReplicaId(name) for name in "abc")
 ONE = Incarnation(1)

@@ -254,7 +254,7 @@ def _told(event: object) -> str:
 def _excuse_own_silence(tx: Transaction, slept_s: float) -> None:
     """Count nobody as silent where it was this coordinator that slept."""
     heartbeat_s = tx.settings.timeouts.heartbeat_s
-    if slept_s > heartbeat_s / 4:
+    if slept_s > tx.settings.timeouts.asleep_s:
         tx.job = replace(
             tx.job,
             membership=changes.woken(tx.job.membership, tx.moment),

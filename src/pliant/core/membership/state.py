@@ -76,6 +76,11 @@ class Timeouts:
     retry_s: float = 0.5
     """Pause after an attempt that failed with nobody to drop; grows with each in a row."""
 
+    @property
+    def asleep_s(self) -> float:
+        """Return how long no event at all must have come for it to have been the coordinator."""
+        return self.heartbeat_s / 4
+
     def at_steps_of(self, step_s: float) -> Timeouts:
         """Return these, with patience for steps that usually take so long, tail included."""
         bounds = {"step_s": 4, "reform_s": 4, "hang_s": 20}

@@ -20,7 +20,9 @@ file is played by each, and the answers must be the same.  A file reads like thi
 
 A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
 the same words set another while the job runs.  What is held back is shown as ``wait until``;
-``explain`` on a line of its own shows the reason of the last decision.
+``explain`` on a line of its own shows the reason of the last decision.  A file that was made of a
+recorded run (``pliant replay --to-scenario``) may begin with ``limits`` of its job, with the
+``register`` that its coordinator has found, or in the midst of a run, with its ``state``.
 
 In an order ``*`` marks a joiner from its Switch on, ``-r3`` a leaver.  A restored checkpoint is
 written ``name@committed/lineage``.  ``pytest --rewrite`` refreshes the answers; a person reads the
@@ -29,17 +31,19 @@ difference.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
-
-from tests.conformance.notation import options_of, parse, policy_of, render
+from typing import Any, Protocol, runtime_checkable
 
 from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.events import Event, Progressed, Registered, Ticked
-from pliant.core.job.state import JobSettings, Ready
+from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.membership.state import Timeouts
-from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
+from pliant.core.values import NO_GENERATION, Incarnation, Register, ReplicaId
+from pliant.observe.core_values import value_of
+from pliant.simulate.replay_notation import options_of, parse, policy_of, words_of
+from pliant.simulate.replay_wording import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Driver(Protocol):
     def incarnation(self) -> Incarnation:
         """Return the incarnation of the newest coordinator."""
 
-    def hear(self, event: Event, *, now_s: float, age: int) -> Answer:
+    def hear_event(self, event: Event, *, now_s: float, age: int) -> Answer:
         """Let the coordinator that ``age`` others have followed hear an event.
 
         Raises:
@@ -70,6 +74,17 @@ class Driver(Protocol):
 
     def explain(self) -> str:
         """Return the reason of the newest coordinator's last decision; empty before the first."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A driver that can begin elsewhere than at the start of a job."""
+
+    def find_register(self, register: Register) -> None:
+        """Let this be what the coordinator finds that begins next."""
+
+    def go_on(self, job: Job) -> None:
+        """Let a coordinator that knows this hear what comes next."""
 
 
 MakeDriver = Callable[[JobSettings], Driver]
@@ -83,7 +98,7 @@ def play(text: str, make: MakeDriver) -> str:
         if line.startswith("  "):
             continue
         out.append(line)
-        out += [f"  {answer}" for answer in player.obey(line.partition("#")[0].split())]
+        out += [f"  {answer}" for answer in player.obey(words_of(line))]
     return "\n".join(out) + "\n"
 
 
@@ -93,6 +108,7 @@ class _Player:
     settings: JobSettings = field(default_factory=JobSettings)
     now_s: float = 0.0
     driver: Driver | None = None
+    found: Register | None = None
 
     def obey(self, words: list[str]) -> list[str]:
         """Let happen what one line says; return what is answered."""
@@ -106,6 +122,11 @@ class _Player:
             case ["waits", *options] if self.driver is None:
                 waits = {name: float(value) for name, value in options_of(options).items()}
                 self.settings = replace(self.settings, timeouts=Timeouts(**waits))
+            case ["limits", *options] if self.driver is None:
+                limits: dict[str, Any] = {k: float(v) for k, v in options_of(options).items()}
+                self.settings = replace(self.settings, **limits)
+            case ["register" | "state" as what, text] if self.driver is None:
+                self._begin_with(what, text)
             case ["at", now, *rest]:
                 self.now_s = float(now)
                 return list(self._happen(rest))
@@ -118,10 +139,26 @@ class _Player:
                 raise ConfigError(f"unknown scenario line: {' '.join(words)}")
         return []
 
+    def _begin_with(self, what: str, text: str) -> None:
+        driver = self.make(self.settings)
+        if not isinstance(driver, Resumable):
+            raise ConfigError(f"{type(driver).__name__} cannot begin with a {what}")
+        try:
+            data = json.loads(text)
+            if what == "register":
+                self.found = value_of(Register, data)
+                return
+            driver.go_on(value_of(Job, data))
+        except ValueError as error:
+            raise ConfigError(f"the {what} is none: {error}") from error
+        self.driver = driver
+
     def _happen(self, words: list[str]) -> Iterator[str]:
         is_new = self.driver is None
         if self.driver is None:
             self.driver = self.make(self.settings)
+            if self.found is not None and isinstance(self.driver, Resumable):
+                self.driver.find_register(self.found)
         if is_new or words == ["restart"]:
             self.driver.begin(now_s=self.now_s)
         if words == ["restart"]:
@@ -132,21 +169,22 @@ class _Player:
         for event in parse(words):
             if isinstance(event, Registered) and not event.asked_by:  # it answers the newest
                 event = replace(event, asked_by=self.driver.incarnation)
-            yield from self._hear(self.driver, event, age)
+            yield from self._answered(self.driver, event, age)
 
     def _wait(self, until_s: float, alive: list[ReplicaId]) -> Iterator[str]:
         """Let time pass as a driver does, a tick every second, with signs of life of these."""
-        assert self.driver is not None, "nothing has begun that time could pass for"
+        if self.driver is None:
+            raise ConfigError("nothing has begun that time could pass for")
         while self.now_s < until_s:
             self.now_s = min(self.now_s + 1.0, until_s)
             for name in alive:
                 life = Progressed(replica=name, generation=NO_GENERATION, committed=0, calls=0)
-                yield from self._hear(self.driver, life)
-            yield from self._hear(self.driver, Ticked())
+                yield from self._answered(self.driver, life)
+            yield from self._answered(self.driver, Ticked())
 
-    def _hear(self, driver: Driver, event: Event, age: int = 0) -> list[str]:
+    def _answered(self, driver: Driver, event: Event, age: int = 0) -> list[str]:
         try:
-            answer = driver.hear(event, now_s=self.now_s, age=age)
+            answer = driver.hear_event(event, now_s=self.now_s, age=age)
         except ConflictError as conflict:
             return [f"conflict: {conflict}"]
         return render(answer.ready) + ["stale"] * answer.is_stale

@@ -1,28 +1,16 @@
-"""The text form of events and of what a coordinator answers, as scenario files show them.
+"""The text form of what a coordinator is told, as scenario files have it, read.
 
-Owns the words and nothing else: what plays them is ``player.py``.
+Owns the words of events, of a policy and of limits; ``replay_wording`` writes them.  A word with a
+blank, a ``#`` or a quotation mark in it stands in double quotes, as JSON has it.  Knows nothing of
+who plays a file (``replay_player``).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
-from pliant.core.commands import (
-    Command,
-    Dismiss,
-    EndJob,
-    EndReplica,
-    FallThrough,
-    Look,
-    Prepare,
-    Publish,
-    Reform,
-    Release,
-    RollCall,
-    StartReplica,
-    Stop,
-    Switch,
-)
 from pliant.core.errors import ConfigError
 from pliant.core.events import (
     Broken,
@@ -54,9 +42,36 @@ from pliant.core.events import (
     Ticked,
     Unrestorable,
 )
-from pliant.core.job.state import Ready
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, Order, ReplicaId
+from pliant.core.values import Found, Generation, Incarnation, Lineage, NodeId, ReplicaId
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_WORD = re.compile(rf'(?:{_QUOTED.pattern}|[^\s"#])+')
+_COMMENT = re.compile(r"#.*")
+
+
+def words_of(line: str) -> list[str]:
+    """Split a line into words, without its comment."""
+    words, at = [], 0
+    while at < len(line):
+        if line[at].isspace():
+            at += 1
+        elif _COMMENT.match(line, at):
+            break
+        elif found := _WORD.match(line, at):
+            words.append(_QUOTED.sub(lambda quoted: _unquoted(quoted[0]), found[0]))
+            at = found.end()
+        else:
+            raise ConfigError(f"a quotation mark is not closed: {line[at:]:.60}")
+    return words
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(text))
+    except ValueError as error:
+        raise ConfigError(f"{text:.60} is not quoted as in JSON") from error
+
 
 # --- events -----------------------------------------------------------------------------
 
@@ -174,14 +189,15 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
             return [Finished(replica=name, committed=number) for name in names]
 
 
-def _spare(name: ReplicaId, options: dict[str, str]) -> Spare:
+def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") -> Spare:
+    named = json.loads(options.get("identity", "{}"))
     return Spare(
         replica=name,
-        calls=int(options.get("calls", "0")),
+        calls=int(options.get(calls, "0")),
         num_slots=int(options.get("slots", "8")),
         layout=options.get("layout", "same"),
         endpoint=f"{name}:1",
-        identity=(("seed", options.get("seed", "1")),),
+        identity=tuple(named.items()) or (("seed", options.get("seed", "1")),),
         is_durable=options.get("keeps") == "checkpoints",
         checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),
     )
@@ -197,6 +213,7 @@ def _found(text: str) -> Found:
 def _registered(name: ReplicaId, options: dict[str, str]) -> Registered:
     """Read where a worker stands: with state, in ``current``, unless something else is said."""
     has_state = options.get("state") != "no"
+    calls = "spare_calls" if "spare_calls" in options else "calls"
     return Registered(
         replica=name,
         asked_by=Incarnation(int(options.get("asked_by", "0"))),
@@ -210,7 +227,7 @@ def _registered(name: ReplicaId, options: dict[str, str]) -> Registered:
         broken=options.get("broken") == "yes",
         leaving=options.get("leaving") == "yes",
         finished=options.get("finished") == "yes",
-        spare=_spare(name, options),
+        spare=None if options.get("spare") == "no" else _spare(name, options, calls=calls),
     )
 
 
@@ -223,23 +240,38 @@ def _about_checkpoint(verb: str, name: ReplicaId, options: dict[str, str]) -> Ev
             reason=options.get("reason", "damaged"),
         )
     found = _found(options["checkpoint"])
-    what = PublishAsked if verb == "publish-asked" else Saved
-    return what(
-        replica=name, lineage=found.lineage, committed=found.committed, checkpoint=found.name
+    if verb == "publish-asked":
+        return PublishAsked(
+            replica=name, lineage=found.lineage, committed=found.committed, checkpoint=found.name
+        )
+    return Saved(
+        replica=name,
+        lineage=found.lineage,
+        committed=found.committed,
+        checkpoint=found.name,
+        calls=found.calls,
+        seconds=float(options.get("seconds", "0")),
     )
 
 
 def options_of(words: list[str]) -> dict[str, str]:
+    """Return the words that are ``key=value``."""
     return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+SHORT = {
+    **{name: f"{name}_replicas" for name in ("min", "max", "start")},
+    "step": "replica_increment_step",
+    "sizes": "replica_discrete_values",
+}
+"""Fields of a policy that have shorter words here."""
 
 
 def policy_of(options: dict[str, str]) -> Policy:
     """Read ``min=2 sizes=2,4 scaling_timeout_s=30 backoff=10,2,60,600``."""
-    short = {name: f"{name}_replicas" for name in ("min", "max", "start")}
-    short |= {"step": "replica_increment_step", "sizes": "replica_discrete_values"}
     values: dict[str, Any] = {}
     for word, text in options.items():
-        name = short.get(word, word)
+        name = SHORT.get(word, word)
         if name == "replica_discrete_values":
             values[name] = tuple(map(int, text.split(",")))
         elif name == "backoff":
@@ -253,63 +285,3 @@ def policy_of(options: dict[str, str]) -> Policy:
             is_real = name.endswith("_s") or name == "min_marginal_efficiency"
             values[name] = float(text) if is_real else int(text)
     return Policy(**values)
-
-
-# --- answers ------------------------------------------------------------------------------
-
-
-def render(ready: Ready) -> list[str]:
-    """Write what a step of the controller answered, one line each."""
-    lines: list[str] = []
-    joiners = set(ready.register.joiners) if ready.register else set()
-    lines += [render_command(command, frozenset(joiners)) for command in ready.commands]
-    lines += [_again(command) for command in ready.again]
-    if ready.decision is not None and ready.decision.is_waiting:
-        lines.append(f"wait until {ready.decision.earliest_s:g}: {ready.decision.reason}")
-    if ready.declined is not None:
-        lines.append(f"declined: {ready.declined.reason}")
-    return lines
-
-
-def _again(command: Command) -> str:
-    to = getattr(command, "to", None)
-    whom = "" if to is None else f" to {','.join(to)}"
-    return f"again{whom}: {render_command(command)}"
-
-
-def render_command(command: Command, joiners: frozenset[str] = frozenset()) -> str:
-    """Write one command as scenario files show it."""
-    match command:
-        case StartReplica(replica=replica, node=node):
-            return f"start {replica} on {node}"
-        case EndReplica(replica=replica, reason=reason):
-            return f"end {replica}: {reason}"
-        case Prepare(to=to, order=order) | Switch(to=to, order=order) | Reform(to=to, order=order):
-            return f"{type(command).__name__.lower()} {_order(order, to, joiners)}"
-        case FallThrough(to=to, calls=calls):
-            return f"fall-through {','.join(to)} calls={calls}"
-        case Look(to=to):
-            return f"look {','.join(to)}"
-        case Dismiss(to=to, reason=reason):
-            return f"dismiss {','.join(to)}: {reason}"
-        case Release(to=to):
-            return f"release {','.join(to)}"
-        case Stop(to=to):
-            return f"stop {','.join(to)}"
-        case RollCall(to=to):
-            return f"roll-call {','.join(to)}"
-        case Publish(to=to, checkpoint=checkpoint):
-            return f"publish {checkpoint} by {','.join(to)}"
-        case EndJob(exit_code=exit_code, reason=reason):
-            return f"exit {exit_code}: {reason}"
-
-
-def _order(order: Order, to: tuple[ReplicaId, ...], joiners: frozenset[str]) -> str:
-    seats = [f"{name}{'*' * (name in joiners)}" for name in order.replicas]
-    seats += [f"-{name}" for name in to if name not in order.replicas]
-    origin = f" origin={order.origin}" if order.origin else ""
-    restore = ""
-    if order.restore is not None:
-        what = order.restore
-        restore = f" restore={what.checkpoint}@{what.committed}/{what.lineage}"
-    return f"{order.generation} {','.join(seats)}{origin}{restore}{' hold' * order.hold}"

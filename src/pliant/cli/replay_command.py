@@ -1,0 +1,106 @@
+"""``pliant replay``: a recorded run once more, decision by decision, through the same core.
+
+Owns argv of the command and what is printed.  Knows nothing of how a run is replayed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pliant.cli.options import Json
+from pliant.cli.printing import print_json, say
+from pliant.core.durations import seconds_of
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.simulate.replay import Break, Step, replayed
+from pliant.simulate.replay_log import entries, log_at
+from pliant.simulate.replay_telling import Account, json_of, lines_of
+
+_OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
+
+Log = Annotated[
+    Path, typer.Argument(metavar="LOG|DIR", help="The event log of a run, or its directory.")
+]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Show from here on: 90s, 1.5h or 14:05:30."),
+]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Show up to here.")]
+
+
+def replay(path: Log, from_: From = None, to: To = None, as_json: Json = False) -> int:
+    """Play a recorded run once more; exit code 1 if anything is decided otherwise now."""
+    log = log_at(path)
+    account, window = Account(), _Window(from_, to)
+    shown: list[dict[str, Any]] = []
+    for step in replayed(entries(log)):
+        account.add(step)
+        if not window.shows(step):
+            continue
+        if as_json:
+            shown.append(json_of(step))
+        else:
+            for line in lines_of(step, window.start_at):
+                say(line)
+    if as_json:
+        print_json({"log": str(log), "turns": shown, **account.as_json()})
+    else:
+        say(account.sentence)
+    return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+
+
+@dataclass(slots=True)
+class _Window:
+    """Which steps are shown: between two moments, without signs of life of which nothing came."""
+
+    since: str | None
+    until: str | None
+    start_at: float = 0.0
+    _between: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse at once what is no moment.
+
+        Raises:
+            ConfigError: one of the two is none.
+        """
+        _moment("--from", self.since, 0.0, 0.0)
+        _moment("--to", self.until, 0.0, 0.0)
+
+    def shows(self, step: Step) -> bool:
+        """Whether this step is shown."""
+        at = step.place.at
+        if self._between is None:
+            self.start_at = at
+            first = _moment("--from", self.since, at, 0.0)
+            self._between = first, _moment("--to", self.until, at, float("inf"))
+        first, last = self._between
+        if isinstance(step, Break):
+            return first <= at <= last
+        return first <= at <= last and not (step.is_quiet and step.difference is None)
+
+
+def _moment(option: str, text: str | None, start_at: float, otherwise: float) -> float:
+    """Read a time since the beginning of the log, or of the day it began."""
+    if text is None:
+        return otherwise
+    after_s = seconds_of(text)
+    if after_s is not None:
+        return start_at + after_s
+    found = _OF_DAY.fullmatch(text.strip())
+    hour, minute, second = (int(part or 0) for part in found.groups()) if found else (24, 0, 0)
+    if hour > 23 or minute > 59 or second > 59:
+        raise ConfigError(
+            f"{option} {text!r} is no time; write 90s or 1.5h after the beginning, or 14:05:30"
+        )
+    began = datetime.fromtimestamp(start_at).astimezone()
+    moment = began.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    if moment < began.replace(microsecond=0):
+        moment += timedelta(days=1)
+    return moment.timestamp()

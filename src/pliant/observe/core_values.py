@@ -1,0 +1,231 @@
+"""Core values as a log has them, and back: what the core was told, and what it knew.
+
+Owns the form, which follows from the types of the fields: a table is a list of pairs, one of
+several kinds of values says which under ``is``.  What a value leaves out of comparisons or keeps
+out of its repr is not written; a field that is missing has its default, one that is unknown does
+not matter.  What is read may be anything: it becomes a value of the type asked for, or a
+``ValueError`` that says where.  Knows nothing of what a value means.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+from pliant.core.table import Table
+from pliant.observe.log import ENVELOPE, Record, number, plain, whole
+from pliant.wire.codec import type_name
+
+WHICH = "is"
+"""Beside the fields of one of several values: its kind."""
+
+
+def written(kind: Any, value: Any) -> Any:
+    """Return a value of this type as JSON has it."""
+    return _form_of(kind).write(value)
+
+
+def value_of(kind: Any, data: Any) -> Any:
+    """Return the value of this type that was written.
+
+    Raises:
+        ValueError: it is none; the sentence begins with the field.
+    """
+    return _form_of(kind).read(data)
+
+
+def event_in(kind: type, record: Record) -> Any:
+    """Return the event that stands in a record, as ``EventLog.write_value`` has written it.
+
+    Raises:
+        ValueError: it is none of this kind.
+    """
+    name = type_name(kind)
+    own = {f"{name}_{one}": one for one in ENVELOPE}
+    values = {key: item for key, item in record.items() if key not in ENVELOPE}
+    return value_of(kind, {own.get(key, key): item for key, item in values.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How values of one type are written, and read."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+@cache
+def _form_of(kind: Any) -> _Form:
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(kind, NewType):
+        return _form_of(kind.__supertype__)
+    if origin in (types.UnionType, Union):
+        return _union(inner)
+    if origin is tuple:
+        return _tuple(inner)
+    if origin is frozenset:
+        return _set(_form_of(inner[0]))
+    if origin is Table:
+        return _table(_form_of(inner[0]), _form_of(inner[1]))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _Form(lambda value: value.value, _checked(kind, _text))
+    if is_dataclass(kind):
+        return _Form(_writer(kind), _reader(kind))
+    return _SIMPLE[kind]
+
+
+def _union(kinds: tuple[Any, ...]) -> _Form:
+    """None or one kind of value; or one of several, which says which."""
+    some = [kind for kind in kinds if kind is not types.NoneType]
+    form = _form_of(some[0]) if len(some) == 1 else _one_of(some)
+    if len(some) == len(kinds):
+        return form
+    return _Form(
+        lambda value: None if value is None else form.write(value),
+        lambda data: None if data is None else form.read(data),
+    )
+
+
+def _one_of(kinds: list[Any]) -> _Form:
+    known = {type_name(kind): kind for kind in kinds}
+
+    def write(value: Any) -> Any:
+        kind: Any = type(value)
+        return {WHICH: type_name(kind), **_form_of(kind).write(value)}
+
+    def read(data: Any) -> Any:
+        kind = known.get(_text(data.get(WHICH))) if isinstance(data, dict) else None
+        if kind is None:
+            raise ValueError(f"none of {len(known)} kinds of values")
+        return _form_of(kind).read({key: item for key, item in data.items() if key != WHICH})
+
+    return _Form(write, read)
+
+
+def _tuple(kinds: tuple[Any, ...]) -> _Form:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        form = _form_of(kinds[0])
+        return _Form(
+            lambda value: [form.write(item) for item in value],
+            lambda data: tuple(form.read(item) for item in _list(data)),
+        )
+    forms = tuple(map(_form_of, kinds))
+
+    def read(data: Any) -> Any:
+        if len(_list(data)) != len(forms):
+            raise ValueError(f"{len(data)} values where {len(forms)} belong together")
+        return tuple(form.read(item) for form, item in zip(forms, data, strict=True))
+
+    return _Form(
+        lambda value: [form.write(item) for form, item in zip(forms, value, strict=True)], read
+    )
+
+
+def _set(form: _Form) -> _Form:
+    return _Form(
+        lambda value: sorted(form.write(item) for item in value),
+        lambda data: frozenset(form.read(item) for item in _list(data)),
+    )
+
+
+def _table(key: _Form, item: _Form) -> _Form:
+    return _Form(
+        lambda value: [[key.write(one), item.write(other)] for one, other in value.items()],
+        lambda data: Table(
+            {key.read(one): item.read(other) for one, other in map(_pair, _list(data))}
+        ),
+    )
+
+
+def _writer(kind: Any) -> Callable[[Any], Any]:
+    forms = {one.name: _form_of(_hints(kind)[one.name]) for one in _written_fields(kind)}
+
+    def write(value: Any) -> dict[str, Any]:
+        return {name: form.write(getattr(value, name)) for name, form in forms.items()}
+
+    return write
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    forms = {one.name: _form_of(_hints(kind)[one.name]) for one in _written_fields(kind)}
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise ValueError(f"no {type_name(kind)}")  # noqa: TRY004 - of data, as all here
+        values = {}
+        for name, form in forms.items():
+            if name not in data:
+                continue
+            try:
+                values[name] = form.read(data[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        try:
+            return kind(**values)
+        except TypeError as error:  # a field without a default is missing
+            raise ValueError(f"no whole {type_name(kind)}: {error}") from None
+
+    return read
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _written_fields(kind: Any) -> list[Field[Any]]:
+    return [one for one in fields(kind) if one.compare and one.repr]
+
+
+def _checked(kind: Callable[[Any], Any], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda data: kind(read(data))
+
+
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"{str(data)[:40]!r} is no list")  # noqa: TRY004
+    return data
+
+
+def _pair(data: Any) -> list[Any]:
+    if len(_list(data)) != 2:
+        raise ValueError("no pair of key and value")
+    return _list(data)
+
+
+def _text(data: Any) -> str:
+    if not isinstance(data, str):
+        raise ValueError(f"{str(data)[:40]!r} is no text")  # noqa: TRY004
+    return data
+
+
+def _whole(data: Any) -> int:
+    if (found := whole(data)) is None:
+        raise ValueError(f"{str(data)[:40]!r} is no whole number")
+    return found
+
+
+def _number(data: Any) -> float:
+    found = number(data)
+    if found is None or math.isnan(found):
+        raise ValueError(f"{str(data)[:40]!r} is no number")
+    return found
+
+
+def _truth(data: Any) -> bool:
+    if not isinstance(data, bool):
+        raise ValueError(f"{str(data)[:40]!r} is neither true nor false")  # noqa: TRY004
+    return data
+
+
+_SIMPLE = {
+    str: _Form(plain, _text),
+    int: _Form(plain, _whole),
+    float: _Form(plain, _number),
+    bool: _Form(plain, _truth),
+}

@@ -1,0 +1,201 @@
+"""What the core is told that changes nothing anybody sees: signs of life, in few words.
+
+Owns which of them are written down, and their form in a ``heard`` record: enough that a core which
+hears only those comes to the same state.  A sign of life is left out once the same replica has
+given a later one, as long as nothing looked at it in between, and no silence seems longer than it
+was.  Knows nothing of files.
+
+    [now_s]                                                        time has passed
+    [now_s, replica, generation, committed, calls, waiting, is_spoken_for]     a heartbeat
+    [now_s, node, [replicas]]                                      what an agent runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+from typing import Any
+
+from pliant.core.durations import is_moment
+from pliant.core.events import Event, Progressed, Running, Ticked
+from pliant.core.job.state import Job
+from pliant.core.membership.state import Membership
+from pliant.core.values import Generation, NodeId, ReplicaId
+from pliant.observe.log import whole
+
+Quiet = Ticked | Progressed | Running
+"""Events that go into the log on their own only if something came of them."""
+
+Entry = list[Any]
+
+_OF_COMMITS = {"committed", "hung_at_s"}
+_JOB = [one.name for one in fields(Job) if one.compare]
+_MEMBERSHIP = [one.name for one in fields(Membership) if one.compare]
+_JOB_REST = [name for name in _JOB if name not in ("membership", "seen_s", "costs")]
+_MEMBERSHIP_REST = [name for name in _MEMBERSHIP if name not in ("pulses", *_OF_COMMITS)]
+
+
+class _Effect(Enum):
+    LIFE = auto()
+    """Somebody lives; the next sign of it says as much."""
+
+    COMMIT = auto()
+    """A step is committed; nobody else's signs of life were looked at."""
+
+    OTHER = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class QuietInputs:
+    """Those since they were taken last, in order."""
+
+    most_silence_s: float
+    """A silence of so long would be noticed; between two that stay there is never a false one."""
+
+    lasting: int = 0
+    """How many of them stay whatever comes."""
+
+    _entries: list[Entry | None] = field(default_factory=list)
+    _latest: dict[str, int] = field(default_factory=dict)
+    """Whose last sign of life stands where; a later one takes its place."""
+
+    _last: tuple[float, str] = (0.0, "")
+    _anchored_s: float = 0.0
+    """Of the newest entry that stays."""
+
+    def add(self, event: Quiet, before: Job, after: Job, now_s: float) -> None:
+        """Take in one that nothing came of but another state."""
+        last_s, last_key = self._last
+        if now_s - self._anchored_s > self.most_silence_s / 2 and last_s > self._anchored_s:
+            self.lasting += self._latest.pop(last_key, None) is not None
+            self._anchored_s = last_s
+        effect = _effect(event, before, after, now_s, self.most_silence_s)
+        if effect is _Effect.OTHER:
+            self.lasting += len(self._latest) + 1
+            self._latest = {}
+        key = _key(event)
+        self._forget(key)
+        self._last = (now_s, key)
+        if effect is _Effect.LIFE:
+            self._latest[key] = len(self._entries)
+        else:
+            self.lasting += effect is _Effect.COMMIT
+            self._anchored_s = now_s
+        self._entries.append(_entry(event, after if effect is _Effect.LIFE else None, now_s))
+        if len(self._entries) > 64 + 2 * (self.lasting + len(self._latest)):
+            self._tidy()
+
+    def taken(self, now_s: float | None = None) -> list[Entry]:
+        """Return them, and begin anew; ``now_s``: with an event that is written on its own."""
+        found = [entry for entry in self._entries if entry is not None]
+        self._entries, self._latest, self.lasting = [], {}, 0
+        self._anchored_s = self._last[0] if now_s is None else now_s
+        self._last = (self._anchored_s, "")
+        return found
+
+    def _forget(self, key: str) -> None:
+        at = self._latest.pop(key, None)
+        if at is not None:
+            self._entries[at] = None
+
+    def _tidy(self) -> None:
+        places = {at: key for key, at in self._latest.items()}
+        kept: list[Entry | None] = []
+        for at, entry in enumerate(self._entries):
+            if entry is None:
+                continue
+            if at in places:
+                self._latest[places[at]] = len(kept)
+            kept.append(entry)
+        self._entries = kept
+
+
+def quiet_of(entry: object) -> tuple[float, Quiet]:
+    """Return when an event of an entry was heard, and the event.
+
+    Raises:
+        ValueError: it is no entry.
+    """
+    match entry:
+        case [now_s]:
+            return _moment(now_s), Ticked()
+        case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
+            names = tuple(map(ReplicaId, replicas))
+            return _moment(now_s), Running(node=NodeId(node), replicas=names)
+        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 5:
+            return _moment(now_s), _heartbeat(replica, numbers)
+    raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
+
+
+def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
+    generation, committed, calls, waiting, spoken = (*map(whole, numbers), 0, 0)[:5]
+    if generation is None or committed is None or calls is None or waiting is None:
+        raise ValueError(f"a heartbeat of {replica!r:.40} counts with what is no number")
+    return Progressed(
+        replica=ReplicaId(replica),
+        generation=Generation(generation),
+        committed=committed,
+        calls=calls,
+        waiting=Generation(waiting),
+        is_spoken_for=bool(spoken),
+    )
+
+
+def _moment(now_s: object) -> float:
+    if isinstance(now_s, bool) or not is_moment(now_s):
+        raise ValueError(f"{str(now_s)[:40]!r} is no moment")
+    return float(now_s)  # type: ignore[arg-type]  # is_moment: a number
+
+
+def _key(event: Quiet) -> str:
+    match event:
+        case Progressed(replica=replica):
+            return f"replica {replica}"
+        case Running(node=node):
+            return f"node {node}"
+        case Ticked():
+            return ""
+
+
+def _entry(event: Quiet, after: Job | None, now_s: float) -> Entry:
+    """Return how an event is written; ``after``: one that stands for those of its replica before.
+
+    Then it says how far that replica is, whichever of them said so.
+    """
+    match event:
+        case Ticked():
+            return [now_s]
+        case Running(node=node, replicas=replicas):
+            return [now_s, node, list(replicas)]
+        case Progressed(replica=replica, committed=committed):
+            pulse = None if after is None else after.membership.pulses.get(replica)
+            committed = committed if pulse is None else pulse.committed
+            ends = [int(event.waiting), int(event.is_spoken_for)]
+            while ends and not ends[-1]:
+                ends.pop()
+            return [now_s, replica, int(event.generation), committed, event.calls, *ends]
+
+
+def _effect(event: Quiet, before: Job, after: Job, now_s: float, silence_s: float) -> _Effect:
+    """Say what came of an event.  A tick has looked at everybody's signs of life."""
+    if isinstance(event, Ticked) or now_s - before.seen_s > silence_s:
+        return _Effect.OTHER
+    if not _alike(before, after, _JOB_REST):
+        return _Effect.OTHER
+    old, new = before.membership, after.membership
+    if old is new and before.costs is after.costs:
+        return _Effect.LIFE
+    if not _alike(old, new, _MEMBERSHIP_REST) or _was_mute(event, old) != _was_mute(event, new):
+        return _Effect.OTHER
+    is_same = before.costs is after.costs and _alike(old, new, sorted(_OF_COMMITS))
+    return _Effect.LIFE if is_same else _Effect.COMMIT
+
+
+def _was_mute(event: Event, state: Membership) -> bool | None:
+    pulse = state.pulses.get(event.replica) if isinstance(event, Progressed) else None
+    return None if pulse is None else pulse.is_mute
+
+
+def _alike(one: object, other: object, names: Sequence[str]) -> bool:
+    return all((a := getattr(one, name)) is (b := getattr(other, name)) or a == b for name in names)

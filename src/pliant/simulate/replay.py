@@ -1,0 +1,313 @@
+"""A recorded run, played once more through the core that decided it, and compared.
+
+Owns the comparison: of each thing that a core was told, whether it decides the same as was recorded
+then, and from where to where that is certain.  After a gap in the log, or a difference, nothing is
+certain until the log says again what the core knew.  Decides nothing: what is decided is
+``core.job``'s, the same as in the run.
+
+    entries of the log --> Life (one coordinator's core) --> Turn, Break
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pliant.core.events import Event, NodeJoined
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings, Ready
+from pliant.core.printable import in_one_line
+from pliant.core.values import Register
+from pliant.observe.log import ENVELOPE, Record, fields_of, kind_of
+from pliant.simulate.replay_log import Began, CoreState, Entry, Gap, LogPlace, Said, Told
+
+MOST_DEVICES_IN_ALL = 100_000
+"""Of a log: a core would order as many replicas before anybody could stop it."""
+
+BY_THE_PROCESS = "process"
+"""Who has ended a job if it was not the core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One thing that a core was told, what was recorded of its answer, and what it is now."""
+
+    place: LogPlace
+    now_s: float
+    event: Event | None
+    """None: the coordinator begins."""
+
+    settings: JobSettings
+    before: Job | None
+    """What the core knew when it was told; None: not known, or it has just begun."""
+
+    after: Job | None
+    """What it knows by now; None: that is not certain."""
+
+    ready: Ready | None = None
+    """What it answers now; None: that is not known."""
+
+    recorded: tuple[Record, ...] = ()
+    """Decision, notes and commands of then, in the order of the log."""
+
+    declined: str | None = None
+    is_sign: bool = False
+    difference: str | None = None
+    """In what the answer differs from the recorded one; None: in nothing, or it is not known."""
+
+    version: str = ""
+    """Beginning: of the pliant that wrote this."""
+
+    register: Register | None = None
+    """Beginning: what the coordinator has found; that the job had ended does not count if somebody
+    has asked for it to go on."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was decided, neither then nor now."""
+        said = self.recorded or self.declined is not None
+        says = self.ready is not None and answers_of(self.ready)
+        return self.event is not None and not said and not says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Certainty ends here, or begins again."""
+
+    place: LogPlace
+    is_certain: bool
+    why: str
+
+
+Step = Turn | Break
+
+
+@dataclass(slots=True, kw_only=True)
+class _Life:
+    """One coordinator's core."""
+
+    settings: JobSettings
+    job: Job | None
+    """What it knows; None: that is not certain."""
+
+    told: Told | None = None
+    said: list[Record] = field(default_factory=list)
+    """What was recorded since."""
+
+    latest: float = 0.0
+
+
+def replayed(entries: Iterable[Entry]) -> Iterator[Step]:
+    """Play a log; yield each turn of a core once all that was recorded of it is known."""
+    replay = _Replay()
+    for entry in entries:
+        yield from replay.steps_of(entry)
+    for life in replay.lives.values():
+        yield from _turn(life, is_last=True)
+
+
+@dataclass(slots=True)
+class _Replay:
+    lives: dict[int, _Life] = field(default_factory=dict)
+    """By incarnation; only the newest counts, and an older one until then."""
+
+    def steps_of(self, entry: Entry) -> Iterator[Step]:
+        number = entry.place.incarnation
+        match entry:
+            case Gap(place=place, why=why):
+                for life in self.lives.values():
+                    yield from _turn(life, is_last=True)
+                    life.job = None
+                yield Break(place=place, is_certain=False, why=why)
+            case Began():
+                for life in self.lives.values():
+                    yield from _turn(life, is_last=True)
+                self.lives = {}
+                yield from self._begin(entry, number)
+            case CoreState():
+                yield from self._know(entry, number)
+            case Told() if number in self.lives:
+                life = self.lives[number]
+                yield from _turn(life)
+                life.told = entry
+            case Told() if not self.lives:
+                self.lives[number] = _Life(settings=JobSettings(), job=None, told=entry)
+            case Said(kind=kind, record=record) if number in self.lives:
+                if not (kind == "end_job" and record.get("by") == BY_THE_PROCESS):
+                    self.lives[number].said.append(record)
+            case _:
+                pass  # of a coordinator that another has followed, or of one that is not known
+
+    def _begin(self, entry: Began, number: int) -> Iterator[Step]:
+        register = entry.register
+        if register is not None and entry.is_asked:  # as the core does
+            register = replace(register, outcome=None)
+        try:
+            job, ready = controller.begin(
+                now_s=entry.now_s, settings=entry.settings, register=register
+            )
+        except Exception as error:  # whatever stands in the log
+            yield Break(place=entry.place, is_certain=False, why=_refused("beginning", error))
+            return
+        self.lives[number] = _Life(settings=entry.settings, job=job, latest=entry.now_s)
+        yield Turn(
+            place=entry.place,
+            now_s=entry.now_s,
+            event=None,
+            settings=entry.settings,
+            before=None,
+            after=job,
+            ready=ready,
+            version=entry.version,
+            register=register,
+        )
+
+    def _know(self, entry: CoreState, number: int) -> Iterator[Step]:
+        life = self.lives.get(number)
+        if life is None and self.lives and number < max(self.lives):
+            return
+        for one in self.lives.values():
+            yield from _turn(one, is_last=one is not life)
+        if life is None or life.job is None:
+            why = "what the core knew is recorded here"
+            yield Break(place=entry.place, is_certain=True, why=why)
+        elif (why_not := _difference_of_states(life.job, entry.job)) is not None:
+            yield Break(place=entry.place, is_certain=False, why=why_not)
+            again = "the replay goes on from what was recorded"
+            yield Break(place=entry.place, is_certain=True, why=again)
+        latest = entry.job.seen_s if life is None else max(life.latest, entry.job.seen_s)
+        self.lives = {number: _Life(settings=entry.settings, job=entry.job, latest=latest)}
+
+
+def _turn(life: _Life, *, is_last: bool = False) -> Iterator[Step]:
+    """Let a core answer what it was told last, now that all that was recorded of it is known.
+
+    ``is_last``: its process may have ended before all of that was carried out.
+    """
+    told, said = life.told, tuple(life.said)
+    life.told, life.said = None, []
+    if told is None:
+        return
+    before, ready, difference = life.job, None, None
+    if before is not None:
+        try:
+            life.job, ready = _answer(life, before, told)
+            difference = difference_of(ready, said, told, may_be_cut=is_last)
+        except Exception as error:  # whatever stands in the log
+            difference = _refused(kind_of(told.event), error)
+        if difference is not None:
+            life.job = None
+    yield Turn(
+        place=told.place,
+        now_s=told.now_s,
+        event=told.event,
+        settings=life.settings,
+        before=before,
+        after=life.job,
+        ready=ready,
+        recorded=said,
+        declined=told.declined,
+        is_sign=told.is_sign,
+        difference=difference,
+    )
+
+
+def _answer(life: _Life, before: Job, told: Told) -> tuple[Job, Ready]:
+    if told.now_s < life.latest:
+        raise ValueError(f"time goes back, from {life.latest:.6f} s to {told.now_s:.6f} s")
+    life.latest = told.now_s
+    if isinstance(told.event, NodeJoined):
+        devices = sum(before.nodes.values()) + told.event.devices
+        if devices > MOST_DEVICES_IN_ALL:
+            raise ValueError(f"{devices} devices; at most {MOST_DEVICES_IN_ALL} are replayed")
+    return controller.step(before, told.event, now_s=told.now_s, settings=life.settings)
+
+
+# --- what is the same ---------------------------------------------------------------------
+
+
+def answers_of(ready: Ready) -> list[Record]:
+    """Return what a core answers as the log would have it."""
+    answers = [] if ready.decision is None else [_as_record(ready.decision)]
+    answers += [{"kind": "note", "text": text} for text in ready.notes]
+    return answers + [_as_record(command) for command in ready.commands]
+
+
+def difference_of(
+    ready: Ready, recorded: Iterable[Record], told: Told, *, may_be_cut: bool = False
+) -> str | None:
+    """Say in what an answer differs first from the recorded one; None: in nothing.
+
+    ``may_be_cut``: the end of what was recorded may be missing.
+    """
+    declined = None if ready.declined is None else ready.declined.reason
+    if declined != told.declined:
+        return f"declined: {_or_nothing(told.declined)} was recorded, now {_or_nothing(declined)}"
+    answers, found = answers_of(ready), list(recorded)
+    for now, then in zip(answers, found, strict=False):
+        if (why := _unlike(now, then)) is not None:
+            return why
+    if len(found) > len(answers):
+        return f"{summary(found[len(answers)])} was recorded, now nothing"
+    if len(answers) > len(found) and not may_be_cut:
+        return f"nothing more was recorded, now {summary(answers[len(found)])}"
+    return None
+
+
+def summary(answer: Record) -> str:
+    """Say what one answer is, in one line."""
+    values = {k: v for k, v in answer.items() if k not in ENVELOPE and v not in (None, "", [])}
+    words = ", ".join(f"{key}={_short(value)}" for key, value in values.items())
+    return in_one_line(f"{answer.get('kind')}({words})")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."
+
+
+def _or_nothing(text: str | None) -> str:
+    return "nothing" if text is None else in_one_line(repr(text))
+
+
+def _unlike(now: Record, then: Record) -> str | None:
+    """Say in what one answer differs; fields that only one version knows do not count."""
+    if now["kind"] != then.get("kind"):
+        return f"{summary(then)} was recorded, now {summary(now)}"
+    for name in now.keys() & then.keys() - ENVELOPE:
+        if now[name] != then[name]:
+            was, is_now = _short(then[name]), _short(now[name])
+            return in_one_line(f"{now['kind']}: {name} was {was}, now {is_now}")
+    return None
+
+
+def _as_record(value: Any) -> Record:
+    return {"kind": kind_of(value), **fields_of(value)}
+
+
+def _difference_of_states(replayed_job: Job, recorded: Job) -> str | None:
+    for name in Job.__slots__:
+        if name == "story":
+            continue
+        now, then = getattr(replayed_job, name), getattr(recorded, name)
+        if now != then:
+            where, now, then = _innermost(name, now, then)
+            return in_one_line(f"what the core knows differs in {where}: {_differing(then, now)}")
+    return None
+
+
+def _innermost(where: str, now: Any, then: Any) -> tuple[str, Any, Any]:
+    for name in getattr(now, "__slots__", ()):
+        a, b = getattr(now, name, None), getattr(then, name, None)
+        if name != "story" and a != b:
+            return _innermost(f"{where}.{name}", a, b)
+    return where, now, then
+
+
+def _differing(then: Any, now: Any) -> str:
+    return f"{_short(then)} was recorded, now {_short(now)}"
+
+
+def _refused(what: str, error: Exception) -> str:
+    return in_one_line(f"the core does not take this {what}: {type(error).__name__}: {error}")[:400]

@@ -1,0 +1,158 @@
+"""A replay as people and programs read it: each turn in lines or as JSON, and the sum of it.
+
+Owns the words.  Knows nothing of terminals, nor of how a replay comes about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+from pliant.core.counts import counted
+from pliant.core.printable import in_one_line
+from pliant.observe.log import fields_of, kind_of
+from pliant.simulate.replay import Break, Step, Turn, answers_of, summary
+from pliant.simulate.replay_wording import line_of, render, settings_lines
+
+MOST_TOLD = 160
+"""Characters of what a core was told: a spare describes its whole model."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Eats the steps of a replay; knows the sum of it."""
+
+    inputs: int = 0
+    """What the core was told, of which the answer was compared."""
+
+    unknown: int = 0
+    """The same where no answer could be known."""
+
+    decisions: int = 0
+    commands: int = 0
+    gaps: int = 0
+    difference: str | None = None
+    """The first one."""
+
+    version: str = ""
+    """Of the pliant that wrote the log, as far as it says."""
+
+    _last_why: str = ""
+
+    def add(self, step: Step) -> None:
+        """Take in the next step."""
+        match step:
+            case Break(is_certain=False, why=why, place=place):
+                self.gaps += 1
+                self._last_why = f"{place.where}: {why}"
+                if why.startswith("what the core knows differs"):
+                    self._differ(f"{place.where}: {why}")
+            case Turn(ready=None, difference=None):
+                self.unknown += 1
+            case Turn(ready=ready, difference=difference, place=place):
+                self.version = step.version or self.version
+                self.inputs += step.event is not None
+                if ready is not None:
+                    self.decisions += ready.decision is not None
+                    self.commands += len(ready.commands)
+                if difference is not None:
+                    self._differ(f"{place.where}: {difference}")
+            case _:
+                pass
+
+    def _differ(self, what: str) -> None:
+        self.difference = self.difference or what
+
+    @property
+    def sentence(self) -> str:
+        """Say what was found."""
+        if not self.inputs and self.difference is None:
+            why = self._last_why or "no core was told anything in it"
+            return f"nothing of this log can be replayed: {why}"
+        told = (
+            f"{counted(self.inputs, 'input')}, {counted(self.decisions, 'decision')}, "
+            f"{counted(self.commands, 'command')}"
+        )
+        if self.difference is not None:
+            here = version("pliant")
+            other = self.version and self.version != here
+            since = f" (recorded by pliant {self.version}, this is {here})" if other else ""
+            return in_one_line(f"{told}: not the same as recorded{since}: {self.difference}")
+        gaps = f" but for {counted(self.gaps, 'gap')}" if self.gaps else ""
+        return in_one_line(f"{told}: the core decides the same as was recorded{gaps}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        return {
+            "inputs": self.inputs,
+            "not_known": self.unknown,
+            "decisions": self.decisions,
+            "commands": self.commands,
+            "gaps": self.gaps,
+            "difference": self.difference,
+            "version": self.version or None,
+            "is_same": self.difference is None and self.inputs > 0,
+        }
+
+
+def lines_of(step: Step, start_at: float) -> list[str]:
+    """Tell one step, first the time and what came in."""
+    when = f"{_clock(step.place.at)}  +{max(0.0, step.place.at - start_at):.3f} s"
+    if isinstance(step, Break):
+        what = "certain again" if step.is_certain else "not certain from here on"
+        return [in_one_line(f"{when}  -- {step.place.where}: {step.why}; {what}")]
+    said = [in_one_line(f"{when}  {_told(step)}"), *(f"    {one}" for one in _answers(step))]
+    if step.difference is not None:
+        difference = in_one_line(f"{step.place.where}: {step.difference}")
+        said.append(f"    NOT AS RECORDED, {difference}")
+    return said
+
+
+def json_of(step: Step) -> dict[str, Any]:
+    """Return one step for programs."""
+    place = step.place
+    values = {"where": place.where, "at": place.at, "incarnation": place.incarnation}
+    if isinstance(step, Break):
+        return {**values, "break": step.why, "is_certain": step.is_certain}
+    event = step.event
+    told = None if event is None else {"kind": kind_of(event), "fields": fields_of(event)}
+    return {
+        **values,
+        "now_s": step.now_s,
+        "told": told,
+        "line": _told(step),
+        "recorded": list(step.recorded),
+        "answers": None if step.ready is None else answers_of(step.ready),
+        "declined": step.declined,
+        "difference": step.difference,
+    }
+
+
+def _told(turn: Turn) -> str:
+    if turn.event is None:
+        settings = "; ".join(settings_lines(turn.settings)) or "all settings at their defaults"
+        return f"coordinator {turn.place.incarnation} begins: {settings}"
+    line = line_of(turn.event)
+    return line if len(line) <= MOST_TOLD else f"{line[:MOST_TOLD]}..."
+
+
+def _answers(turn: Turn) -> Iterable[str]:
+    """Tell what was decided, why, and what was ordered; as recorded where it is not known."""
+    if turn.ready is None:
+        return [f"recorded: {summary(one)}" for one in turn.recorded]
+    decision = turn.ready.decision
+    told = []
+    if decision is not None:
+        size = counted(decision.target_replicas, "replica")
+        told.append(f"decided on {size}: {decision.reason}")
+        told.append(f"what would change it: {decision.would_change}")
+    lines = [one for one in render(turn.ready) if not one.startswith(("again", "wait until"))]
+    told += [note for note in turn.ready.notes if note not in lines]
+    return [in_one_line(line) for line in (*told, *lines)]
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,111 @@
+"""``pliant replay``: what it prints, its exit codes, and that a real run is decided alike."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.live.prompt import run_typed
+from tests.processes.test_bad_input import JOB, SCRIPT, environment
+from tests.simulate.recorded import a_run, lines_of_log
+
+from pliant.cli.main import code_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return a_run(tmp_path / "events.jsonl")
+
+
+def test_each_turn_is_shown_with_what_came_of_it(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(["replay", str(log)]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert "coordinator 1 begins: policy max=4 start=3; waits prepare_s=20.0" in said[0]
+    assert said[1].endswith("+0.000 s  node n1 devices=4")
+    assert "    start r1 on n1" in said
+    assert any(line.startswith("    decided on 3 replicas: grow from 0") for line in said)
+    assert said[-1].endswith("the core decides the same as was recorded")
+
+
+def test_a_window_is_shown_and_all_is_compared(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(["replay", str(log.parent), "--from", "2s", "--to", "3s"]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    shown = [line for line in said if "+" in line]
+    assert shown
+    assert all("+2." in line or "+3." in line for line in shown)
+    assert not said[-1].startswith("0 inputs")
+
+
+def test_programs_get_every_turn_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["replay", str(log), "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["is_same"] is True
+    joined = found["turns"][1]
+    assert joined["told"]["kind"] == "node_joined"
+    assert joined["where"] == "events.jsonl:2"
+    assert [one["kind"] for one in joined["recorded"]][-3:] == ["start_replica"] * 3
+
+
+def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.write_bytes(b"".join(one.replace(b"start r1", b"start r9") for one in lines_of_log(log)))
+
+    assert code_of(["replay", str(log)]) == 1
+
+    said = capsys.readouterr().out
+    assert "NOT AS RECORDED, events.jsonl:2: note: text was start r9 on n1, now start r1" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["{}/none"], "{}/none is not there; give the directory of a run, or its log"),
+        (["{}/empty"], "{}/empty holds no run: it has no events.jsonl"),
+        (["{}/junk"], "junk:2: {}/junk is no log of a job: nothing in it is a record of one"),
+        (["{}/blank"], "{}/blank is no log of a job: nothing in it is a record of one"),
+        (["{}/pipe"], "{}/pipe is no file; give the directory of a run, or its log"),
+        (
+            ["{}/events.jsonl", "--from", "noon"],
+            "--from 'noon' is no time; write 90s or 1.5h after the beginning, or 14:05:30",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_exit_code_2(
+    words: list[str], sentence: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (log.parent / "empty").mkdir()
+    (log.parent / "junk").write_bytes(b"\x1b]0;owned\x07\n\xff\n")
+    (log.parent / "blank").write_text("")
+    os.mkfifo(log.parent / "pipe")
+
+    assert code_of(["replay", *(word.format(log.parent) for word in words)]) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"pliant: {sentence.format(log.parent, log.parent)}\n"
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+def test_a_real_run_is_decided_again_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.yaml").write_text(JOB)
+    env = environment(tmp_path)
+
+    ran = run_typed("pliant", "run", "--out", "out", "job.yaml", cwd=tmp_path, environment=env)
+    found = run_typed("pliant", "replay", "--json", "out", cwd=tmp_path, environment=env)
+
+    assert ran.returncode == 0, ran.stderr
+    assert found.returncode == 0, found.stderr
+    values = json.loads(found.stdout)
+    assert values["difference"] is None
+    assert values["gaps"] == values["not_known"] == 0
+    assert values["commands"] >= 5  # two are started, prepared, switched, released; the job ends

@@ -1,0 +1,99 @@
+"""A core that hears only the signs of life that are written comes to the same state."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pliant.core import events
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.core.values import Generation, NodeId, ReplicaId
+from pliant.observe.quiet_inputs import QuietInputs, quiet_of
+
+SETTINGS = JobSettings(policy=Policy(max_replicas=8))
+NAMES = [ReplicaId(f"r{number}") for number in range(1, 9)]
+
+
+def trained(now_s: float) -> Job:
+    """Return a job of eight replicas that train."""
+    job, _ = controller.begin(now_s=now_s, settings=SETTINGS)
+    told: list[events.Event] = [events.NodeJoined(node=NodeId("n1"), devices=8)]
+    for name in NAMES:
+        spare = events.Spare(replica=name, calls=0, num_slots=8, layout="l", endpoint="h:1")
+        told.append(spare)
+    told += [events.Prepared(replica=name, generation=Generation(1)) for name in NAMES]
+    told += [events.Switched(replica=name, generation=Generation(1), step=0) for name in NAMES]
+    for event in told:
+        job, _ = controller.step(job, event, now_s=now_s, settings=SETTINGS)
+    return job
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_signs_that_are_left_out_change_nothing(seed: int) -> None:
+    draw = random.Random(seed)
+    now_s, committed = 100.0, 0
+    job = other = trained(now_s)
+    quiet = QuietInputs(most_silence_s=SETTINGS.timeouts.asleep_s)
+    heard = kept = 0
+    for _ in range(600):
+        now_s += draw.choice([0.001, 0.05, 0.4, 1.2, 2.4, 2.6 if draw.random() < 0.1 else 0.1])
+        what = draw.random()
+        event: events.Ticked | events.Progressed | events.Running = events.Ticked()
+        if what < 0.8:
+            committed += draw.random() < 0.2
+            event = events.Progressed(
+                replica=draw.choice(NAMES),
+                generation=Generation(1),
+                committed=committed - draw.randrange(2) if committed else 0,
+                calls=0,
+                waiting=Generation(draw.randrange(2)),
+                is_spoken_for=draw.random() < 0.02,
+            )
+        elif what < 0.95:
+            event = events.Running(node=NodeId("n1"), replicas=tuple(NAMES))
+        elif now_s < controller.next_deadline_s(job):
+            continue
+        after, ready = controller.step(job, event, now_s=now_s, settings=SETTINGS)
+        if ready.commands or ready.decision or ready.notes:
+            break  # somebody was silent for too long: such events are written on their own
+        quiet.add(event, job, after, now_s)
+        job, heard = after, heard + 1
+        if draw.random() < 0.02:
+            for entry in quiet.taken():
+                at_s, told = quiet_of(entry)
+                kept += 1
+                other, ready = controller.step(other, told, now_s=at_s, settings=SETTINGS)
+                assert not ready.commands
+            assert replace(other, story=()) == replace(job, story=())
+    for entry in quiet.taken():
+        at_s, told = quiet_of(entry)
+        other, _ = controller.step(other, told, now_s=at_s, settings=SETTINGS)
+    assert other == job
+
+
+def test_hours_of_life_take_few_words() -> None:
+    now_s, job = 100.0, trained(100.0)
+    quiet = QuietInputs(most_silence_s=SETTINGS.timeouts.asleep_s)
+    for _ in range(3600):  # half an hour
+        now_s += 0.5
+        for name in NAMES:
+            event = events.Progressed(replica=name, generation=Generation(1), committed=0, calls=0)
+            after, _ = controller.step(job, event, now_s=now_s, settings=SETTINGS)
+            quiet.add(event, job, after, now_s)
+            job = after
+
+    assert len(quiet.taken()) < 2000, "of 28,800"
+    assert quiet.taken() == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, [], ["x"], [-1.0], [1.0, 2], [1.0, "r1", 1], [1.0, "r1", 1, None, 0], [1.0, "n", [1]]],
+)
+def test_what_is_no_sign_of_life_is_refused(entry: object) -> None:
+    with pytest.raises(ValueError, match=r"is no|counts with"):
+        quiet_of(entry)
