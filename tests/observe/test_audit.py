@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +435,32 @@ def test_an_epoch_that_all_replicas_drew_otherwise_than_at_the_start_is_found() 
     assert problems == ["epoch 0 used other samples than the sampler drew when the run began"]
 
 
+def test_a_sample_that_comes_twice_in_an_epoch_is_found() -> None:
+    lines = steps(*range(3))
+    lines[6]["ids"] = lines[0]["ids"]
+
+    assert "epoch 0 used 2 sample(s) twice" in audited(*lines).problems
+
+
+def test_an_order_that_is_no_permutation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AuditPlan, "sample", lambda plan, epoch, position: position // 2)
+    lines = steps(*range(PLAN.steps_per_epoch))
+    for line in lines:
+        if "slot" in line:
+            line["ids"] = [at // 2 for at in PLAN.slot_positions(line["step"], line["slot"])]
+
+    assert audited(*lines).problems[0] == "the order of epoch 0 is no permutation of the samples"
+
+
+def test_a_data_set_may_have_more_samples_than_a_memory_has_bytes() -> None:
+    """An audit took two bytes for each of its samples, and 3 us."""
+    plan = replace(PLAN, num_samples=10**15)
+
+    audit = audit_of({"r1": steps(*range(9), plan=plan)}, plan)
+
+    assert (audit.problems, audit.committed_samples, audit.epochs) == ([], 72, 1)
+
+
 def test_what_a_restore_undid_is_counted_and_counts_for_nothing_else() -> None:
     first = [line for step in range(6) for line in done(step)]
     second = [line for step in range(4, 8) for line in done(step, generation=2, lineage=2)]
@@ -513,6 +540,31 @@ def test_memory_does_not_grow_with_the_ledgers(tmp_path: Path) -> None:
     tracemalloc.stop()
 
     assert audit.exactly_once
+    assert peak < size / 2
+
+
+def test_memory_does_not_grow_with_the_draws_of_an_epoch(tmp_path: Path) -> None:
+    """A coordinator audits whole epochs while it serves the job."""
+    plan = replace(DRAWN, num_samples=1 << 30, num_draws=1 << 20, micro_batch=16, global_batch=64)
+    lines = []
+    for step in range(300):
+        place = {"lineage": 1, "step": step, "generation": 1}
+        own = [(step * 64 + at) * 9973 for at in range(64)]
+        lines += [{**place, "slot": at, "ids": own[at * 16 : at * 16 + 16]} for at in range(4)]
+        lines.append({**place, "commit": True, "digest": "d", "draws": order.digest(own)})
+    line = spare(plan=plan)
+    line["identity"] += [
+        [name, str(getattr(plan, name))] for name in ("sampler", "num_draws", "first_draws")
+    ]
+    write_run(tmp_path, {"r1": lines}, [line])
+    size = (tmp_path / "ledger" / "r1.jsonl").stat().st_size
+
+    tracemalloc.start()
+    audit = audit_run(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (audit.exactly_once, audit.committed_samples) == (True, 300 * 64)
     assert peak < size / 2
 
 

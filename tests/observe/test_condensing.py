@@ -160,6 +160,17 @@ def test_of_a_sampler_whole_epochs_go(tmp_path: Path) -> None:
     assert same(before, audit_run(out))
 
 
+def test_the_audit_goes_on_in_an_epoch_that_no_memory_could_hold(tmp_path: Path) -> None:
+    plan = replace(PLAN, num_samples=10**15)
+    out = run(tmp_path, spare(plan=plan), r1=steps(*range(9), plan=plan), r2=steps(9, plan=plan))
+    before = audit_run(out)
+
+    assert condense(out, kept_steps=1)
+
+    assert left(out) == ["r2"]
+    assert same(before, audit_run(out))
+
+
 def test_a_snapshot_that_cannot_be_read_certifies_nothing(tmp_path: Path) -> None:
     out = run(tmp_path, r1=steps(*range(12)))
     (out / run_files.CONDENSED).write_text("{")

@@ -11,8 +11,8 @@ A step counts with the slot lines of the generation that made its commit; lines 
 nobody committed count for nothing.  A slot without a backward of a weight above 0 says so,
 ``"unused": true``: its samples were handed out and not learned from.  Duplicates are accepted only
 if they are equal.  A later lineage supersedes every step from its first one on.  What counts is
-then compared with a full permutation computed position by position, which is itself checked to be
-a permutation.
+then compared with the order of the seed, position by position, and no sample of an epoch may come
+twice; where all lines of an epoch are there, its order is checked to be a permutation.
 
 Where a sampler gives the order, "once" is once per draw: a sample that is drawn twice counts twice.
 Which sample a draw is only the script's sampler can say, and every replica asks its own: each
@@ -41,7 +41,7 @@ from pathlib import Path
 
 from pliant.core.step import order
 from pliant.machine import run_files
-from pliant.observe.audit_epochs import Epochs, epochs_of
+from pliant.observe.audit_epochs import Epochs
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.condensed import Condensed, read_condensed
 from pliant.observe.ledgers import (
@@ -195,7 +195,7 @@ def _audit(
     if not firsts and before is None:
         audit.complain("the ledger has no committed step")
         return audit
-    epochs = None if plan is None else epochs_of(plan, audit)
+    epochs = None if plan is None else Epochs(plan, audit)
     expected, after = first_step, BEFORE_ALL
     if before is not None:
         expected, after = go_on(audit, plan, before, firsts), before.end
@@ -362,8 +362,9 @@ def _check_slots(
                 )
         elif used != [plan.sample(epoch, position) for position in positions]:
             audit.complain(f"slot {slot} of step {step} used other samples than the seed orders")
-    for slot in slots.keys() - set(range(plan.num_slots)):
-        audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
+    for slot in slots:
+        if slot not in range(plan.num_slots):
+            audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
 
 
 def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:

@@ -19,7 +19,7 @@ from pliant.machine import run_files
 from pliant.machine.files import open_private
 from pliant.machine.locks import lock, locked
 from pliant.observe.audit import Audit, count_steps, first_steps, go_on, unreadable
-from pliant.observe.audit_epochs import epochs_of
+from pliant.observe.audit_epochs import Epochs
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.condensed import Condensed, read_condensed, write_condensed
 from pliant.observe.ledgers import BEFORE_ALL, Key, LedgerFile, OutOfOrderError, key_of, ledgers_in
@@ -92,7 +92,7 @@ def _audited(
     """Return the audit of what is before a step; None: a ledger must be read whole for that."""
     audit = Audit(first_step=first_step, sampler=plan.sampler)
     # With a seed each slot is compared with its places, so that an epoch has nothing left to prove.
-    epochs = epochs_of(plan, audit) if plan.sampler else None
+    epochs = Epochs(plan, audit) if plan.sampler else None
     expected, after = first_step, BEFORE_ALL
     if before is not None:
         expected, after = go_on(audit, plan, before, first_steps(ledgers)), before.end

@@ -59,12 +59,30 @@ def permute(position: int, *, size: int, key: Key) -> int:
             return position
 
 
+class OrderDigest:
+    """A hash of samples in their order, taken in piece by piece; equal on every machine."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def add(self, samples: Sequence[int]) -> None:
+        """Take in the next ones."""
+        try:
+            numbers = array("q", samples)
+        except OverflowError:  # of no dataset, but a damaged record may say so
+            self._hash.update(repr(samples).encode())
+            return
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self._hash.update(numbers.tobytes())
+
+    def value(self) -> str:
+        """Return the hash of those so far."""
+        return self._hash.hexdigest()
+
+
 def digest(samples: Sequence[int]) -> str:
-    """Return a hash of samples in their order; equal on every machine."""
-    try:
-        numbers = array("q", samples)
-    except OverflowError:  # of no dataset, but a damaged record may say so
-        return hashlib.blake2b(repr(samples).encode(), digest_size=8).hexdigest()
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return hashlib.blake2b(numbers.tobytes(), digest_size=8).hexdigest()
+    """Return the hash of samples that are all here."""
+    whole = OrderDigest()
+    whole.add(samples)
+    return whole.value()
