@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,9 +114,19 @@ def test_a_gap_after_what_was_condensed_is_found(tmp_path: Path) -> None:
     assert audit_run(out).problems[0] == "step 6 was never committed although a later one was"
 
 
+def lock_as_on_nfs(fd: int, how: int, *, flock: Callable[[int, int], None] = fcntl.flock) -> None:
+    """There a shared lock wants a file open for reading, an exclusive one for writing: flock(2)."""
+    mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+    if mode == (os.O_WRONLY if how & fcntl.LOCK_SH else os.O_RDONLY):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+    flock(fd, how)
+
+
+@pytest.mark.parametrize("flock", [fcntl.flock, lock_as_on_nfs])
 def test_the_part_that_somebody_writes_to_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flock: Callable[[int, int], None]
 ) -> None:
+    monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr("pliant.engine.data.ledger.PART_BYTES", 1000)
     out = run(tmp_path)
     ledger = Ledger(out / run_files.LEDGER / "r1.jsonl")

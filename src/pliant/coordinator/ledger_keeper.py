@@ -1,7 +1,7 @@
 """The ledgers of a job's replicas, kept short while it runs.
 
 Owns when that is looked at.  What may go is for ``observe.condensing`` to say.  It is done on
-another thread; a coordinator that cannot do it goes on, and looks again later.
+another thread; a coordinator that cannot do it goes on, and tries again when there is more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class LedgerKeeper:
             _log.warning("the ledgers could not be condensed: %s", error)
 
     def _condense(self) -> None:
-        """Condense them; where much has to stay, not again before there is as much more."""
-        if ledger_bytes(self._out) > self._most_bytes:
+        """Condense them; where much stays, or all, not again before there is half a bound more."""
+        if ledger_bytes(self._out) <= self._most_bytes:
+            return
+        try:
             condense(self._out)
+        finally:
             self._most_bytes = max(LEDGER_BYTES, ledger_bytes(self._out) + LEDGER_BYTES // 2)

@@ -129,7 +129,7 @@ def _remove(ledgers: list[LedgerFile], until: Key) -> bool:
         last = _last_key(ledger.path)
         if last is None or last >= until:
             continue
-        fd = open_private(ledger.path, os.O_RDONLY)
+        fd = open_private(ledger.path, os.O_RDWR)  # for its lock on NFS
         try:
             if lock(fd, within_s=0):
                 ledger.path.unlink()

@@ -41,7 +41,7 @@ class Ledger:
     def _open(self, path: Path, number: int) -> None:
         """Write to a part from now on."""
         place = parts.closed_path(path, number) if number else path
-        fd = open_private(place, os.O_WRONLY | os.O_APPEND)
+        fd = open_private(place, os.O_RDWR | os.O_APPEND)  # for its lock on NFS
         with suppress(OSError):  # a file system without locks: then nothing is removed
             lock(fd, shared=True, within_s=0)
         self.close()
