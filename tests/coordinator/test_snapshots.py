@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def lead(
         for step in range(steps):
             log.write("commit", step=step, generation=1, loss=1.0, samples=1)
             kept.write_if_due(history)
-            await asyncio.sleep(0.001 * (log.size() >= EVERY))  # the snapshot's thread
-        await asyncio.get_running_loop().shutdown_default_executor()
+            if kept._writing is not None:
+                await kept._writing
         log.close()
         return history
 
@@ -179,8 +180,8 @@ def test_without_a_free_descriptor_at_the_end_of_a_part_the_job_goes_on(
                 kept.write_if_due(history)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
-            await asyncio.sleep(0.001 * (log.size() >= EVERY))
-        await asyncio.get_running_loop().shutdown_default_executor()
+            if kept._writing is not None:
+                await kept._writing
         log.close()
 
     asyncio.run(main())
@@ -188,6 +189,33 @@ def test_without_a_free_descriptor_at_the_end_of_a_part_the_job_goes_on(
     assert "Too many open files" in caplog.text
     assert parts.closed(path)[:1] == [0]
     assert [record["step"] for record in every(path) if "step" in record] == list(range(100))
+
+
+def test_storage_that_never_answers_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(snapshots, "write_snapshot", lambda *_: answers.wait())
+
+    async def main() -> None:
+        log = EventLog(tmp_path / "events.jsonl", job="j")
+        kept = Snapshots(log)
+        history = await kept.read()
+        while kept._writing is None:
+            log.write("note", text="nothing")
+            kept.write_if_due(history)
+        await asyncio.sleep(0)
+        log.close()
+
+    def live() -> None:
+        asyncio.run(main())
+        ended.set()
+
+    threading.Thread(target=live, daemon=True).start()
+    try:
+        assert ended.wait(20)
+    finally:
+        answers.set()
 
 
 def test_a_disk_that_takes_no_snapshot_ends_nothing(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 from pliant.machine.event_loop import aside
 from pliant.observe import parts
@@ -34,7 +33,7 @@ class Snapshots:
         """Bytes that this coordinator had written when the history was last known to be whole."""
 
         self._is_over = False
-        self._writing: asyncio.Future[bool] | None = None
+        self._writing: asyncio.Task[bool] | None = None
 
     async def read(self) -> History:
         """Return what the log says by now, before anything else is written to it."""
@@ -66,8 +65,7 @@ class Snapshots:
         except OSError as error:  # no descriptor is free: the job goes on
             _warn(error, self._log)
             return
-        write = partial(_write, data, self._log)
-        self._writing = asyncio.get_running_loop().run_in_executor(None, write)
+        self._writing = asyncio.create_task(aside(_write, data, self._log))
 
     def _is_whole(self, history: History) -> bool:
         """Take in what others have written; False if that cannot be, or is not for us to do."""
