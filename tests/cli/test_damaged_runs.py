@@ -58,7 +58,7 @@ IN_A_POOL: list[tuple[str, dict[str, Any]]] = [
 ]
 
 IN_A_JOB: list[tuple[str, dict[str, Any]]] = [
-    ("log_continued", {"carried": [{"v": 1, "kind": "job_started"}]}),
+    ("log_continued", {"carried": [{"v": 1, "at": 1.7e9, "mono": 3.0, "kind": "job_started"}]}),
     ("save_failed", {"replica": "r1", "committed": 3, "reason": "full", "retry_s": 3.0}),
     ("nodes_apart", {"pairs": [[["a", "b"], 2, 30.0], [["a", "c"], 1, None]]}),
     ("nodes_apart", {"pairs": [[["a", "b"], 3, None]]}),
@@ -114,8 +114,7 @@ def places(value: Any, *at: Any) -> Iterator[tuple[Any, ...]]:
     """Yield where something stands in a value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in inner:
-        if key != "kind":
-            yield (*at, key)
+        yield (*at, key)
         if isinstance(item, dict | list):
             yield from places(item, *at, key)
 
@@ -252,6 +251,9 @@ def test_a_damaged_record_hides_nothing_but_itself(
         '{"kind":"prepare","order":{"members":3}}',
         '{"kind":"decision","at":1e300}',
         '{"kind":"nodes_apart","pairs":[["a","b",1]]}',
+        '{"kind":["commit"],"mono":1.0}',
+        '{"kind":"log_continued","carried":[{"kind":{}}]}',
+        '{"kind":"log_continued","carried":[{"kind":"job_started","at":"noon"}]}',
         '{"kind":"commit","step":0,"loss":1' + "0" * 400 + "}",
         "[" * 100_000,
         '{"kind":"note","replica":"r1","text":"\\ud800"}',

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from pydantic_core import from_json
 
 from pliant.core.durations import is_moment
 from pliant.observe import parts
-from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record
+from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,22 +106,26 @@ def lacks_beginning(path: Path) -> bool:
 def record_of(line: bytes) -> Record | None:
     """Return the record of a line; None if it is none, or of a later schema version.
 
-    Its times can be computed with and shown.  All else in it may be anything, and is for those to
-    look at who read it.
+    Its kind is a word, and its times can be computed with and shown.  All else in it may be
+    anything, and is for those to look at who read it.
     """
     try:
         value = from_json(line)
     except ValueError:
         return None
+    return value if _is_record(value) else None
+
+
+def _is_record(value: object) -> TypeGuard[Record]:
     if not isinstance(value, dict) or value.get("v", SCHEMA) != SCHEMA:
-        return None
-    return value if is_moment(value.get("at", 0)) and is_moment(value.get("mono", 0)) else None
+        return False
+    is_told = isinstance(value.get("kind", ""), str)
+    return is_told and is_moment(value.get("at", 0)) and is_moment(value.get("mono", 0))
 
 
 def carried_by(record: Record) -> list[Record]:
     """Return what a part that begins with this record tells of the parts before it."""
-    carried = record.get("carried")
-    return [one for one in carried if isinstance(one, dict)] if isinstance(carried, list) else []
+    return [one for one in listed(record, "carried") if _is_record(one)]
 
 
 def unfolded(records: Iterable[Record]) -> Iterator[Record]:
