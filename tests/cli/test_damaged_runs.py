@@ -186,6 +186,8 @@ FILES = {
     "events.jsonl": "".join(json.dumps(record) + "\n" for record in SOUND[:-2]),
     "logs/r1.log": "hello\n",
     "ledger/r1.jsonl": '{"lineage": 1, "step": 0, "generation": 1, "commit": true}\n',
+    "ledger.snapshot": '{"lineage": 1, "until": 0}',
+    "events.snapshot": "{}",
 }
 
 COMMANDS = [

@@ -131,8 +131,8 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def read_own(path: Path) -> bytes:
-    """Read a small file that this program wrote, and not what someone has put in its place.
+def read_own(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a file that this program wrote, and not what someone has put in its place.
 
     Raises:
         OSError: it cannot be read, or is a link, no regular file or too long.
@@ -140,7 +140,7 @@ def read_own(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
             raise OSError(errno.EINVAL, "none of ours", str(path))
         return file.read()
 

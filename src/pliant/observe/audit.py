@@ -255,7 +255,9 @@ def count_steps(
             try:
                 _count_line(step, line, number, audit)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                audit.complain(f"the ledger of {replica} has a line without meaning: {error!r}")
+                audit.complain(
+                    f"the ledger of {replica} has a line without meaning: {error!r:.200}"
+                )
         if not step.commits or number >= superseded[lineage]:
             audit.superseded += bool(step.commits)
             audit.uncommitted += sum(map(len, step.slots.values()))

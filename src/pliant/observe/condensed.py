@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.machine import run_files
-from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.files import PRIVATE, read_own, replace_file
 from pliant.observe.ledgers import Key
 
 
@@ -44,9 +44,13 @@ def _adapter() -> TypeAdapter[Condensed]:
 
 
 def read_condensed(out: Path) -> Condensed | None:
-    """Return what there is of a run; None: its ledgers are whole."""
+    """Return what there is of a run; None: its ledgers are whole.
+
+    Raises:
+        OSError: it cannot be read now, or is no file of ours.
+    """
     try:
-        return _adapter().validate_json((out / run_files.CONDENSED).read_bytes())
+        return _adapter().validate_json(read_own(out / run_files.CONDENSED))
     except FileNotFoundError:
         return None
     except ValidationError:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from pliant.machine.files import PRIVATE, replace_file
+from pliant.machine.files import PRIVATE, read_own, replace_file
 from pliant.observe import parts
 from pliant.observe.carried import Carried
 from pliant.observe.explain import LAST, Explained
@@ -31,6 +31,9 @@ SUFFIX = ".snapshot"
 
 _LOOKED_AT = 4096
 """Bytes before the position by which a snapshot knows its log."""
+
+_MOST_BYTES = 64 << 20
+"""Of a snapshot; one of a long run has some megabytes."""
 
 
 @dataclass(slots=True)
@@ -105,7 +108,8 @@ def write_snapshot(data: bytes, log: Path) -> None:
 
 def _restored(log: Path) -> History:
     try:
-        found = _adapter().validate_json(log.with_suffix(SUFFIX).read_bytes())
+        data = read_own(log.with_suffix(SUFFIX), most_bytes=_MOST_BYTES)
+        found = _adapter().validate_json(data)
         is_of_it = (found.schema, found.digest) == (_schema(), _digest(log, found.history.position))
     except (OSError, ValidationError):
         return History()
