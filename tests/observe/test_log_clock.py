@@ -87,8 +87,10 @@ def test_a_wall_clock_that_is_set_changes_nothing(jump_s: float) -> None:
 
 
 def test_of_a_log_whose_beginning_is_gone_what_it_carries_says_the_boot() -> None:
+    """The newest start that it carries: the job may have been begun elsewhere."""
     clock, story = LogClock(), Story(now=50.0)
-    clock.add(story.write(CONTINUED, carried=[{"kind": "job_started", **HERE}]))
+    before = {"kind": "job_started", "machine": "two pid:[1]"}
+    clock.add(story.write(CONTINUED, carried=[before, {"kind": "coordinator_started", **HERE}]))
     clock.add(story.write("commit"))
     story.now = 60.0
     again = story.write("job_started", machine="two pid:[1]")

@@ -45,6 +45,7 @@ class Carried:
             case "job_started":
                 self.newest = {"job_started": record}
             case kind if kind in NEWEST:
+                self.newest.pop(str(kind), None)  # they stand in the order in which they came
                 self.newest[str(kind)] = record
             case "switch" if self.began is None and isinstance(record.get("order"), dict):
                 self.began = record

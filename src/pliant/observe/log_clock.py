@@ -39,7 +39,7 @@ class LogClock:
         if mono is None:
             return False
         if record.get("kind") == CONTINUED and not self.boot:
-            self.boot = next(filter(None, map(_boot_of, carried_by(record))), "")
+            self.boot = next(filter(None, map(_boot_of, reversed(carried_by(record)))), "")
         at = number(record.get("at")) or self.newest_at
         is_new = record.get("kind") in STARTS and self._begins_anew(record, mono)
         if is_new and self.newest_s is not None:
