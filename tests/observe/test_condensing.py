@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pliant.machine import run_files
 from pliant.observe.audit import Audit, audit_run
 from pliant.observe.condensed import read_condensed
 from pliant.observe.condensing import condense, ledger_bytes
+from pliant.observe.ledgers import LedgerFile
 
 DRAWS = [at % 29 for at in range(37)]
 
@@ -145,6 +146,20 @@ def test_the_part_that_somebody_writes_to_stays(
     ledger.close()
     assert same(before, audit_run(out))
     assert before.exactly_once
+
+
+def test_commits_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run(tmp_path, r1=steps(*range(5)), r2=steps(*range(5, 9)))
+    looked_at, commits = [], LedgerFile.commits
+
+    def look(ledger: LedgerFile) -> Iterator[Line]:
+        looked_at.append(ledger.replica)
+        return commits(ledger)
+
+    monkeypatch.setattr(LedgerFile, "commits", look)
+
+    assert condense(out, kept_steps=2)
+    assert looked_at == ["r1", "r2"]
 
 
 def test_of_a_sampler_whole_epochs_go(tmp_path: Path) -> None:

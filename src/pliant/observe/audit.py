@@ -96,7 +96,7 @@ class Audit:
     """Name of what gave the order, if that was a sampler: then each draw is counted once."""
 
     torn: int = 0
-    """Ledgers whose last line was cut off by a crash."""
+    """Ledgers that are left whose last line was cut off by a crash."""
 
     condensed_steps: int = 0
     """Of the committed ones, those audited while the run went on; their lines are gone."""
@@ -162,7 +162,7 @@ def _audit_run(out: Path, before: Condensed | None) -> Audit:
         audit.complain(
             "the beginning of the event log is gone, and with it which plans replicas reported"
         )
-    audit.torn += sum(ledger.is_torn for ledger in ledgers)
+    audit.torn = sum(ledger.is_torn for ledger in ledgers)
     for ledger in ledgers:
         if (said := unreadable(ledger)) and said not in audit.problems:
             audit.complain(said)
@@ -191,17 +191,17 @@ def _audit(
     before: Condensed | None = None,
 ) -> Audit:
     audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
-    firsts = first_steps(ledgers)
-    if not firsts and before is None:
+    committed = committed_in(ledgers)
+    if not committed and before is None:
         audit.complain("the ledger has no committed step")
         return audit
     epochs = None if plan is None else Epochs(plan, audit)
     expected, after = first_step, BEFORE_ALL
     if before is not None:
-        expected, after = go_on(audit, plan, before, firsts), before.end
+        expected, after = go_on(audit, plan, before, committed), before.end
     if epochs is not None:
         epochs.go_on(expected)
-    count_steps(ledgers, plan, audit, expected=expected, epochs=epochs, after=after)
+    count_steps(ledgers, committed, plan, audit, expected=expected, epochs=epochs, after=after)
     if epochs is None:
         audit.complain("no replica reported its plan, so the order of samples cannot be checked")
     else:
@@ -210,20 +210,19 @@ def _audit(
 
 
 def go_on(
-    audit: Audit, plan: AuditPlan | None, before: Condensed, firsts: Mapping[int, int]
+    audit: Audit, plan: AuditPlan | None, before: Condensed, committed: Mapping[int, range]
 ) -> int:
     """Take in what was audited before; return the step after the last that still counts.
 
     A later lineage may have begun before its end.  What the script ran no backward for is then not
     known of the rest alone: at most as much as of all of it.
     """
-    later = [first for lineage, first in firsts.items() if lineage > before.lineage]
+    later = [steps.start for lineage, steps in committed.items() if lineage > before.lineage]
     kept = max(min([before.until, *later]), audit.first_step)
     redone = max(before.until - kept, 0)
     audit.superseded += before.superseded + redone
     audit.duplicates += before.duplicates
     audit.uncommitted += before.uncommitted + redone * (0 if plan is None else plan.num_slots)
-    audit.torn += before.torn
     audit.committed_steps = audit.condensed_steps = kept - audit.first_step
     if plan is not None:
         audit.committed_samples = plan.num_committed(audit.first_step, kept)
@@ -235,6 +234,7 @@ def go_on(
 
 def count_steps(
     ledgers: Sequence[Ledger],
+    committed: Mapping[int, range],
     plan: AuditPlan | None,
     audit: Audit,
     *,
@@ -244,7 +244,7 @@ def count_steps(
     until: Key = END,
 ) -> None:
     """Count what belongs to the steps from one on and before another; ``expected`` comes first."""
-    superseded = _superseded_from(first_steps(ledgers))
+    superseded = _superseded_from(committed)
     for (lineage, number), lines in by_step(ledgers):
         if (lineage, number) >= until:
             return
@@ -270,24 +270,25 @@ def count_steps(
             epochs.add(number, step.slots.get(min(step.commits), {}))
 
 
-def first_steps(ledgers: Iterable[Ledger]) -> dict[int, int]:
-    """Return lineage -> its first committed step."""
-    firsts: dict[int, int] = {}
+def committed_in(ledgers: Iterable[Ledger]) -> dict[int, range]:
+    """Return lineage -> the steps from its first committed one to its newest."""
+    committed: dict[int, range] = {}
     for ledger in ledgers:
         for line in ledger.commits():
             lineage, step = key_of(line, (-1, -1))
             if lineage >= 0 and step >= 0:
-                firsts[lineage] = min(step, firsts.get(lineage, step))
-    return firsts
+                known = committed.get(lineage, range(step, step))
+                committed[lineage] = range(min(step, known.start), max(step + 1, known.stop))
+    return committed
 
 
-def _superseded_from(firsts: Mapping[int, int]) -> dict[int, float]:
+def _superseded_from(committed: Mapping[int, range]) -> dict[int, float]:
     """Return lineage -> the step from which on a later one supersedes it."""
     until: dict[int, float] = {}
     least = math.inf
-    for lineage in sorted(firsts, reverse=True):
+    for lineage in sorted(committed, reverse=True):
         until[lineage] = least
-        least = min(least, firsts[lineage])
+        least = min(least, committed[lineage].start)
     return until
 
 

@@ -28,7 +28,6 @@ class Condensed:
     duplicates: int = 0
     superseded: int = 0
     uncommitted: int = 0
-    torn: int = 0
     problems: tuple[str, ...] = ()
     """What was wrong; what was not found wrong is proved."""
 

@@ -12,13 +12,14 @@ A line of a step before S that comes later, of a replica that was cut off, count
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from pliant.machine import run_files
 from pliant.machine.files import open_private
 from pliant.machine.locks import lock, locked
-from pliant.observe.audit import Audit, count_steps, first_steps, go_on, unreadable
+from pliant.observe.audit import Audit, committed_in, count_steps, go_on, unreadable
 from pliant.observe.audit_epochs import Epochs
 from pliant.observe.audit_plan import AuditPlan, first_step_of, plan_of
 from pliant.observe.condensed import Condensed, read_condensed, write_condensed
@@ -45,7 +46,7 @@ def condense(out: Path, *, kept_steps: int = KEPT_STEPS) -> bool:
     """Audit what is old, keep what came of it, remove its lines; return whether anything went.
 
     Raises:
-        OSError: the storage does not take or give something; nothing was removed before that.
+        OSError: the storage does not take or give something.
     """
     with locked(out / run_files.CONDENSING_LOCK, within_s=0) as is_ours:
         if not is_ours:
@@ -53,37 +54,35 @@ def condense(out: Path, *, kept_steps: int = KEPT_STEPS) -> bool:
         before, ledgers = read_condensed(out), ledgers_in(out / run_files.LEDGER)
         log = run_files.event_log(out)
         plan, _ = plan_of(every(log))
-        until = None if plan is None else _end_of_the_old(ledgers, plan, kept_steps)
-        if plan is None or until is None:
+        if plan is None:
+            return False
+        committed = committed_in(ledgers)
+        until = _end_of_the_old(committed, plan, kept_steps)
+        if until is None:
             return False
         if before is None or before.end < until:
-            audited = _audited(ledgers, plan, first_step_of(every(log)), before, until)
+            first_step = first_step_of(every(log))
+            audited = _audited(ledgers, committed, plan, first_step, before, until)
             if audited is None:
                 return False
             write_condensed(out, audited)
         return _remove(ledgers, until if before is None else max(until, before.end))
 
 
-def _end_of_the_old(ledgers: list[LedgerFile], plan: AuditPlan, kept_steps: int) -> Key | None:
+def _end_of_the_old(committed: Mapping[int, range], plan: AuditPlan, kept_steps: int) -> Key | None:
     """Return the step from which on lines stay, in the newest lineage; None: all stay."""
-    firsts = first_steps(ledgers)
-    if not firsts:
+    if not committed:
         return None
-    lineage = max(firsts)
-    newest = max(
-        step
-        for ledger in ledgers
-        for of, step in (key_of(line, BEFORE_ALL) for line in ledger.commits())
-        if of == lineage
-    )
-    until = newest + 1 - kept_steps
+    lineage = max(committed)
+    until = committed[lineage].stop - kept_steps
     if plan.sampler:
         until -= until % plan.steps_per_epoch
-    return (lineage, until) if until > firsts[lineage] else None
+    return (lineage, until) if until > committed[lineage].start else None
 
 
 def _audited(
     ledgers: list[LedgerFile],
+    committed: Mapping[int, range],
     plan: AuditPlan,
     first_step: int,
     before: Condensed | None,
@@ -95,13 +94,14 @@ def _audited(
     epochs = Epochs(plan, audit) if plan.sampler else None
     expected, after = first_step, BEFORE_ALL
     if before is not None:
-        expected, after = go_on(audit, plan, before, first_steps(ledgers)), before.end
+        expected, after = go_on(audit, plan, before, committed), before.end
     if epochs is not None:
         epochs.go_on(expected)
     try:
         count_steps(
-            ledgers, plan, audit, expected=expected, epochs=epochs, after=after, until=until
-        )
+            ledgers, committed, plan, audit,
+            expected=expected, epochs=epochs, after=after, until=until,
+        )  # fmt: skip
     except OutOfOrderError:
         return None
     if epochs is not None:
@@ -117,7 +117,6 @@ def _audited(
         duplicates=audit.duplicates,
         superseded=audit.superseded,
         uncommitted=audit.uncommitted,
-        torn=audit.torn,
         problems=tuple(audit.problems),
     )
 
