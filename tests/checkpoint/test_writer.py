@@ -16,7 +16,7 @@ from pliant.checkpoint.catalogue import listed
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.writer import NEEDED_TRIES, Writer
+from pliant.checkpoint.writer import NEEDED_TRIES, NOT_LET_GO, Writer
 from pliant.core.durability import parse_interval
 from pliant.core.values import Generation, Lineage
 from pliant.engine.state.durable import Snapshot
@@ -183,11 +183,49 @@ def test_a_share_that_is_tried_again_is_tried_while_its_leader_waits_and_holds_u
     assert set(channel.retries[:-NEEDED_TRIES]) == {0.05}
 
 
+def test_a_save_that_is_needed_and_lacks_a_share_promises_no_other_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.publisher.SHARES_S", 0.0)
+    channel = Told()
+    with writer(tmp_path, channel) as leader:
+        leader.begin(snapshot(500, rank=0, size=2), is_needed=True)
+        assert settled(leader)
+
+    assert channel.failures == ["the share of rank 1 of 2 did not come in time"]
+    assert channel.retries == [0.0]
+
+
+def test_a_save_whose_shares_came_late_is_waited_for_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.publisher.LATE_S", 0.0)
+    asked, answered = threading.Event(), threading.Event()
+
+    def may_publish(*_: object, **__: object) -> bool:
+        asked.set()
+        return answered.wait(LIMIT_S)
+
+    channel = Told()
+    monkeypatch.setattr(channel, "may_publish", may_publish)
+    with writer(tmp_path, channel) as leader, writer(tmp_path, Told()) as follower:
+        leader.begin(snapshot(500, rank=0, size=2), is_needed=False)
+        assert settled(leader)
+        follower.begin(snapshot(500, rank=1, size=2), is_needed=False)
+        assert asked.wait(LIMIT_S)
+
+        assert not leader.is_settled
+        answered.set()
+        assert settled(leader)
+
+    assert [one.committed for one in listed(LocalStorage(str(tmp_path)))] == [500]
+
+
 def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pliant.checkpoint.writer.CLOSE_S", 0.05)
-    hangs, returns = threading.Event(), threading.Event()
+    hangs, returns, channel = threading.Event(), threading.Event(), Told()
 
     def hang(*_: object) -> None:
         hangs.set()
@@ -195,12 +233,13 @@ def test_an_operation_that_hangs_does_not_keep_the_training_for_ever(
 
     monkeypatch.setattr(LocalStorage, "sink", hang)
     try:
-        with writer(tmp_path, Told()) as made:
+        with writer(tmp_path, channel) as made:
             assert made.begin(snapshot(500, rank=0, size=1), is_needed=True)
             assert hangs.wait(LIMIT_S)
 
             assert not made.begin(snapshot(501, rank=0, size=1), is_needed=True)
             assert not made.is_settled
+            assert (channel.failures, channel.retries) == ([NOT_LET_GO], [0.0])
             returns.set()
             made.lose()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,7 @@ def test_what_a_nan_leads_to_may_change_where_a_run_goes_on(
 def test_a_second_job_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     code = """
 import sys
+import threading
 from pliant.checkpoint.lease.holder import acquire
 from pliant.checkpoint.store.open import open_storage
 acquire(open_storage(sys.argv[1]), "first")
@@ -361,6 +363,21 @@ def test_a_script_whose_last_checkpoint_has_no_room_does_not_end_well(
 
     with pytest.raises(PermanentError, match=r"step 9 is not in a checkpoint: .* storage is full"):
         train("gpt", tmp_path, checkpoint={"every": "1h"})
+
+
+def test_a_script_whose_last_checkpoint_is_never_written_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(shares, "write_share", lambda *_, **__: over.wait(60))
+    monkeypatch.setattr(writer, "CLOSE_S", 0.05)
+    monkeypatch.setattr("pliant.engine.protocol.alone.KEPT_S", 0.0)
+
+    try:
+        with pytest.raises(PermanentError, match="step 9 is not in a checkpoint: the last check"):
+            train("gpt", tmp_path, checkpoint={"every": "1h"})
+    finally:
+        over.set()
 
 
 class Stages(models.Points):

@@ -141,6 +141,7 @@ class CheckpointPublisher:
         while True:
             there = shares.present(self.storage, save.name, generation=save.snapshot.generation)
             if len(there) == size:
+                save.stuck.clear()
                 return
             if time.monotonic() > usual_s + LATE_S:
                 save.stuck.set()

@@ -38,6 +38,8 @@ NEEDED_TRIES, NEEDED_WAIT_S = 5, 4.0
 for; and the longest wait between two times, in seconds: 16 s in all, and batch systems give 30 s
 from SIGTERM on."""
 
+NOT_LET_GO = "the storage does not let go of the save before it"
+
 PACE_STEPS = 32
 """How many steps in peace tell how long one takes."""
 
@@ -120,6 +122,8 @@ class Writer:
             self._drop()
             wait_s = CLOSE_S if is_needed else REPLACED_S
             if not self._changed.wait_for(lambda: self._save is None, wait_s):
+                if is_needed:  # nobody else would say so
+                    self._failed(snapshot, NOT_LET_GO, is_needed=True, is_last=True)
                 return False
         contents = self._copier.copy(
             snapshot.tensors,
@@ -221,13 +225,17 @@ class Writer:
                 self._give_up(str(error), save.snapshot.committed)
                 break
             except ShareMissing as error:
-                self._failed(save, str(error))
+                needed = save.is_needed
+                self._failed(save.snapshot, str(error), is_needed=needed, is_last=needed)
                 break  # its writer has given up: waiting again would be as long, and as vain
-            except (StorageError, DamagedError, NotAllowedError) as error:
-                wait_s = self._failed(save, str(error), is_last=save.is_needed and not tries)
             except Exception as error:  # a thread boundary: silence would be taken for success
-                said = f"{type(error).__name__}: {error}"
-                wait_s = self._failed(save, said, is_last=save.is_needed and not tries)
+                is_known = isinstance(error, StorageError | DamagedError | NotAllowedError)
+                wait_s = self._failed(
+                    save.snapshot,
+                    str(error) if is_known else f"{type(error).__name__}: {error}",
+                    is_needed=save.is_needed,
+                    is_last=save.is_needed and not tries,
+                )
             if tries:
                 save.stuck.set()
                 save.dropped.wait(wait_s)
@@ -257,16 +265,16 @@ class Writer:
             self._explained = said.split(":")[0]
             self._channel.explained(said)
 
-    def _failed(self, save: Save, reason: str, *, is_last: bool = False) -> float:
+    def _failed(
+        self, snapshot: Snapshot, reason: str, *, is_needed: bool, is_last: bool = False
+    ) -> float:
+        is_short = is_needed or snapshot.rank > 0  # its leader waits, and not for long
         with self._changed:
             self._progress, wait_s = durability.failed(self._progress, now_s=time.monotonic())
-            is_short = (
-                save.is_needed or save.snapshot.rank > 0
-            )  # its leader waits, and not for long
             wait_s = min(wait_s, NEEDED_WAIT_S) if is_short else wait_s
             self._said = reason
         told_s = 0.0 if is_last else wait_s
-        self._channel.failed(reason, committed=save.snapshot.committed, retry_s=told_s)
+        self._channel.failed(reason, committed=snapshot.committed, retry_s=told_s)
         return wait_s
 
     def _give_up(self, reason: str, committed: int) -> None:

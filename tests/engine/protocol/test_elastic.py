@@ -24,7 +24,7 @@ from pliant.core.values import (
 from pliant.engine.protocol.elastic import ElasticMembership
 from pliant.engine.protocol.formed import Shape
 from pliant.engine.protocol.meeting import Meeting
-from pliant.engine.protocol.membership_port import Ending
+from pliant.engine.protocol.membership_port import NOT_KEPT, Ending
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowSize
@@ -135,3 +135,17 @@ def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
 
     lists = [one.checkpoints for one in said if isinstance(one, Spare)]
     assert lists == [(), (found,)]
+
+
+def test_a_last_checkpoint_that_is_never_written_is_one_that_failed(
+    elastic: Any, callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(elastic._runtime, "tell", said.append)
+    monkeypatch.setattr("pliant.engine.protocol.elastic.KEPT_S", -1.0)
+    callbacks.is_kept = lambda: False
+
+    elastic.await_kept()
+
+    (failed,) = said
+    assert (failed.reason, failed.retry_s) == (NOT_KEPT, 0.0)

@@ -151,7 +151,7 @@ class Alone:
             PermanentError: it could not be kept.
         """
         self.await_kept()
-        if why := self._callbacks.unsaved():
+        if why := self._callbacks.unsaved() or NOT_KEPT * (not self._callbacks.is_kept()):
             raise PermanentError(f"step {self.member.committed} is not in a checkpoint: {why}")
         if self._restored == self.member.committed and not has_left_loop:
             self._noted(nothing_to_do(self.member.committed))

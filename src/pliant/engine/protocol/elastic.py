@@ -45,7 +45,7 @@ from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
 from pliant.engine.worker.bootstrap import WorkerContext
-from pliant.wire.messages import Noted
+from pliant.wire.messages import SaveFailed
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
@@ -249,7 +249,10 @@ class ElasticMembership:
         told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
         while not self._callbacks.is_kept():
             if time.monotonic() > deadline_s:
-                self._runtime.tell(Noted(replica=self.member.replica, text=NOT_KEPT))
+                replica, committed = self.member.replica, self.member.committed
+                self._runtime.tell(
+                    SaveFailed(replica=replica, committed=committed, reason=NOT_KEPT, retry_s=0.0)
+                )
                 break
             if time.monotonic() - told_s > BUSY_S / 3:
                 told_s = time.monotonic()
