@@ -559,6 +559,37 @@ def test_a_worker_that_cannot_be_started_ends_alone(play: Play, tmp_path: Path) 
     play(scene)
 
 
+def test_a_worker_for_which_there_is_no_process_ends_alone(play: Play) -> None:
+    """A limit on processes: those that train must not end for want of room for one more."""
+    program = """
+import errno, os
+from pliant.engine.worker import fork_server
+names, real = [], os.fork
+def fork():
+    names.append("one more")
+    if len(names) == 2:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return real()
+os.fork, fork_server.WARM_MODULES = fork, ()
+fork_server.main()
+"""
+
+    async def scene(world: World) -> None:
+        await world.say(start("r1"))
+        await world.hear(Started)
+        await world.say(start("r2"))
+        (told,) = await world.hear(Exited)
+        assert (told.replica, told.kind) == ("r2", ExitKind.SIGNAL)
+        assert told.detail == (
+            "it could not be started: no process for it: Resource temporarily unavailable"
+        )
+        await world.say(start("r3"))
+        assert [one.replica for one in await world.hear(Started, 2)] == ["r1", "r3"]
+        assert len(world.all(Exited)) == 1
+
+    play(scene, server=("-c", program))
+
+
 def test_the_device_of_a_worker_that_cannot_be_started_goes_to_who_waits_for_one(
     play: Play, tmp_path: Path
 ) -> None:

@@ -24,11 +24,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, assert_never
 
+from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.values import ReplicaId
 from pliant.engine.worker import bootstrap
 from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire import launch
+from pliant.wire.codec import encode
+from pliant.wire.framing import frame
+from pliant.wire.messages import Ended
 
 WARM_MODULES: tuple[str, ...] = (
     "numpy",
@@ -110,7 +114,11 @@ class ForkServer:
         parent = os.getpid()
         # OpenMP hangs the child of a process that has run a region of two threads, and a
         # parent-death signal follows the thread that forks: hence one thread does everything.
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # those that run must not end for want of room for another
+            self._refuse(assignment, fds, f"no process for it: {error.strerror}")
+            return
         if pid == 0:
             try:
                 self._become_worker(assignment, fds, parent)
@@ -122,6 +130,16 @@ class ForkServer:
             os.setpgid(pid, pid)
         self._workers[pid] = assignment.replica
         self._report(launch.WorkerStarted(replica=assignment.replica, pid=pid))
+
+    def _refuse(self, assignment: launch.Assignment, fds: list[int], why: str) -> None:
+        """Say, as its own last word, how one has ended that never had a process."""
+        replica, detail = assignment.replica, f"it could not be started: {why}"
+        said = Ended(replica=replica, kind=ExitKind.SIGNAL, detail=detail)
+        with contextlib.suppress(OSError):
+            os.write(fds[0], frame(encode(said, assignment.incarnation)))
+        for fd in fds:
+            os.close(fd)
+        self._report(launch.WorkerExited(replica=replica, pid=0, returncode=EXIT_FAILED))
 
     def _become_worker(
         self, assignment: launch.Assignment, fds: list[int], parent: int
