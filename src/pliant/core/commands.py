@@ -96,6 +96,7 @@ class Release:
     """Nobody needs you any more: leave, exit 0."""
 
     to: tuple[ReplicaId, ...]
+    """After the last step the first of them leads: it alone does what is to be done once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

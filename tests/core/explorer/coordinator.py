@@ -258,11 +258,11 @@ def _with_leavers(world: World, command: Prepare | Switch | Reform) -> World:
 
 
 def _with_leader(universe: Universe, world: World, command: Release) -> World:
-    """Note who leads what follows the last step: the first member of those that were released."""
+    """Note who leads what follows the last step: the first of those that were released."""
     newest = recorded(universe, world).newest
     if newest is None or world.leader in newest.replicas:  # said again
         return world
-    return world._replace(leader=next((n for n in newest.replicas if n in command.to), None))
+    return world._replace(leader=command.to[0])
 
 
 # --- coordinators come and go ------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from pliant.core.commands import FallThrough, Look
+from pliant.core.commands import FallThrough, Look, Release
 from pliant.core.events import Spare
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import (
@@ -135,6 +135,18 @@ def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
 
     lists = [one.checkpoints for one in said if isinstance(one, Spare)]
     assert lists == [(), (found,)]
+
+
+def test_of_those_who_are_released_the_first_leads_and_stays_it(elastic: Any) -> None:
+    me, other = ReplicaId("r1"), ReplicaId("r2")
+    elastic._formed = SimpleNamespace(order=SimpleNamespace(replicas=(me, other)))
+    assert elastic.leads
+
+    elastic._runtime._on_command(Release(to=(other, me)), Incarnation(1))
+    assert not elastic.leads
+
+    elastic._runtime._on_command(Release(to=(me,)), Incarnation(2))
+    assert not elastic.leads
 
 
 def test_a_last_checkpoint_that_is_never_written_is_one_that_failed(

@@ -346,11 +346,12 @@ def _below_minimum(tx: Transaction, name: ReplicaId) -> str | None:
 
 def on_kill(tx: Transaction, name: ReplicaId) -> None:
     """Kill a replica; that it is lost the membership learns from its exit, while there is one."""
-    if name not in tx.job.replicas:
+    replica = tx.job.replicas.get(name)
+    if replica is None:
         tx.decline(f"there is no replica {name} to kill")
         return
     is_over = tx.job.stage is Stage.FINISHING
-    if is_over:
+    if is_over and not replica.is_lost:
         lifecycle.lose_after_the_end(tx, name, f"{name} was killed on request", is_final=True)
     replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=is_over)
 

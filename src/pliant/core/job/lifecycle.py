@@ -120,7 +120,7 @@ def finish_if_done(tx: Transaction) -> None:
     tx.enter(Stage.FINISHING, StageCause.FINISHED)
     exit_code = EXIT_STOPPED if is_stop else EXIT_OK
     done = job.membership.finished | job.membership.leavers
-    leader = next((n for n in group.members(job.membership) if n in done and not is_stop), None)
+    leader = None if is_stop else next(n for n in group.members(job.membership) if n in done)
     _decide(tx, Outcome(exit_code=exit_code, reason=reason, is_final=is_stop, leader=leader))
     tx.job = replace(tx.job, stop_by_s=NEVER)
     tx.notes.append(reason)
@@ -233,8 +233,8 @@ def _decide(tx: Transaction, outcome: Outcome) -> None:
 
 
 def _let_all_exit(tx: Transaction, done: frozenset[ReplicaId]) -> None:
-    """Release whoever has made its last step, and end all others."""
-    names = sorted(tx.job.replicas, key=age)
+    """Release whoever has made its last step, the leader first, and end all others."""
+    names = sorted(tx.job.replicas, key=lambda name: (name != _leader(tx.job), age(name)))
     release = Release(to=tuple(name for name in names if name in done))
     if release.to:
         tx.commands.append(release)

@@ -95,12 +95,11 @@ class ElasticMembership:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first member of the generation it is in that is still there."""
+        """Whether it is the first of those released with it; before, of its generation."""
         if self._formed is None:
             return False
-        members = self._formed.order.replicas
-        present = self._runtime.released or members
-        return self.member.replica == next((name for name in members if name in present), None)
+        there = self._runtime.released or self._formed.order.replicas
+        return self.member.replica == there[0]
 
     # --- WorkerMembership -------------------------------------------------------------
 

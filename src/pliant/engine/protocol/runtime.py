@@ -63,7 +63,7 @@ class ProtocolRuntime:
         self.endpoint = self._groups.endpoint
         """Where this worker is reached while a generation is met."""
         self.released: tuple[ReplicaId, ...] = ()
-        """Who was released together with this replica; empty before."""
+        """Who was released together with this replica, who leads then first; empty before."""
         self._fall_through = 0
         self._is_to_look = False
         self._spare: Spare | None = None
@@ -327,7 +327,7 @@ class ProtocolRuntime:
                 self._dismissed = reason
                 self._groups.abandon_all(f"dismissed: {reason}")
             case commands.Release(to=names):
-                self.released = names
+                self.released = self.released or names  # said again, it changes no leader
             case commands.Publish(checkpoint=checkpoint):
                 self._publishable.add(checkpoint)
             case _:
