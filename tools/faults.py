@@ -127,6 +127,27 @@ FAULTS = [
     ),
     Fault(
         rule="5.6",
+        what="a member that keeps the interpreter lock is taken for silent in a Reform",
+        path="membership/changes.py",
+        old="max(group.busy_until_s(state), group.mute_until_s(state, moment))",
+        new="group.busy_until_s(state)",
+    ),
+    Fault(
+        rule="5.6",
+        what="a joiner is blamed for a member that keeps the interpreter lock in a Reform",
+        path="membership/changes.py",
+        old="    if group.mute_until_s(state, moment) > moment.now_s:",
+        new="    if False:",
+    ),
+    Fault(
+        rule="5.6",
+        what="a member that keeps the interpreter lock is waited for for ever",
+        path="membership/state.py",
+        old="    since_s = max(",
+        new="    since_s = moment.now_s if mute else max(",
+    ),
+    Fault(
+        rule="5.6",
         what="a pause that was announced counts as a hang",
         path="membership/changes.py",
         old="    began_s = max(busy_until_s, moment.now_s)",

@@ -310,8 +310,11 @@ def _still_broken(state: Membership, moment: Moment) -> Outcome:
     """No loss explains the Broken: reform with everybody, a second time without the joiners.
 
     Where all are joiners, one may have received the state before its generation was abandoned:
-    they are given up only when it keeps breaking, as it does when nobody holds the state.
+    they are given up only when it keeps breaking, as it does when nobody holds the state, or one of
+    the holders is mute: that is nobody's fault, for a while.
     """
+    if group.mute_until_s(state, moment) > moment.now_s:
+        return reform(state, moment, cause="still broken")
     new = group.outsiders(state)
     state = replace(state, failures=state.failures + 1)
     present = group.members(state)
@@ -356,8 +359,8 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
     """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
-    if (busy_until_s := _busy_until_s(state)) > moment.now_s:
-        return replace(state, deadline_s=busy_until_s), ()
+    if (until_s := group.busy_until_s(state)) > moment.now_s:
+        return replace(state, deadline_s=until_s), ()
     silent, joiners = state.awaiting, state.joiners
     reason = f"did not prepare generation {group.under_way(state).generation} in time"
     if state.is_hurried:
@@ -379,8 +382,9 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
     has failed with nobody to blame, which may happen a few times.
     """
-    if (busy_until_s := _busy_until_s(state)) > moment.now_s:
-        return replace(state, deadline_s=busy_until_s), ()
+    until_s = max(group.busy_until_s(state), group.mute_until_s(state, moment))
+    if until_s > moment.now_s:
+        return replace(state, deadline_s=until_s), ()
     silent = state.awaiting - state.arrived
     lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
     if not silent:
@@ -392,8 +396,3 @@ def _entry_expired(state: Membership, moment: Moment) -> Outcome:
     if lost:
         return _end(state, lost, reason, moment)
     return reform(state, moment, cause="late")
-
-
-def _busy_until_s(state: Membership) -> float:
-    """Return until when one of the awaited has asked for patience."""
-    return max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)

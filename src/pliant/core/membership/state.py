@@ -124,8 +124,13 @@ class Pulse:
     waiting: Generation = NO_GENERATION
     """In which generation it said last that it waits for the other members."""
 
-    is_mute: bool = False
-    """Its agent spoke for it last: it lives, and its threads do not come to do anything."""
+    mute_at_s: float = NEVER
+    """Since when its agent speaks for it: it lives, and its threads do not come to do anything."""
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether its agent spoke for it last."""
+        return self.mute_at_s < NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +283,21 @@ def mute_holders(state: Membership) -> frozenset[ReplicaId]:
     """Return the members with state that cannot build a group now: a script keeps the lock."""
     holders = frozenset(members(state)) - outsiders(state)
     return frozenset(r for r in holders if r in state.pulses and state.pulses[r].is_mute)
+
+
+def mute_until_s(state: Membership, moment: Moment) -> float:
+    """Return until when nobody is blamed, as one of the awaited that hold state is mute.
+
+    Soon it is looked again; in all it has as long as one that hangs.
+    """
+    mute = mute_holders(state) & (state.awaiting - state.arrived)
+    since_s = max((state.pulses[r].mute_at_s for r in mute), default=-NEVER)
+    return min(moment.now_s + moment.timeouts.heartbeat_s, since_s + moment.timeouts.hang_s)
+
+
+def busy_until_s(state: Membership) -> float:
+    """Return until when one of the awaited has asked for patience."""
+    return max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)
 
 
 def held_up_by(state: Membership) -> frozenset[ReplicaId]:

@@ -71,7 +71,8 @@ def _alive(
     """Start the replica's silence anew; what it asked for with Busy lasts."""
     pulse = state.pulses.get(replica, Pulse(silent_at_s=NEVER))
     silent_at_s = max(moment.now_s, pulse.busy_until_s) + moment.timeouts.heartbeat_s
-    pulse = replace(pulse, silent_at_s=silent_at_s, is_mute=is_mute)
+    mute_at_s = min(pulse.mute_at_s, moment.now_s) if is_mute else NEVER
+    pulse = replace(pulse, silent_at_s=silent_at_s, mute_at_s=mute_at_s)
     heard = replace(state, pulses=state.pulses.put(replica, pulse))
     return replace(heard, unheard=state.unheard - {replica}) if state.unheard else heard
 
