@@ -208,6 +208,27 @@ def test_every_end_has_its_code(
     assert [m.kind for m in messages if isinstance(m, Ended)] == ([kind] if kind else [])
 
 
+@pytest.mark.parametrize("closed", ["sys.stderr.close()", "sys.stderr = None"])
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        ("ValueError('what')", 1, ExitKind.SCRIPT),
+        ("pliant.core.errors.UsageError('what')", 2, ExitKind.USAGE),
+        ("SystemExit('what')", 1, ExitKind.SCRIPT),
+    ],
+)
+def test_an_end_is_told_though_the_script_has_closed_its_standard_error(
+    tmp_path: Path, closed: str, error: str, code: int, kind: ExitKind
+) -> None:
+    text = f"import sys, pliant.core.errors\n{closed}\nraise {error}"
+
+    found, _, messages = run(tmp_path, script(tmp_path, text))
+
+    last = ended(messages)
+    assert (found, last.kind) == (code, kind)
+    assert "what" in last.detail
+
+
 def test_a_missing_script_is_a_wrong_input(tmp_path: Path) -> None:
     code, said, _ = run(tmp_path, "nothing.py")
 

@@ -202,7 +202,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     except (ConfigError, UsageError) as error:
         return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
     except DeviceError as error:
-        sys.stderr.write(f"{error}\n")
+        _show(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
         return EXIT_FAILED, ExitKind.TAKEN if is_taken else ExitKind.SCRIPT, str(error)
     except BaseException as error:  # a process boundary: becomes a report
@@ -211,7 +211,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
             sentence = f"{_shortened(sentence)}{_where(error)}"
             return _refused(context, sentence, type(error).__name__)
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
-        sys.stderr.write(text)
+        _show(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
         context.link.send(Traceback(replica=context.replica, text=text))
         return EXIT_FAILED, ExitKind.SCRIPT, _shortened(text.strip().rpartition("\n")[2])
@@ -221,7 +221,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
 def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
     """Tell what is wrong with a script, which nobody need start again as it is."""
     context.link.send(Usage(replica=context.replica, sentence=sentence))
-    sys.stderr.write(f"{kind}: {sentence}\n")
+    _show(f"{kind}: {sentence}\n")
     return EXIT_USAGE, ExitKind.USAGE, sentence
 
 
@@ -277,9 +277,15 @@ def _exit_code(stop: SystemExit) -> int:
         return EXIT_OK
     if isinstance(stop.code, int):
         return stop.code & 0xFF
-    sys.stderr.write(f"{stop.code}\n")
+    _show(f"{stop.code}\n")
     stop.code = EXIT_FAILED
     return EXIT_FAILED
+
+
+def _show(text: str) -> None:
+    """Write what people are to read; a script may have closed stderr, or put anything there."""
+    with contextlib.suppress(Exception):  # the script's own object, whose fault is one of its own
+        sys.stderr.write(text)
 
 
 def _without_bootstrap(error: BaseException) -> BaseException:
