@@ -127,3 +127,13 @@ def test_a_sampler_that_draws_otherwise_here_is_found_out_in_that_step() -> None
 
     assert one != other
     assert names == {"what the sampler draws for this step": "'ab'"}
+
+
+def test_a_rate_in_a_tensor_is_compared_to_its_last_bit() -> None:
+    def digests(rate: float) -> tuple[int, ...]:
+        settings = {"optimizers": [{"groups": [{"lr": torch.tensor(rate)}]}]}
+        replica = Replica()
+        replica.comparison = StateComparison(replica.state, lambda: settings)
+        return replica.digests()
+
+    assert digests(1e-3) == digests(1e-3) != digests(1.0001e-3)
