@@ -19,6 +19,7 @@ import pytest
 
 from pliant.coordinator import driver as driver_module
 from pliant.coordinator.driver import JobDriver
+from pliant.coordinator.note_log import NoteLog
 from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
 from pliant.core.errors import ConflictError, PermanentError, TransitionError
@@ -49,7 +50,7 @@ from pliant.core.values import (
     ReplicaId,
 )
 from pliant.machine.clock import PAUSE_S, Clock
-from pliant.observe.log import EventLog, Record
+from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
 from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
 
@@ -539,6 +540,21 @@ def test_logged_values_are_kept_in_parts_of_which_the_oldest_go(
     assert kept == list(range(kept[0], 40))
     assert kept[0] > 20
     del world
+
+
+def test_of_logged_values_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    notes = NoteLog(Journal(tmp_path / "events.jsonl", job="j"), path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    for step, room in ((0, soft), (1, 40), (2, soft)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # EFBIG, as a full disk ENOSPC
+        try:
+            notes.write_note(Logged(replica=ReplicaId("r1"), step=step, values={"loss": 0.5}))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2]
 
 
 def test_an_agent_that_cannot_start_workers_ends_the_job(tmp_path: Path) -> None:

@@ -51,14 +51,17 @@ class NoteLog:
             self._write_metrics(json.dumps(plain({"step": note.step, **note.values})) + "\n")
 
     def _write_metrics(self, line: str) -> None:
-        """Append a line; in parts, of which the oldest go, as the log's do."""
-        path = self._metrics_path
+        """Append a line, whole or not at all; in parts, of which the oldest go, as the log's do."""
+        path, data = self._metrics_path, line.encode()
         with suppress(OSError):  # on a full disk they are lost, like the log's records
             fd = open_private(path, os.O_WRONLY | os.O_APPEND)
-            with os.fdopen(fd, "a", encoding="utf-8") as file:
-                file.write(line)
-                size = file.tell()
-            if size >= parts.PART_BYTES:
+            try:
+                size = os.fstat(fd).st_size
+                if os.write(fd, data) < len(data):
+                    os.ftruncate(fd, size)
+            finally:
+                os.close(fd)
+            if size + len(data) >= parts.PART_BYTES:
                 number = parts.growing(path)
                 path.rename(parts.closed_path(path, number))
                 parts.remove(path, before=number + 1 - parts.KEPT_PARTS)
