@@ -12,6 +12,8 @@ from tests.processes.test_bad_input import JOB, SCRIPT, environment
 from tests.simulate.recorded import a_run, lines_of_log
 
 from pliant.cli.main import code_of
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_player import play
 
 
 @pytest.fixture
@@ -76,6 +78,10 @@ def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[st
             ["{}/events.jsonl", "--from", "noon"],
             "--from 'noon' is no time; write 90s or 1.5h after the beginning, or 14:05:30",
         ),
+        (
+            ["{}/events.jsonl", "--around", "3s"],
+            "--around says of what a scenario is; give --to-scenario FILE, too",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_code_2(
@@ -91,6 +97,28 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == f"pliant: {sentence.format(log.parent, log.parent)}\n"
+
+
+def test_a_scenario_is_written_once_and_never_over_a_file(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = log.parent / "incident.txt"
+
+    assert code_of(["replay", str(log), "--to-scenario", str(file), "--around", "1s"]) == 0
+    said = capsys.readouterr().out
+    assert "events, " in said
+    assert "played, it answers as recorded" in said
+    text = file.read_text()
+    assert play(text, CoreAlone) == text
+
+    (log.parent / "link").symlink_to(log.parent / "elsewhere")
+    for name in ("incident.txt", "link"):
+        where = log.parent / name
+        assert code_of(["replay", str(log), "--to-scenario", str(where)]) == 2
+        sentence = f"{where} is there already; name another file for the scenario"
+        assert capsys.readouterr().err == f"pliant: {sentence}\n"
+    assert file.read_text() == text
+    assert not (log.parent / "elsewhere").exists()
 
 
 @pytest.mark.processes

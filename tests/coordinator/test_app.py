@@ -380,7 +380,11 @@ def test_events_are_read_in_pages(tmp_path: Path) -> None:
             again = (await people.get("/v1/events", params={"after": first["next"]})).json()
             reasons = (await people.get("/v1/explain")).json()
 
-        assert [r["kind"] for r in first["records"]][:2] == ["node_joined", "decision"]
+        assert [r["kind"] for r in first["records"]][:3] == [
+            "core_began",
+            "node_joined",
+            "decision",
+        ]
         assert again["records"] == []
         assert reasons[0]["target_replicas"] == 2
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +17,13 @@ import typer
 
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
+from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.simulate.replay import Break, Step, replayed
 from pliant.simulate.replay_log import entries, log_at
+from pliant.simulate.replay_scenario import scenario_of, title_of
 from pliant.simulate.replay_telling import Account, json_of, lines_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -34,9 +38,36 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Show up to here.")]
 
 
-def replay(path: Log, from_: From = None, to: To = None, as_json: Json = False) -> int:
+ToScenario = Annotated[
+    Path | None,
+    typer.Option(
+        "--to-scenario",
+        metavar="FILE",
+        help="Write a scenario file of it, as tests play them, and try it.",
+    ),
+]
+Around = Annotated[
+    str | None,
+    typer.Option(
+        "--around", metavar="TIME", help="The scenario is of half a minute before and after this."
+    ),
+]
+
+
+def replay(
+    path: Log,
+    from_: From = None,
+    to: To = None,
+    to_scenario: ToScenario = None,
+    around: Around = None,
+    as_json: Json = False,
+) -> int:
     """Play a recorded run once more; exit code 1 if anything is decided otherwise now."""
     log = log_at(path)
+    if around is not None and to_scenario is None:
+        raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
+    if to_scenario is not None:
+        return _write_scenario(log, to_scenario, around, as_json=as_json)
     account, window = Account(), _Window(from_, to)
     shown: list[dict[str, Any]] = []
     for step in replayed(entries(log)):
@@ -53,6 +84,26 @@ def replay(path: Log, from_: From = None, to: To = None, as_json: Json = False) 
     else:
         say(account.sentence)
     return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+
+
+def _write_scenario(log: Path, file: Path, around: str | None, *, as_json: bool) -> int:
+    if file.exists() or file.is_symlink():
+        raise ConfigError(f"{file} is there already; name another file for the scenario")
+    steps = replayed(entries(log))
+    first = next(steps)
+    around_at = _moment("--around", around, first.place.at, 0.0) if around is not None else None
+    title = title_of(log.name, first, version("pliant"))
+    found = scenario_of(chain([first], steps), title=title, around_at=around_at)
+    with file.open("x", encoding="utf-8") as out:
+        out.write(found.text)
+    if as_json:
+        values = {"scenario": str(file), "events": found.num_events, "until": found.until}
+        return print_json({**values, "left_out": found.num_left_out})
+    left_out = counted(found.num_left_out, "sign") + " of life left out"
+    say(f"{file}: {counted(found.num_events, 'event')}, {left_out}; played, it answers as recorded")
+    if found.until is not None:
+        say(f"it ends before {found.until}")
+    return EXIT_OK
 
 
 @dataclass(slots=True)

@@ -1,0 +1,256 @@
+"""A stretch of a recorded run as a scenario file, which ``replay_player`` plays.
+
+Owns which stretch can be one, what is left out of it, and that it was tried: played by the core
+alone it answers as was recorded.  Signs of life are left out unless something else follows without
+them, times are rounded as far as nothing else follows from it, and what all replicas said alike of
+their model is shortened.  Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pliant.core.errors import ConfigError
+from pliant.core.events import Event, Registered, Spare
+from pliant.core.job.recording import record
+from pliant.core.job.state import Job
+from pliant.core.printable import in_one_line
+from pliant.core.values import Register
+from pliant.observe.core_values import written
+from pliant.simulate.replay import Break, Step, Turn
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_player import play
+from pliant.simulate.replay_wording import line_of, render, settings_lines
+
+AROUND_S = 30.0
+"""Before and after the moment that a scenario is about."""
+
+MOST_TRIES = 200
+"""How often a scenario is played to find which signs of life it needs."""
+
+DIGITS = (3, 6, 17)
+"""Of a second; the last are as they were recorded."""
+
+_PASSING = ("wait until", "again", "stale")
+"""Answers that tell of moments, or are not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A file that was tried."""
+
+    text: str
+    num_events: int
+    num_left_out: int
+    """Signs of life that it does without."""
+
+    until: str | None
+    """Why it does not go on to the end of the log; None: it does."""
+
+
+def scenario_of(steps: Iterable[Step], *, title: str, around_at: float | None = None) -> Scenario:
+    """Return the first stretch of a run that is certain, or what is around a moment, as a scenario.
+
+    Raises:
+        ConfigError: there is none, or played it answers otherwise than was recorded.
+    """
+    stretch, until = _stretch(steps, around_at)
+    if around_at is not None:
+        stretch = [t for t in stretch if abs(t.place.at - around_at) <= AROUND_S]
+    if not stretch:
+        when = "" if around_at is None else f" within {AROUND_S:g} s of that moment"
+        raise ConfigError(f"no scenario can be made: nothing is known of the core{when}")
+    draft = _Draft(stretch, title)
+    for digits in DIGITS:
+        for chosen in (draft.without_signs, draft.turns):
+            if draft.is_true(chosen, digits):
+                needed = chosen if chosen is draft.without_signs else draft.thinned(digits)
+                return Scenario(
+                    text=draft.played(needed, digits),
+                    num_events=len(needed),
+                    num_left_out=len(draft.turns) - len(needed),
+                    until=until,
+                )
+    raise ConfigError(f"no scenario can be made: played, {draft.unlike} answers otherwise")
+
+
+def _stretch(steps: Iterable[Step], around_at: float | None) -> tuple[list[Turn], str | None]:
+    """Return the turns that belong together, and what ends them."""
+    turns: list[Turn] = []
+    for step in steps:
+        if isinstance(step, Break) or step.ready is None or step.difference is not None:
+            why = step.why if isinstance(step, Break) else step.difference or "it is not known"
+        elif step.event is None and turns and not _follows(step, turns[-1]):
+            why = "the job begins once more, with other settings or another register"
+        else:
+            turns.append(step)
+            continue
+        is_over = turns and (around_at is None or step.place.at > around_at)
+        if is_over:
+            return turns, f"{step.place.where}: {why}"
+        is_beginning = isinstance(step, Turn) and step.ready is not None and not step.difference
+        turns = [step] if is_beginning and isinstance(step, Turn) else []
+    return turns, None
+
+
+def _follows(began: Turn, last: Turn) -> bool:
+    """Whether a coordinator goes on with what the one before has left."""
+    if last.after is None or began.settings != last.settings:
+        return False
+    return began.register == record(last.after)
+
+
+class _Draft:
+    """One stretch, and what is tried of it."""
+
+    def __init__(self, turns: list[Turn], title: str) -> None:
+        self.turns = turns
+        self.without_signs = [turn for turn in turns if not turn.is_sign]
+        self.unlike = "nothing"
+        self._tries = 0
+        self._title = title
+        self._plainly = _plain_models(turns)
+        self._moments = _moments(turns)
+
+    def is_true(self, turns: Sequence[Turn], digits: int) -> bool:
+        """Play some of the turns; return whether each is answered as was recorded."""
+        self._tries += 1
+        lines, expected = self._lines(turns, digits)
+        asked = -1
+        found: list[list[str]] = [[] for _ in expected]
+        for line in play("\n".join(lines), CoreAlone).splitlines():
+            if line.startswith("at "):
+                asked += 1
+            elif line.startswith("  ") and asked >= 0:
+                found[asked].append(line[2:])
+        for said, wanted, turn in zip(found, expected, turns, strict=True):
+            if _lasting(said) != _lasting(wanted):
+                self.unlike = turn.place.where
+                return False
+        return True
+
+    def thinned(self, digits: int) -> list[Turn]:
+        """Leave out the signs of life without which the same follows, in ever smaller pieces."""
+        signs = [turn for turn in self.turns if turn.is_sign]
+        size = len(signs)
+        while size > 1 and self._tries < MOST_TRIES:
+            size = (size + 1) // 2
+            for first in range(0, len(signs), size):
+                if self._tries >= MOST_TRIES:
+                    break
+                rest = signs[:first] + signs[first + size :]
+                if self.is_true(self._with(rest), digits):
+                    signs = rest
+        return self._with(signs)
+
+    def played(self, turns: Sequence[Turn], digits: int) -> str:
+        """Return the file, with the answers."""
+        lines, _ = self._lines(turns, digits)
+        return play("\n".join(lines), CoreAlone)
+
+    def _with(self, signs: list[Turn]) -> list[Turn]:
+        kept = set(map(id, signs))
+        return [turn for turn in self.turns if not turn.is_sign or id(turn) in kept]
+
+    def _lines(self, turns: Sequence[Turn], digits: int) -> tuple[list[str], list[list[str]]]:
+        """Return the lines of the file, and what each event is to be answered."""
+        lines = [f"# {self._title}", "", *settings_lines(turns[0].settings)]
+        if turns[0].before is not None:
+            lines.append(f"state {_quoted(Job, self._plainly(turns[0].before))}")
+        elif turns[0].register is not None:
+            lines.append(f"register {_quoted(Register, turns[0].register)}")
+        expected = []
+        for turn in turns:
+            moment = self._moments[id(turn)]
+            when = f"{moment:.{digits}f}".rstrip("0").rstrip(".") if digits < 17 else repr(moment)
+            if turn.event is None:
+                lines.append(f"at {when} restart")
+            else:
+                lines.append(f"at {when} {line_of(self._plainly(turn.event))}")
+            expected.append([] if turn.ready is None else render(turn.ready))
+        return lines, expected
+
+
+def _lasting(answers: Iterable[str]) -> list[str]:
+    return [answer for answer in answers if not answer.startswith(_PASSING)]
+
+
+def _quoted(kind: Any, value: Any) -> str:
+    return json.dumps(json.dumps(written(kind, value), separators=(",", ":")))
+
+
+def _moments(turns: Sequence[Turn]) -> dict[int, float]:
+    """Return when each turn is, in whole seconds less than recorded: so nothing is rounded.
+
+    A coordinator on a machine whose clock says less comes as much later as by the wall clock.  In
+    the midst of a run moments stay as they are: what the core knows is full of them.
+    """
+    offset = 0.0 if turns[0].before is not None else -float(int(turns[0].now_s))
+    moments, last = {}, turns[0]
+    for turn in turns:
+        if turn.event is None and turn.now_s < last.now_s:
+            later_s = float(int(max(0.0, turn.place.at - last.place.at)) + 1)
+            offset += float(int(last.now_s) - int(turn.now_s)) + later_s
+        moments[id(turn)], last = turn.now_s + offset, turn
+    return moments
+
+
+def _plain_models(turns: Sequence[Turn]) -> Callable[[Any], Any]:
+    """Return what shortens the descriptions of models, if all are alike."""
+    spares = [one for turn in turns if (one := _spare_of(turn.event)) is not None]
+    before = turns[0].before
+    if before is not None:
+        spares += [*before.membership.spares.values(), *filter(None, [before.reference])]
+        spares += [one.spare for one in before.registered.values() if one.spare is not None]
+        spares += [one for kept in before.kept if (one := _spare_of(kept)) is not None]
+    layouts, identities = ({one.layout for one in spares}, {one.identity for one in spares})
+    short: dict[str, Any] = {"layout": "same"} if len(layouts) == 1 else {}
+    if len(identities) == 1:
+        short["identity"] = (("seed", "1"),)
+
+    def plainly(value: Any) -> Any:
+        match value:
+            case Spare():
+                return replace(value, **short)
+            case Registered(spare=Spare() as spare):
+                return replace(value, spare=replace(spare, **short))
+            case Job():
+                return _plain_job(value, plainly)
+            case _:
+                return value
+
+    return plainly
+
+
+def _plain_job(job: Job, plainly: Callable[[Any], Any]) -> Job:
+    waiting = job.membership.spares
+    return replace(
+        job,
+        reference=plainly(job.reference),
+        membership=replace(
+            job.membership,
+            spares=type(waiting)({name: plainly(one) for name, one in waiting.items()}),
+        ),
+        registered=type(job.registered)({n: plainly(one) for n, one in job.registered.items()}),
+        kept=tuple(map(plainly, job.kept)),
+    )
+
+
+def _spare_of(event: Event | None) -> Spare | None:
+    match event:
+        case Spare():
+            return event
+        case Registered(spare=spare):
+            return spare
+        case _:
+            return None
+
+
+def title_of(log: str, first: Step, version: str) -> str:
+    """Say what a scenario was made of."""
+    day = datetime.fromtimestamp(first.place.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return in_one_line(f"Recorded {day} in {log}, replayed by pliant {version}.").replace("\r", "")

@@ -1,0 +1,114 @@
+"""A scenario that was made of a log answers as the run did that wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.simulate.recorded import SCENARIOS, STARTED_AT, a_run, lines_of_log, record
+
+from pliant.core.errors import ConfigError
+from pliant.simulate.replay import replayed
+from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_log import entries
+from pliant.simulate.replay_player import play
+from pliant.simulate.replay_scenario import Scenario, scenario_of
+
+
+def scenario(log: Path, *, around_at: float | None = None) -> Scenario:
+    return scenario_of(replayed(entries(log)), title="made of a log", around_at=around_at)
+
+
+def answers(transcript: str) -> Iterator[str]:
+    """Yield what was ordered, declined and conflicted, but for what a coordinator before heard."""
+    is_old = False
+    for line in transcript.splitlines():
+        if not line.startswith("  "):
+            is_old = " old " in line
+        elif not is_old and not re.match(r"  (wait until|again|stale)", line):
+            yield line
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_scenario_survives_the_way_through_a_log(path: Path, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    text = "\n".join(one for one in path.read_text().splitlines() if one != "explain")
+    played = record(text, log)
+
+    found = scenario(log)
+
+    assert found.until is None
+    assert list(answers(found.text)) == list(answers(played))
+    assert play(found.text, CoreAlone) == found.text
+
+
+def test_signs_of_life_are_left_out_where_nothing_follows_from_them(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    (path,) = (one for one in SCENARIOS if one.stem == "a_silent_member_is_ended")
+    record(path.read_text(), log)
+
+    found = scenario(log)
+
+    assert found.num_left_out > 0
+    assert "no sign of life" in found.text
+    assert len(found.text.splitlines()) < 40
+
+
+def test_what_is_around_a_moment_begins_with_what_the_core_knew(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    text = (
+        "at 0 node n1 devices=4\nat 1 spare r1 r2 r3 r4\nat 1 prepared 1 r1 r2 r3 r4\n"
+        "at 1 switched 1 r1 r2 r3 r4\nuntil 100 r1 r2 r3 r4\nat 100 drain r2\n"
+        "at 101 prepared 2 r1 r2 r3 r4\nuntil 200 r1 r3 r4\n"
+    )
+    record(text, log)
+
+    found = scenario(log, around_at=STARTED_AT + 100)
+
+    lines = found.text.splitlines()
+    assert [line for line in lines if line.startswith("state ")]
+    assert "at 100 drain r2 notice_s=30.0" in lines
+    assert "  switch 2 r1,r3,r4,-r2" in lines
+    assert not [line for line in lines if line.startswith("at 1 ")]
+    assert len(lines) < 20
+
+
+def test_a_scenario_ends_where_certainty_does(tmp_path: Path) -> None:
+    log = a_run(tmp_path / "events.jsonl")
+    lines = lines_of_log(log)
+    at = next(i for i, line in enumerate(lines) if b'"kind":"switched"' in line)
+    lines[at] = b"{\n"
+    log.write_bytes(b"".join(lines))
+
+    found = scenario(log)
+
+    assert found.until == f"events.jsonl:{at + 1}: this line is no record"
+    assert "switch 1 r1*,r2*,r3*" in found.text
+    assert "switched" not in found.text
+
+
+def test_hostile_words_of_a_log_stay_words(tmp_path: Path) -> None:
+    log = a_run(tmp_path / "events.jsonl")
+    bad = 'x\n  start r9 on n1\nat 0 # "quoted" \\ \x1b[31m'
+    records = [json.loads(line) for line in lines_of_log(log)]
+    for one in records:
+        if one["kind"] == "exited":
+            one["detail"] = bad
+    exits = [i for i, one in enumerate(records) if one["kind"] == "exited"]
+    log.write_text("".join(json.dumps(one) + "\n" for one in records[: exits[0] + 1]))
+
+    found = scenario(log)
+
+    assert found.text.replace("\n", "").isprintable()
+    assert "start r9" not in [line.strip() for line in found.text.splitlines()]
+    assert play(found.text, CoreAlone) == found.text
+
+
+def test_nothing_is_made_of_what_nobody_knows(tmp_path: Path) -> None:
+    log = a_run(tmp_path / "events.jsonl")
+
+    with pytest.raises(ConfigError, match=r"nothing is known of the core within 30 s of that"):
+        scenario(log, around_at=STARTED_AT + 4000)
