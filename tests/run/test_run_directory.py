@@ -14,7 +14,13 @@ from pliant.core.errors import ConfigError
 from pliant.core.values import Generation, Incarnation, Lineage, Register
 from pliant.machine import run_files
 from pliant.machine.run_files import newest_run
-from pliant.run.run_directory import holder_of, locked, new_directory, resumed_directory
+from pliant.run.run_directory import (
+    holder_of,
+    locked,
+    new_directory,
+    resumed_directory,
+    writable,
+)
 
 
 def test_a_second_run_gets_a_directory_of_its_own(
@@ -102,6 +108,15 @@ def test_the_directory_of_a_run_is_private_whatever_the_umask(tmp_path: Path) ->
     modes = {path.name: path.stat().st_mode & 0o777 for path in (out, *out.iterdir())}
     files = ("holder", "register.json", "register.lock", "register.space")
     assert modes == {"run": 0o700} | dict.fromkeys(files, 0o600)
+
+
+def test_a_file_that_is_replaced_while_a_directory_is_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator takes over while the one before it writes its register."""
+    monkeypatch.setattr(Path, "iterdir", lambda out: iter([out / ".register.json.new"]))
+
+    assert writable(tmp_path) == tmp_path
 
 
 def test_who_is_about_to_leave_a_directory_is_waited_for(tmp_path: Path) -> None:

@@ -102,8 +102,10 @@ def _refuse_what_is_no_file(out: Path) -> None:
         ConfigError: there is one.
     """
     for path in out.iterdir():
-        if not (path.is_file() or path.is_dir() or path.is_symlink()):
-            raise ConfigError(f"{path} is no file; remove it, or choose another --out")
+        with contextlib.suppress(FileNotFoundError):  # another coordinator has just replaced it
+            kind = stat.S_IFMT(path.lstat().st_mode)
+            if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                raise ConfigError(f"{path} is no file; remove it, or choose another --out")
 
 
 def make_private(directory: Path) -> None:
