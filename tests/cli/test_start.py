@@ -18,6 +18,7 @@ from pliant.cli.main import code_of
 from pliant.cli.settings import resolve
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
+from pliant.machine import locks
 from pliant.run.run_directory import locked
 
 
@@ -102,6 +103,34 @@ def test_a_run_whose_directory_was_moved_begins_with_its_own_weights(
 
     assert code_of(["resume", str(out)]) == 0
     assert seen == [out / "init.pt"]
+
+
+def test_a_run_is_resumed_as_it_is_once_its_process_has_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typed while it makes its last step: it is found to have finished, and is not run again."""
+    out = Path("runs/train")
+    out.mkdir(parents=True)
+    began = {"kind": "job_started", "at": 1.0, "job": "train", "cwd": str(Path.cwd())}
+    began |= {"policy": {"min": 1, "max": 1, "start": None}, "command": ["train.py"]}
+    (out / "events.jsonl").write_text(json.dumps(began) + "\n")
+    ends_like(monkeypatch, lambda config, **_: pytest.fail("it runs again"))
+    lock = locks.lock
+    with ExitStack() as first:
+        first.enter_context(locked(out, alone=True))
+
+        def leaving(fd: int, *, shared: bool = False, within_s: float | None = None) -> bool:
+            if within_s:
+                with (out / "events.jsonl").open("a") as log:
+                    log.write('{"kind": "job_ended", "at": 2.0, "exit_code": 0, "reason": ""}\n')
+                first.close()
+            return lock(fd, shared=shared, within_s=within_s)
+
+        monkeypatch.setattr(locks, "lock", leaving)
+
+        assert code_of(["resume", str(out)]) == 2
+
+    assert "has finished, after 0 steps" in capsys.readouterr().err
 
 
 def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(

@@ -121,6 +121,8 @@ def planned(
     was_there = is_resumed or (asked is not None and asked.exists())
     find = run_directory.resumed_directory if is_resumed else run_directory.new_directory
     out = find(asked, name)
+    if is_resumed and not is_apart:
+        run_directory.vacated(out, state.jobs)
     return Start(
         config=JobConfig(
             name=name,
@@ -179,8 +181,9 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     """Return what goes on with the run in a directory as it was started last; go where that was.
 
     Raises:
-        ConfigError: what it was cannot be read, or its script is gone.
+        ConfigError: it still runs, what it was cannot be read, or its script is gone.
     """
+    place = run_directory.vacated(run_directory.writable(out), StateDirectory.of(environ).jobs)
     events = run_files.event_log(out)
     starts = [record for record in only(events, "job_started") if _is_start(record)]
     last = starts[-1] if starts else None
@@ -203,7 +206,7 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
     init = _moved(last, out)
     _check_tls(config.tls)
     _refuse_impossible(config.name, config.pool, init, config.state)
-    return Start(config=replace(config, out=run_directory.writable(out)), init=init)
+    return Start(config=replace(config, out=place), init=init)
 
 
 def _from_checkpoint(settings: Settings) -> FromCheckpoint:

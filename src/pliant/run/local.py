@@ -30,9 +30,6 @@ from pliant.run.pool_job import Tenant
 from pliant.run.run_directory import locked
 from pliant.wire.bounds import name_from
 
-ENDING_S = 5.0
-"""What a run that was stopped or suspended just now may take to leave its directory."""
-
 CPU_DEVICES = 4
 """Most replicas on a machine, unless ``--max`` says otherwise."""
 
@@ -65,7 +62,7 @@ def count_devices() -> int:
 
 async def _run(config: JobConfig, observer: Observer | None, start_server: StartServer) -> int:
     refuse_second(config.name, config.state.jobs)
-    with locked(config.out, alone=True, within_s=ENDING_S):
+    with locked(config.out, alone=True):
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
         policy = config.settings.policy

@@ -21,10 +21,14 @@ from pathlib import Path
 from pliant.core.errors import ConfigError
 from pliant.machine import locks, run_files
 from pliant.machine.files import PRIVATE, make_private_directory, replace_file
+from pliant.machine.jobs import running_jobs
 from pliant.machine.run_files import holds_run
 
 RUNS = Path("runs")
 """Where runs lie that were given no directory."""
+
+ENDING_S = 5.0
+"""What a run that was stopped or suspended just now may take to leave its directory, in seconds."""
 
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
@@ -67,6 +71,24 @@ def resumed_directory(asked: Path | None, name: str) -> Path:
             "it is with --out"
         )
     return writable(max(runs)[1])
+
+
+def vacated(out: Path, jobs: Path) -> Path:
+    """Return the directory of a run that is to go on, once the process that ends it has left.
+
+    Only a run that goes on waits: a new one would go on with what whoever is there has begun.
+
+    Args:
+        out: as ``writable`` returns it.
+        jobs: where the records of running jobs lie.
+
+    Raises:
+        ConfigError: it runs, or has not ended in time.
+    """
+    if any(job.out == out for job in running_jobs(jobs)):
+        raise ConfigError(_running_already(out))
+    with locked(out, alone=True, within_s=ENDING_S):
+        return out
 
 
 def writable(out: Path) -> Path:
@@ -146,8 +168,12 @@ def locked(
     """
     with locks.locked(out / run_files.RUNNING_LOCK, shared=not alone, within_s=within_s) as is_ours:
         if not is_ours:
-            raise ConfigError(taken or f"the job of {out} is running already; see pliant status")
+            raise ConfigError(taken or _running_already(out))
         yield
+
+
+def _running_already(out: Path) -> str:
+    return f"the job of {out} is running already; see pliant status"
 
 
 def lasting_token(out: Path) -> str:
