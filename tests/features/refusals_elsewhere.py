@@ -973,6 +973,12 @@ TOLD = [
         command="pool set-team vision --borrow-limit 3",
     ),
     Refusal(
+        sentence="--quota 2 and --no-quota: leave out one of them",
+        when="`pliant pool set-team` gives a number, and takes it away; `--borrow-limit` likewise",
+        instead="one of the two",
+        command="pool set-team vision --quota 2 --no-quota",
+    ),
+    Refusal(
         sentence="--by moon is none of team, user, job",
         when="`pliant usage --by` is another word",
         instead="one of the three",

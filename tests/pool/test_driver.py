@@ -460,6 +460,31 @@ def test_whose_a_team_or_class_is_stays_unless_that_is_said(play: Play) -> None:
     play(scene)
 
 
+def test_of_a_team_stays_what_is_not_said(play: Play) -> None:
+    async def scene(world: World) -> None:
+        wishes = PoolAdmin(world.driver)
+
+        async def after(**said: object) -> tuple[object, ...]:
+            await wishes.set_team(TeamEntry.model_validate({"name": "a", **said}))
+            [team] = world.driver.saved.teams
+            rule = team.reclaim
+            return team.quota, team.borrow_limit, rule.from_, rule.by, team.users
+
+        rule = {"from": "SameTeam", "by": ["high"]}
+        begun = await after(quota=2, borrowLimit=1, reclaim=rule, users=["ada"])
+        assert begun == (2, 1, "SameTeam", ["high"], ["ada"])
+        assert await after() == begun
+        assert await after(quota=3) == (3, 1, "SameTeam", ["high"], ["ada"])
+        assert await after(users=["cy"]) == (3, 1, "SameTeam", ["high"], ["cy"])
+        assert await after(reclaim={"by": None}) == (3, 1, "SameTeam", None, ["cy"])
+        assert await after(reclaim={"from": "Never"}) == (3, 1, "Never", None, ["cy"])
+        assert await after(borrowLimit=None) == (3, None, "Never", None, ["cy"])
+        await after(quota=3, borrowLimit=1)
+        assert await after(quota=None) == (None, None, "Never", None, ["cy"])
+
+    play(scene)
+
+
 def test_names_that_are_refused_fill_no_memory(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MOST_REFUSED", 3)
 

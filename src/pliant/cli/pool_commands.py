@@ -26,6 +26,16 @@ from pliant.cli.printing import (
     print_record,
     say,
 )
+from pliant.cli.team_arguments import (
+    BorrowLimit,
+    ByClass,
+    NoBorrowLimit,
+    NoQuota,
+    Quota,
+    Reclaim,
+    Team,
+    rules_of,
+)
 from pliant.cli.terminal import PlainConsole
 from pliant.cli.user_arguments import ForUsers, users_of
 from pliant.core.errors import ConfigError, PermanentError
@@ -190,46 +200,34 @@ def set_devices(
 
 @app.command("set-team")
 def set_team(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="A new one, or one that is there.")],
-    quota: Annotated[
-        int | None, typer.Option("--quota", metavar="N", help="Devices that are its own.")
-    ] = None,
-    borrow_limit: Annotated[
-        int | None,
-        typer.Option("--borrow-limit", metavar="N", help="Devices beyond them.  [default: all]"),
-    ] = None,
-    reclaim: Annotated[
-        str | None,
-        typer.Option(
-            "--reclaim",
-            metavar="LowerPriority|SameTeam|Never",
-            help="Whom its claims may take devices from.  [default: LowerPriority]",
-        ),
-    ] = None,
-    by: Annotated[
-        list[str] | None,
-        typer.Option("--by", metavar="CLASS", help="Only claims of this class may.  Repeatable."),
-    ] = None,
+    team: Team,
+    quota: Quota = None,
+    no_quota: NoQuota = False,
+    borrow_limit: BorrowLimit = None,
+    no_borrow_limit: NoBorrowLimit = False,
+    reclaim: Reclaim = None,
+    by: ByClass = None,
     user: ForUsers = None,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the team.")] = False,
     which: PoolName = None,
     as_json: Json = False,
 ) -> int:
-    """Make a team, or change all that it may use."""
+    """Make a team, or change what is named of it; all else stays.
+
+    A new one has no quota, takes from claims of lower priority, and is for everybody.
+    """
     path = f"/v1/teams/{_checked('team', team)}"
     if remove:
         return _wish(which, "DELETE", path, as_json=as_json)
-    if borrow_limit is not None and quota is None:
-        raise ConfigError(f"--borrow-limit {borrow_limit} counts from a quota; give --quota, too")
-    rule: dict[str, Any] = {"from": reclaim} if reclaim else {}
-    rule |= {"by": by} if by else {}
-    body: dict[str, Any] = {
-        "name": team,
-        "quota": quota,
-        "borrowLimit": borrow_limit,
-        "reclaim": rule,
-        **users_of(user),
-    }
+    rules = rules_of(
+        quota=quota,
+        no_quota=no_quota,
+        borrow_limit=borrow_limit,
+        no_borrow_limit=no_borrow_limit,
+        reclaim=reclaim,
+        by=by,
+    )
+    body = {"name": team, **rules, **users_of(user)}
     return _wish(which, "PUT", path, body, as_json=as_json)
 
 

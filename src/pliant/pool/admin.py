@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
 
 from pliant.core import allocation
 from pliant.core.counts import counted
@@ -77,11 +80,11 @@ class PoolAdmin:
         return f"device {device} is handed out again"
 
     async def set_team(self, entry: TeamEntry) -> str:
-        """Make a team, or change what it may use; whose it is stays unless that is said."""
+        """Make a team, or change what is said of it; all else stays."""
         async with self._driver.changing() as driver:
             teams = {team.name: team for team in driver.saved.teams}
-            if entry.name in teams and "users" not in entry.model_fields_set:
-                entry = entry.model_copy(update={"users": teams[entry.name].users})
+            if entry.name in teams:
+                entry = _changed(teams[entry.name], entry)
             teams[entry.name] = entry
             _refuse_promises(teams.values(), driver.saved.size)
             driver.configure(allocation.TeamSet(team=team_of(entry)), teams=tuple(teams.values()))
@@ -134,3 +137,18 @@ def _with(devices: Iterable[int], device: int) -> tuple[int, ...]:
 def _refuse_promises(teams: Iterable[TeamEntry], devices: int) -> None:
     if excess := promised_too_much(teams, devices):
         raise RefusedError(excess)
+
+
+def _changed(team: TeamEntry, entry: TeamEntry) -> TeamEntry:
+    """Return a team with what was said; a limit of borrowing goes with the quota it counts from."""
+    said = _said(entry)
+    if "quota" in said and entry.quota is None:
+        said["borrow_limit"] = None
+    if "reclaim" in said:
+        said["reclaim"] = team.reclaim.model_copy(update=_said(entry.reclaim))
+    return team.model_copy(update=said)
+
+
+def _said(entry: BaseModel) -> dict[str, Any]:
+    """Return the fields that a request gives."""
+    return {name: getattr(entry, name) for name in entry.model_fields_set}

@@ -170,7 +170,7 @@ def _add_admin(routes: APIRouter, driver: PoolDriver, gate: Gate) -> None:
 
     @router.put("/teams/{name}")
     async def set_team(name: Name, body: TeamEntry) -> RequestAnswer:
-        """Make a team, or change what it may use."""
+        """Make a team, or change what is said of it; all else stays."""
         if body.name != name:
             raise HTTPException(REFUSED, f"the body is of team {body.name}, not {name}")
         return await _done(admin.set_team(body))
