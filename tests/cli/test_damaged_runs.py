@@ -190,6 +190,9 @@ FILES = {
     "events.snapshot": "{}",
 }
 
+MORE = ("events.000000.jsonl", "logs/r1.log.1")
+"""Files that a longer run has."""
+
 COMMANDS = [
     ["ls", "--all"],
     ["status"],
@@ -217,12 +220,12 @@ def far_future(path: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [Path.mkdir, pipe, loop, garbage, far_future])
-@pytest.mark.parametrize("what", ["state/**/*.json", "state/**/*.token", *FILES])
+@pytest.mark.parametrize("what", ["state/**/*.json", "state/**/*.token", *FILES, *MORE])
 def test_what_is_no_file_of_ours_ends_a_command_with_a_sentence_at_most(
     out: Path, capsys: pytest.CaptureFixture[str], what: str, put: Callable[[Path], None]
 ) -> None:
     for path in list(Path().glob(what)) if "*" in what else [out / what]:
-        path.unlink()
+        path.unlink(missing_ok=True)
         put(path)
 
     for command in COMMANDS:

@@ -9,10 +9,12 @@ import pytest
 
 from pliant.machine.files import (
     PRIVATE,
+    NoFileError,
     fresh_beside,
     is_leftover,
     make_private_directory,
     open_private,
+    open_to_read,
     replace_file,
 )
 
@@ -83,6 +85,19 @@ def test_what_somebody_has_put_in_place_of_a_private_file_is_not_written_to(tmp_
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PermissionError, match="it is no file of this user's"):
         open_private(tmp_path / "pipe", os.O_RDWR)
+
+
+def test_what_is_no_file_is_not_opened_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    for name in ("pipe", "link", "directory"):
+        with pytest.raises(NoFileError, match="it is no regular file"):
+            open_to_read(tmp_path / name)
+
+    (tmp_path / "file").write_bytes(b"whole")
+    with open_to_read(tmp_path / "file") as file:
+        assert file.read() == b"whole"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file another user's")

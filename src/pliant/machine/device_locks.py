@@ -15,17 +15,15 @@ taken, and two processes that ask cannot both have it.  Whose lock it is says th
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
-import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pliant.machine.files import is_shared_directory
+from pliant.machine.files import NoFileError, is_shared_directory, open_regular, open_to_read
 from pliant.machine.locks import lock
 from pliant.machine.processes import process_started, process_user
 
@@ -90,7 +88,7 @@ def take_device(
     """
     if is_shared_directory(directory):
         return _take_granted(path_of(directory, device), device, within_s=within_s)
-    fd = _opened(path_of(directory, device), os.O_RDWR | os.O_CREAT)
+    fd = open_regular(path_of(directory, device), os.O_RDWR | os.O_CREAT)
     if not lock(fd, within_s=within_s):
         os.close(fd)
         return None
@@ -104,7 +102,7 @@ def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | N
     until_s = time.monotonic() + within_s
     while True:
         try:
-            fd = _opened(path, os.O_RDONLY | os.O_NOFOLLOW)
+            fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
         except (PermissionError, FileNotFoundError):
             return None  # it was given to somebody else, or to nobody
         if not lock(fd, within_s=max(0.0, until_s - time.monotonic())):
@@ -122,10 +120,10 @@ def is_free(directory: Path, device: int) -> bool:
     One whose file is none (a pipe, a directory) is used by whoever put that there.
     """
     try:
-        fd = _opened(path_of(directory, device))
+        fd = open_regular(path_of(directory, device))
     except FileNotFoundError:
         return True
-    except _NoFileError:
+    except NoFileError:
         return False
     try:
         return lock(fd, shared=True, within_s=0)
@@ -142,7 +140,7 @@ def ever_used(directory: Path) -> set[int]:
 def written_on(directory: Path, device: int) -> LockNote:
     """Return what was written when a device was taken last; empty if nothing was."""
     try:
-        with os.fdopen(_opened(path_of(directory, device)), "rb") as file:
+        with open_to_read(path_of(directory, device)) as file:
             values = json.loads(file.read())
         uid = values.get("uid")
         return LockNote(
@@ -195,23 +193,6 @@ def end_holders(directory: Path, device: int, *, claim: str) -> list[int]:
         for holder in holders(directory, device)
         if holder.pid != os.getpid() and _end(holder.pid, path, written)
     ]
-
-
-class _NoFileError(OSError):
-    """What has the name of a device's file is something else."""
-
-
-def _opened(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a device's file; a pipe in its place is not waited for.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise _NoFileError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def _end(pid: int, path: Path, written: LockNote) -> bool:

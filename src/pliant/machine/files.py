@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pliant.core.errors import ConfigError
 
@@ -131,16 +132,38 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+class NoFileError(OSError):
+    """What has the name of a file is something else."""
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file; a pipe in its place is not waited for.
+
+    Raises:
+        NoFileError: it is something else.
+        OSError: it cannot be opened.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise NoFileError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a file as ``open_regular`` does, to read its bytes."""
+    return os.fdopen(open_regular(path), "rb")
+
+
 def read_own(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """Read a file that this program wrote, and not what someone has put in its place.
 
     Raises:
         OSError: it cannot be read, or is a link, no regular file or too long.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
     with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+        if os.fstat(fd).st_size > most_bytes:
             raise OSError(errno.EINVAL, "none of ours", str(path))
         return file.read()
 

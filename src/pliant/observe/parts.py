@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from pliant.machine.files import open_to_read
+
 PART_BYTES = 16 << 20
 """Growth of a part after which it is worth the next one: what a restart has to read at most."""
 
@@ -135,12 +137,12 @@ def _open(log: Path, number: int) -> tuple[BinaryIO, int, bool] | None:
         for one in closed(log):
             if one >= number:
                 with suppress(FileNotFoundError):  # it was removed since
-                    return closed_path(log, one).open("rb"), one, True
+                    return open_to_read(closed_path(log, one)), one, True
         at = growing(log)
         if at < number:
             return None
         try:
-            file = log.open("rb")
+            file = open_to_read(log)
         except FileNotFoundError:
             if growing(log) == at:
                 return None

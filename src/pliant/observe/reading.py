@@ -15,6 +15,7 @@ from typing import TypeGuard
 from pydantic_core import from_json
 
 from pliant.core.durations import is_moment
+from pliant.machine.files import open_to_read
 from pliant.observe import parts
 from pliant.observe.log import COMMIT, CONTINUED, SCHEMA, Record, listed
 
@@ -40,7 +41,8 @@ def read(path: Path) -> Reading:
     """Read a short log whole, as far as it is left; a missing one is empty."""
     if not parts.closed(path):
         try:
-            return parse(path.read_bytes())
+            with open_to_read(path) as file:
+                return parse(file.read())
         except FileNotFoundError:
             return Reading(records=[])
     return parse(b"".join(line.removesuffix(b"\n") + b"\n" for _, line in parts.lines(path)))
