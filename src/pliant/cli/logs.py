@@ -2,20 +2,27 @@
 
 Owns reading the output files of a run while others write and rotate them.  Knows nothing of who
 writes them.
+
+    r1.log.2, r1.log.1    rotated, the oldest first
+    r1.log                grows
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.core.printable import line_left
 from pliant.machine import run_files
+from pliant.machine.files import open_to_read
 from pliant.machine.jobs import running_jobs
 
 POLL_S = 0.2
@@ -30,9 +37,9 @@ def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json
     path, run = _file_of(out, replica), out.resolve()
 
     def is_over() -> bool:
-        return not any(job.out.resolve() == run for job in running_jobs(records))
+        return not follow or all(job.out.resolve() != run for job in running_jobs(records))
 
-    for text in _followed(path, is_over) if follow else _written(path):
+    for text in printed(path, is_over):
         said = json.dumps({"replica": path.stem, "line": text}) if as_json else line_left(text)
         sys.stdout.write(said + "\n")
         sys.stdout.flush()
@@ -53,41 +60,39 @@ def _file_of(out: Path, replica: str | None) -> Path:
     return directory / f"{replica or replicas[0]}.log"
 
 
-def _written(path: Path) -> Iterator[str]:
-    """Yield the lines of the rotated files, oldest first, then of the current one."""
-    rotated = sorted(
-        (old for old in path.parent.glob(path.name + ".*") if old.suffix[1:].isdigit()),
-        key=lambda old: -int(old.suffix[1:]),
-    )
-    for file in (*rotated, path):
-        yield from file.read_text(errors="replace").splitlines()
-
-
-def _followed(path: Path, is_over: Callable[[], bool]) -> Iterator[str]:
-    """Yield what is there, then what comes; a rotated file is read to its end first."""
-    yield from _written(path)
-    offset, inode, rest = path.stat().st_size, path.stat().st_ino, b""
+def printed(path: Path, is_over: Callable[[], bool]) -> Iterator[str]:
+    """Yield each line that is there, and that comes until it is over, once."""
+    inode, offset, rest = 0, 0, b""
     pause = threading.Event()
     while True:
         over = is_over()  # asked before reading, so that the last lines are not missed
-        data = b""
-        if path.exists() and path.stat().st_ino != inode:
-            old = path.with_name(path.name + ".1")
-            data = _tail(old, offset) if old.exists() else b""
-            offset, inode = 0, path.stat().st_ino
-        fresh = _tail(path, offset)
-        offset += len(fresh)
-        *lines, rest = (rest + data + fresh).split(b"\n")
-        yield from (text.decode(errors="replace") for text in lines)
+        with _opened(path, inode) as files:
+            for found, file in files:
+                file.seek(offset if found == inode else 0)
+                *lines, rest = (rest + file.read()).split(b"\n")
+                inode, offset = found, file.tell()
+                yield from (text.decode(errors="replace") for text in lines)
         if over:
+            yield from [rest.decode(errors="replace")] if rest else []
             return
         pause.wait(POLL_S)
 
 
-def _tail(path: Path, offset: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read()
-    except FileNotFoundError:
-        return b""
+@contextmanager
+def _opened(path: Path, since: int) -> Iterator[list[tuple[int, BinaryIO]]]:
+    """Open the file that was read last, by its inode, and all newer ones, the oldest first.
+
+    The newest is opened first: what is rotated meanwhile is met again, under an older name.
+    """
+    found: dict[int, BinaryIO] = {}
+    numbers = [old.suffix[1:] for old in path.parent.glob(path.name + ".*")]
+    rotated = sorted(int(number) for number in numbers if number.isdecimal())
+    with ExitStack() as stack:
+        for name in (path.name, *(f"{path.name}.{number}" for number in rotated)):
+            with suppress(FileNotFoundError):
+                file = stack.enter_context(open_to_read(path.with_name(name)))
+                inode = os.fstat(file.fileno()).st_ino
+                found.setdefault(inode, file)
+                if inode == since:
+                    break
+        yield list(reversed(found.items()))
