@@ -440,6 +440,22 @@ def test_a_claim_is_not_released_before_the_pool_knows_of_it_again(play: Play) -
     play(scene)
 
 
+def test_a_release_that_waits_for_whoever_uses_a_device_says_so(play: Play) -> None:
+    async def scene(world: World) -> None:
+        lock = world.take(0, "gpt")  # the file that tells of it was lost
+        await world.reborn()
+
+        said = await refused(world.driver.release("gpt", by="cy"))
+
+        assert said == (
+            "the pool was started anew and waits for whoever uses its devices; release gpt in a"
+            " moment"
+        )
+        lock.release()
+
+    play(scene)
+
+
 def test_whose_a_team_or_class_is_stays_unless_that_is_said(play: Play) -> None:
     async def scene(world: World) -> None:
         wishes = PoolAdmin(world.driver)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from pliant.core.errors import ConfigError
 from pliant.http.client import FORBIDDEN, GONE, REFUSED, authorization, refusal
+from pliant.machine.event_loop import aside
 from pliant.machine.files import is_shared_directory
 from pliant.machine.pools import find_pool
 from pliant.machine.shared_pools import SOCKET
@@ -72,7 +73,7 @@ class JobAtPool:
         await self._http.aclose()
 
     async def _ask(self, method: str, **values: Any) -> httpx.Response:
-        url, headers = _address(self._pool, self._records, self._job)
+        url, headers = await aside(_address, self._pool, self._records, self._job)
         try:
             return await self._http.request(method, url, headers=headers, **values)
         except httpx.HTTPError as error:

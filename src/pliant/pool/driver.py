@@ -234,9 +234,10 @@ class PoolDriver:
         """
         async with self.changing():
             if self.recovery is not None:
+                awaited = ", ".join(self.awaited()) or "whoever uses its devices"
                 raise RefusedError(
-                    f"the pool was started anew and waits for {', '.join(self.awaited())}; release"
-                    f" {name} in a moment",
+                    f"the pool was started anew and waits for {awaited}; release {name} in a"
+                    " moment",
                     is_temporary=True,
                 )
             claimant = self.claims.by_name.get(name)
