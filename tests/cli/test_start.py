@@ -133,6 +133,21 @@ def test_a_run_is_resumed_as_it_is_once_its_process_has_left(
     assert "has finished, after 0 steps" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "damaged", [{"command": []}, {"command": [1]}, {"job": None}, {"cwd": 3}, {"policy": []}]
+)
+def test_a_beginning_that_is_damaged_says_nothing(
+    capsys: pytest.CaptureFixture[str], damaged: dict[str, Any]
+) -> None:
+    began = {"kind": "job_started", "job": "train", "policy": {}, "command": ["train.py"]}
+    Path("run").mkdir()
+    Path("run/events.jsonl").write_text(json.dumps({**began, "cwd": "/", **damaged}) + "\n")
+
+    assert code_of(["resume", "run"]) == 2
+
+    assert "run does not say what ran there" in capsys.readouterr().err
+
+
 def test_a_checkpoint_to_begin_with_that_is_none_leaves_no_directory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -256,11 +256,15 @@ def _moved(started: Record, out: Path) -> str | None:
 
 
 def _is_start(record: Record) -> bool:
+    command = record.get("command")
     return (
         record.get("kind") == "job_started"
         and isinstance(record.get("policy"), dict)
-        and isinstance(record.get("command"), list)
+        and isinstance(command, list)
+        and bool(command)
+        and all(isinstance(word, str) for word in command)
         and isinstance(record.get("cwd"), str)
+        and isinstance(record.get("job"), str)
     )
 
 
