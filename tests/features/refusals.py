@@ -1568,6 +1568,20 @@ TYPED = [
         command="run .",
     ),
     Refusal(
+        sentence="the script and its arguments have 100028 bytes, and a replica can be told of "
+        "98304 at most; put them into a file that the script reads",
+        when="a list of thousands of files is given to a script",
+        instead="a file with the list",
+        command=f"run train.py {'x' * 100_013}",
+    ),
+    Refusal(
+        sentence="'caf\\udce9' is no text in UTF-8, as what a script is given must be; rename the "
+        "file",
+        when="the name of a file among a script's arguments is in another encoding",
+        instead="a name in UTF-8",
+        command="run train.py caf\udce9",
+    ),
+    Refusal(
         sentence="gone.yaml cannot be read: No such file or directory",
         when="`pliant run` is given another name",
         instead="the path of the job file",

@@ -12,7 +12,9 @@ from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy, PolicyBackoff
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
-from pliant.run.job_config import JobConfig
+from pliant.core.values import Incarnation, ReplicaId
+from pliant.run.job_config import MOST_COMMAND_BYTES, JobConfig
+from pliant.wire.launch import MAX_RECORD_BYTES, REQUESTS, Assignment, StartWorker
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,24 @@ def test_a_script_has_nine_tenths_of_the_start_to_make_its_session_unless_told(
 
     assert config.work().session_s == 90.0
     assert replace(config, session_s=7200.0).work().session_s == 7200.0
+
+
+def test_the_longest_command_is_one_record_with_what_else_a_worker_is_told(tmp_path: Path) -> None:
+    path = "/" + "p" * 4000
+    config = JobConfig(
+        name="n" * 63,
+        argv=("x" * MOST_COMMAND_BYTES,),
+        settings=JobSettings(),
+        out=tmp_path,
+        environ={},
+        tls=TlsFiles(ca=path, certificate=path, key=path),
+    )
+    work = replace(config.work(), cwd=path, out=path, init=path)
+
+    start = StartWorker(
+        assignment=Assignment(
+            replica=ReplicaId("r1"), work=work, address="a", incarnation=Incarnation(1), locks=path
+        )
+    )
+
+    assert len(REQUESTS.dump_json(start)) < MAX_RECORD_BYTES

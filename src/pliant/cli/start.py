@@ -57,7 +57,7 @@ from pliant.observe.run_index import RunIndex
 from pliant.observe.status import Board
 from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
-from pliant.run.job_config import SESSION_SHARE, JobConfig
+from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command
 from pliant.run.local import run_job
 from pliant.run.run_directory import RUNS
 from pliant.run.separate import run_coordinator
@@ -104,6 +104,7 @@ def planned(
     command: list[str], settings: Settings, environ: Mapping[str, str], *, is_apart: bool = False
 ) -> Start:
     """Check everything that can be checked before anything is written, and make the directory."""
+    check_command(command)
     of_job, name = _told_to_core(settings), job_name(settings, command)
     session_s = session_limit_of(settings)
     if session_s is not None:  # who may make its session later may reach steps() later, too

@@ -7,11 +7,13 @@ Knows nothing of where a setting came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
@@ -27,6 +29,30 @@ from pliant.wire.messages import Work
 SESSION_SHARE = 0.9
 """Of the limit for reaching ``steps()``: how long a script may take until it makes its session,
 which comes a little before; so that the one who says what is wrong is first."""
+
+MOST_COMMAND_BYTES = 96 << 10
+"""Of a script and its arguments, as they travel.  With what else a worker is told they are one
+record (``wire.launch``): a longer one would be cut, or never come there."""
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse a script and arguments of which no replica could be told.
+
+    Raises:
+        ConfigError: they are too long, or not all of them are text.
+    """
+    try:
+        num_bytes = len(json.dumps(command, ensure_ascii=False, separators=(",", ":")).encode())
+    except UnicodeEncodeError as error:
+        word = next(one for one in command if not one.isprintable())
+        raise ConfigError(
+            f"{word!a:.60} is no text in UTF-8, as what a script is given must be; rename the file"
+        ) from error
+    if num_bytes > MOST_COMMAND_BYTES:
+        raise ConfigError(
+            f"the script and its arguments have {num_bytes} bytes, and a replica can be told of "
+            f"{MOST_COMMAND_BYTES} at most; put them into a file that the script reads"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
