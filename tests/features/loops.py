@@ -31,6 +31,11 @@ FEATURES = [
         proof="tests/processes/test_nonfinite.py::test_a_nan_of_one_slot_has_the_same_bits_whoever_dies",
     ),
     Feature(
+        name="a bit that flips on one replica",
+        note="`--verify-every N` finds it and replaces the replica, if most others are alike",
+        proof="tests/processes/test_verify.py::test_the_replica_whose_bit_flipped_is_named_and_replaced",
+    ),
+    Feature(
         name="an exception on one replica",
         note="it is replaced, the others lose nothing",
         proof=f"{SESSIONS}::test_a_script_that_fails_on_one_replica_costs_the_others_nothing",

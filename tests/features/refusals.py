@@ -30,6 +30,7 @@ from pliant.core.tls_files import TlsFiles
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.meeting import check_alike
 from pliant.engine.state import naming
+from pliant.engine.state.verification import part_with_the_wrong
 from pliant.engine.worker import bootstrap
 
 
@@ -509,7 +510,16 @@ def one_rate_is_another() -> None:
     check_alike(digests, ["r1", "r2", "r3"], 5, lambda aspect: names[0], lambda own: said)
 
 
+def two_have_another_weight() -> None:
+    part_with_the_wrong([1, 2], ["r1", "r2"], "r1", f"at step 12 {OTHER_WEIGHT}")
+
+
 # --- the table --------------------------------------------------------------------
+
+OTHER_WEIGHT = (
+    "parameter 'head.weight' differs between replicas (digest 00000000000000a1 on r1; digest "
+    "00000000000000b2 on r2)"
+)
 
 TRAVEL = "the state of this run cannot be sent to a joining replica: state['extra']['']['value'] "
 OWN_DATA = (
@@ -1490,6 +1500,15 @@ TOGETHER = [
         script=one_rate_is_another,
     ),
     Refusal(
+        sentence=f"at step 12 {OTHER_WEIGHT}, and no more than half of the replicas are alike: "
+        "nobody can say which are right, so the run ends before a checkpoint holds it; pliant "
+        "resume goes on from the one before",
+        when="with `--verify-every`: memory or a device changed the state of as many replicas as "
+        "are right",
+        instead="`pliant resume`; three replicas or more, of which one that differs is replaced",
+        script=two_have_another_weight,
+    ),
+    Refusal(
         sentence="its model has token.weight float32 [256, 48] where the run has token.weight "
         "float32 [256, 32]",
         when="a joiner's script builds another model",
@@ -1931,6 +1950,12 @@ WRITTEN = [
         instead="a script, or `-m` and a module",
         command="run job.yaml",
         replaced=("[train.py]", "[]"),
+    ),
+    Refusal(
+        sentence="--verify-every must be at least 0 (never), not -1",
+        when="a number of steps is negative",
+        instead="0, or a number of steps",
+        command="run --verify-every -1 train.py",
     ),
     Refusal(
         sentence="job.yaml line 6: spec.sessionTimeoutInSeconds must be more than 0, not 0",

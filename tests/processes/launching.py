@@ -162,6 +162,7 @@ def arguments(
     port: int = 0,
     least: int = 1,
     pool: dict[str, str] | None = None,
+    verify_every: int = 0,
 ) -> str:
     """Return what ``run_job.py`` is told of a job."""
     return json.dumps(
@@ -172,6 +173,7 @@ def arguments(
             "replicas": replicas,
             "start": start,
             "restarts": restarts,
+            "verify_every": verify_every,
             "port": port,
             "least": least,
             "pool": pool,

@@ -49,6 +49,7 @@ if __name__ == "__main__":
             timeouts=Timeouts(**given["timeouts"]),
             restart_budget=given["restarts"],
         ),
+        verify_every=given["verify_every"],
     )
     try:
         sys.exit(run_job(config, start_server=STARTS[given["server"]]))

@@ -131,6 +131,14 @@ SETTINGS = (
         help="How long the script may take until its Session.  [default: 9min]",
     ),
     Setting(
+        name="verify_every",
+        kind=int,
+        file_field="spec.verifyEvery",
+        default=0,
+        help="Compare the state of all replicas every N steps; replace one that differs."
+        "  [default: never]",
+    ),
+    Setting(
         name="port",
         kind=int,
         default=0,
@@ -339,6 +347,19 @@ def session_limit_of(settings: Settings) -> float | None:
     """
     given = settings["session_timeout"]
     return None if given.value is None else some_seconds(given.source, str(given.value))
+
+
+def verify_every_of(settings: Settings) -> int:
+    """Return the steps between two comparisons of the whole state; 0: none.
+
+    Raises:
+        ConfigError: it is negative.
+    """
+    given = settings["verify_every"]
+    steps: int = given.value
+    if steps < 0:
+        raise ConfigError(f"{given.source} must be at least 0 (never), not {steps}")
+    return steps
 
 
 def tls_of(settings: Settings) -> TlsFiles | None:

@@ -26,6 +26,7 @@ from pliant.cli.settings import (
     session_limit_of,
     shown_replica,
     tls_of,
+    verify_every_of,
 )
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
@@ -136,6 +137,7 @@ def planned(
             from_checkpoint=from_checkpoint,
             tls=tls,
             session_s=session_s,
+            verify_every=verify_every_of(settings),
         ),
         init=init,
         show=show,

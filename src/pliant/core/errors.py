@@ -47,6 +47,10 @@ class PermanentError(PliantError):
     """A shell failed in a way that trying again cannot mend."""
 
 
+class StateCorruptError(PermanentError):
+    """The state of this replica is not that of most others: its memory or device changed it."""
+
+
 class ConflictError(PermanentError):
     """Another coordinator has written the register: it has taken over, this one must end."""
 

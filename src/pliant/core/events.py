@@ -239,13 +239,13 @@ class ExitKind(StrEnum):
 
     EARLY = "early"
     """Exit 0 without having finished, for instance a script without a Session."""
-
     UNKNOWN = "unknown"
     """Its agent has never run it (R21): it was not started, or an agent before ran it."""
 
+    CORRUPT = "corrupt"
+    """Its state was not that of most replicas; the detail says what differs."""
     TAKEN = "taken"
-    """Its device is in use by another process, so that the script was not run; the detail says
-    which device, and whose it is."""
+    """Its device is in use, so that the script was not run; the detail says which, and by whom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

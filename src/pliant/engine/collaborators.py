@@ -163,6 +163,7 @@ class Collaborators:
             reporter=self.reporter,
             saver=self._saver,
             on_nonfinite=self._settings.on_nonfinite,
+            verify_every=0 if self._context is None else self._context.assignment.work.verify_every,
         )
 
     def open(self, warmup: Callable[[Any], torch.Tensor] | None) -> None:

@@ -41,12 +41,12 @@ from pliant.engine.protocol.membership_port import (
     WorkerMembership,
 )
 from pliant.engine.script_calls import ScriptCalls
-from pliant.engine.state import naming
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
+from pliant.engine.state.verification import compare_whole
 from pliant.engine.update import Gradient, Update
 from pliant.engine.worker.reporter import Reporter
 from pliant.wire.messages import Committed
@@ -85,6 +85,8 @@ class Training:
     reporter: Reporter
     saver: Saver
     on_nonfinite: str
+    verify_every: int
+    """Steps between two looks at the whole state of all replicas; 0: never."""
 
     def __post_init__(self) -> None:
         self._membership: WorkerMembership | None = None
@@ -325,7 +327,11 @@ class Training:
         self._result = Result(step=step, gradient=gradient)
         self.attributes.end()
         self.state.check_parameters()
-        condition = Condition(digests=self.comparison.digests(), named=self.comparison.named)
+        condition = Condition(
+            digests=self.comparison.digests(),
+            named=self.comparison.named,
+            is_verified=bool(self.verify_every),
+        )
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
         requests = VoteRequests(stop=self.wants_stop, save=is_due)
         self.commit_voted(self.membership.decide(step, condition, requests))
@@ -341,18 +347,14 @@ class Training:
         """Compare the state that a checkpoint is made of, or a call of ``steps()`` ends with."""
         decision, committed = done.decision, self.committed
         team = self.membership.team(decision.generation)
-        is_needed = decision.is_saved or decision.is_stopped or committed >= total
+        is_due = bool(self.verify_every) and committed % self.verify_every == 0
+        is_needed = decision.is_saved or decision.is_stopped or committed >= total or is_due
         if not is_needed or team.place[1] == 1:
             return
-        names = self.comparison.whole()
-        said = team.exchange(f"state/{committed}", naming.pack({"": naming.summary(names)}))
-        if said is None or len(set(said)) == 1:
-            return
-        names[""] = self.membership.member.replica
-        said = team.exchange(f"state/{committed}/names", naming.pack(names)) or []
-        found = [naming.unpack(part) for part in said]
-        what = naming.difference(found, [one.pop("") for one in found])
-        raise UsageError(naming.sentence(committed, what or "the state differs between replicas"))
+        own, is_verified = self.membership.member.replica, bool(self.verify_every)
+        wrong = compare_whole(self.comparison, team, own, committed, is_verified=is_verified)
+        if wrong:
+            self.membership.recover(wrong)
 
     def _end_call(self) -> None:
         """Keep what this call of ``steps()`` has come to, and count it."""

@@ -32,6 +32,7 @@ EXITS = {
     "usage": "ended: its input was refused",
     "script": "ended",
     "early": "ended without reaching the end of its steps",
+    "corrupt": "had another state than most replicas and is replaced",
     "taken": "could not have its device",
 }
 
@@ -88,7 +89,7 @@ def _exited(record: Record, who: str) -> str:
     if how == "signal":
         return f"{who} was ended by {detail or 'a signal'}"
     said = EXITS.get(how, how or "ended")
-    if how == "taken":
+    if how in ("taken", "corrupt"):
         return f"{who} {said}: {detail}"
     if how != "script" or not detail:
         return f"{who} {said}"

@@ -83,6 +83,9 @@ class JobConfig:
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
 
+    verify_every: int = 0
+    """Steps between two looks at the whole state of all replicas; 0: never."""
+
     @property
     def state(self) -> StateDirectory:
         """Return where commands look for jobs and pools."""
@@ -100,6 +103,7 @@ class JobConfig:
             from_checkpoint=self.from_checkpoint,
             tls=self.tls,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
+            verify_every=self.verify_every,
         )
 
     def document(self) -> dict[str, Any]:
@@ -119,6 +123,7 @@ class JobConfig:
             "limits": document_of_limits(self.settings),
             "tls": None if self.tls is None else asdict(self.tls),
             "session_s": self.session_s,
+            "verify_every": self.verify_every,
         }
 
     @classmethod
@@ -144,6 +149,7 @@ class JobConfig:
             from_checkpoint=FromCheckpoint(document.get("from_checkpoint", FromCheckpoint.AUTO)),
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
+            verify_every=document.get("verify_every", 0),
         )
 
     def _init(self) -> str | None:

@@ -88,6 +88,10 @@ class JobSpec(Model):
     """From the start of the script until it makes its session; the default is nine tenths of
     ``limits.startInSeconds``."""
 
+    verify_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between two comparisons of the whole state of all replicas, in which one that differs
+    from most is replaced; 0: none."""
+
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
 

@@ -173,6 +173,9 @@ class Work:
     session_s: float = 540.0
     """Longest time from the start of the script until it makes a session, in seconds."""
 
+    verify_every: int = 0
+    """Steps between two looks at the whole state of all replicas; 0: never."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:

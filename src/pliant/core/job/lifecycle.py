@@ -215,6 +215,7 @@ def sentence(event: Exited) -> str:
         ExitKind.SCRIPT: "failed",
         ExitKind.SIGNAL: "was killed",
         ExitKind.EARLY: "ended without having trained to the end",
+        ExitKind.CORRUPT: "had another state than most replicas",
         ExitKind.TAKEN: "could not have its device",
         ExitKind.UNKNOWN: "is not known to its agent",
     }

@@ -156,13 +156,16 @@ class ElasticMembership:
         probe.at("vote", step)
         with self._runtime.waits(generation):
             said = own.exchange(formed.group)
-            check_alike(
+            wrong = check_alike(
                 [one.digests for one in said],
                 formed.order.replicas,
                 step,
                 condition.named,
                 lambda names: formed.group.share(f"differs/{step}", names),
+                verified_for=self.member.replica if condition.is_verified else "",
             )
+        if wrong:
+            raise GroupBroken(generation, wrong)
         self._learn(self._runtime.commit(generation), said)
         # Who crosses now is not the one to share with: the next boundary will do.
         is_saved = any(one.save for one in said) and self._crossing is None

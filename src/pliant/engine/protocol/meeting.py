@@ -24,6 +24,7 @@ from pliant.engine.protocol.membership_port import Condition, Ending, VoteReques
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.state import naming
 from pliant.engine.state.comparison import ASPECTS, UNKNOWN
+from pliant.engine.state.verification import part_with_the_wrong
 
 _HEADER_INTS = 7
 
@@ -143,10 +144,13 @@ def check_alike(
     step: int,
     named: Callable[[int], Mapping[str, str]],
     share: Share,
-) -> None:
+    *,
+    verified_for: str = "",
+) -> str:
     """Refuse to go on with what would differ from a run of one replica.
 
-    All members must call, and come to the same conclusion.
+    All members must call, and come to the same conclusion.  Returns what is wrong with the tensors
+    of others, who leave by themselves; empty if all is alike.
 
     Args:
         digests: of each aspect of its state, by member.
@@ -154,12 +158,19 @@ def check_alike(
         step: for the sentence.
         named: says what an aspect of this member's state consists of.
         share: of the members.
+        verified_for: this replica, where those leave whose tensors are not those of most; else
+            empty.
 
     Raises:
         UsageError: the members' states are not the same; names what differs, and on whom.
+        StateCorruptError: it is this replica that leaves.
     """
     for aspect, column in enumerate(zip(*digests, strict=True)):
         if len(set(column) - {UNKNOWN}) > 1:
             found = [naming.unpack(part) for part in share(naming.pack(named(aspect)))]
             what = naming.difference(found, replicas) or f"the {ASPECTS[aspect]} differ"
+            if verified_for and ASPECTS[aspect] == "tensors":
+                what = f"at step {step} {what}"
+                return part_with_the_wrong(column, replicas, verified_for, what)
             raise UsageError(naming.sentence(step, what))
+    return ""

@@ -79,6 +79,9 @@ class Condition:
     named: Callable[[int], Mapping[str, str]]
     """What one of the aspects consists of, for the sentence once it differs."""
 
+    is_verified: bool = False
+    """Whose tensors differ from those of most others leaves; the script is not blamed."""
+
 
 class TrainingCallbacks(Protocol):
     """What a membership asks of the session when the members of a generation meet."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from pliant.core.device_names import confinement
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError, StateCorruptError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
@@ -201,6 +201,9 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         return status, kind, f"the script exited with code {status}{said}"
     except (ConfigError, UsageError) as error:
         return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
+    except StateCorruptError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
     except DeviceError as error:
         _show(f"{error}\n")
         is_taken = isinstance(error, DeviceTakenError)
