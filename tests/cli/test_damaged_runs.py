@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from tests.observe.story import eventful
+from tests.observe.test_audit import steps
 
 from pliant.cli import screens
 from pliant.cli.main import code_of
@@ -103,6 +104,7 @@ def sound() -> list[Record]:
 
 
 SOUND = sound()
+LEDGER = "".join(json.dumps(line) + "\n" for line in steps(0, 1, 2))
 
 JUNK: list[Any] = [
     None, True, 0, -1, 3, 10**30, 10**400, 1e300, float("inf"), float("nan"), -5.5, "", "x", "r1",
@@ -242,6 +244,8 @@ def test_a_damaged_record_hides_nothing_but_itself(
 ) -> None:
     out = tmp_path_factory.mktemp("run")
     (out / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (out / "ledger").mkdir()
+    (out / "ledger" / "r1.jsonl").write_text(LEDGER)
 
     look_at(out)
 

@@ -452,6 +452,22 @@ def test_an_order_that_is_no_permutation_is_found(monkeypatch: pytest.MonkeyPatc
     assert audited(*lines).problems[0] == "the order of epoch 0 is no permutation of the samples"
 
 
+@pytest.mark.parametrize("most", [1 << 53, 10**30])
+@pytest.mark.parametrize(
+    "names",
+    [["num_slots"], ["micro_batch"], ["num_samples", "global_batch", "micro_batch", "num_slots"]],
+)
+def test_a_damaged_plan_takes_no_longer_than_what_there_is(names: list[str], most: int) -> None:
+    """A command that audits, and a coordinator that condenses, went on for ever."""
+    sizes: dict[str, Any] = dict.fromkeys(names, most)
+    plan, _ = plan_of([spare(plan=replace(PLAN, **sizes))])
+
+    audit = audit_of({"r1": steps(0, 1)}, plan)
+
+    is_as_good = names == ["num_slots"] and plan is not None  # what no step has is missed in none
+    assert audit.exactly_once == is_as_good
+
+
 def test_a_data_set_may_have_more_samples_than_a_memory_has_bytes() -> None:
     """An audit took two bytes for each of its samples, and 3 us."""
     plan = replace(PLAN, num_samples=10**15)

@@ -37,6 +37,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from pliant.core.step import order
@@ -350,24 +351,26 @@ def _check_slots(
         if not slots:
             audit.complain(f"step {step} was committed but no replica recorded a slot of it")
         return
+    missing = (slot for slot in plan.used_slots(step) if slot not in slots)
+    for slot in islice(missing, MAX_PROBLEMS + 1):
+        audit.complain(
+            f"step {step} was committed in generation {generation},"
+            f" but nobody recorded its slot {slot}"
+        )
     epoch = step // plan.steps_per_epoch
-    for slot in range(plan.num_slots):
-        positions, used = plan.slot_positions(step, slot), slots.get(slot, [])
-        if slot not in slots and positions:
-            audit.complain(
-                f"step {step} was committed in generation {generation},"
-                f" but nobody recorded its slot {slot}"
-            )
-        elif plan.sampler:
-            if len(used) != len(positions):
+    for slot, used in slots.items():
+        if slot not in range(plan.num_slots):
+            audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
+            continue
+        positions = plan.slot_positions(step, slot)
+        is_as_long = len(used) == len(positions)
+        if plan.sampler:
+            if not is_as_long:
                 audit.complain(
                     f"slot {slot} of step {step} used {len(used)} draws, not {len(positions)}"
                 )
-        elif used != [plan.sample(epoch, position) for position in positions]:
+        elif not is_as_long or used != [plan.sample(epoch, position) for position in positions]:
             audit.complain(f"slot {slot} of step {step} used other samples than the seed orders")
-    for slot in slots:
-        if slot not in range(plan.num_slots):
-            audit.complain(f"step {step} has a slot {slot}, but a step has {plan.num_slots} slots")
 
 
 def _check_draws(slots: Mapping[int, list[int]], drawn: set[str], step: int, audit: Audit) -> None:

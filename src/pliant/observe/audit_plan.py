@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pliant.core.step import order
-from pliant.observe.log import Record, whole
+from pliant.observe.log import MOST, Record, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,10 @@ class AuditPlan:
         length = self.steps_per_epoch
         short = self.global_batch - len(self.positions(length - 1))
         return (until - first) * self.global_batch - (until // length - first // length) * short
+
+    def used_slots(self, step: int) -> range:
+        """Return the slots of a step that have positions."""
+        return range(min(-(-len(self.positions(step)) // self.micro_batch), self.num_slots))
 
     def slot_positions(self, step: int, slot: int) -> range:
         """Return the positions of one slot; empty past the end of a short batch."""
@@ -121,4 +125,5 @@ def _plan(identity: object) -> AuditPlan | None:
     except (KeyError, TypeError, ValueError):
         return None
     sizes = (plan.num_samples, plan.num_slots, plan.global_batch, plan.micro_batch)
-    return plan if min(sizes) > 0 and plan.steps_per_epoch > 0 else None
+    is_sound = min(sizes) > 0 and max(*sizes, plan.num_draws) <= MOST and plan.steps_per_epoch > 0
+    return plan if is_sound else None
