@@ -188,16 +188,23 @@ class Draft:
             _add(self.takeable, group, sign * count)
 
     def _relist(self, before: ClaimEntry | None, after: ClaimEntry | None) -> None:
-        old = set(state.listed(before)) if before is not None else set()
-        new = set(state.listed(after)) if after is not None else set()
-        self.relisted.update(kind for kind, _, _ in old ^ new)
-        for kind, group, key in old - new:
+        old = state.listed(before) if before is not None else ()
+        new = state.listed(after) if after is not None else ()
+        if old == new:
+            return
+        for kind, group, key in old:  # a handful of places: no set is needed
+            if (kind, group, key) in new:
+                continue
+            self.relisted.add(kind)
             left = self.lists[kind][group].discard(key)
             if left:
                 self.lists[kind][group] = left
             else:
                 del self.lists[kind][group]
-        for kind, group, key in new - old:
+        for kind, group, key in new:
+            if (kind, group, key) in old:
+                continue
+            self.relisted.add(kind)
             groups = self.lists[kind]
             groups[group] = groups.get(group, NOTHING).add(key)
 

@@ -140,6 +140,9 @@ class Directory(Generic[V]):
         for piece in self._pieces:
             yield from piece.items()
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._pieces[hash(name) % _PIECES]
+
     def __iter__(self) -> Iterator[str]:
         for piece in self._pieces:
             yield from piece

@@ -11,7 +11,7 @@ cordoned and taken back as well.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from pliant.core.errors import ConfigError
@@ -119,7 +119,11 @@ class Claim(Demand):
     @classmethod
     def of(cls, name: str, demand: Demand, *, since: float) -> Claim:
         """Return the claim of one that wants this."""
-        return cls(name=name, since=since, **asdict(demand))
+        wanted = {one: getattr(demand, one) for one in _DEMANDED}
+        return cls(name=name, since=since, **wanted)
+
+
+_DEMANDED = tuple(one.name for one in fields(Demand))
 
 
 # --- events -----------------------------------------------------------------------
