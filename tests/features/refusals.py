@@ -20,6 +20,7 @@ import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
 from tests.features import refusals_elsewhere as elsewhere
+from tests.features import refusals_simulated
 from tests.features.methods import CountedSchedule
 from tests.features.refusal import Refusal, Script
 from torch import nn
@@ -2112,5 +2113,6 @@ TABLES = {
     "Starting a pool": elsewhere.POOLS,
     "What a pool is told": elsewhere.TOLD,
     "A pool that users share": elsewhere.SHARED,
+    "A simulation": refusals_simulated.SIMULATED,
     "The installation": elsewhere.INSTALLED,
 }

@@ -33,6 +33,7 @@ from pliant.cli import (
     replay_command,
     run_commands,
     run_list,
+    simulate_command,
     usage_command,
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
@@ -70,6 +71,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     job_commands.audit: {},
     replay_command.replay: {},
     config_table.config: {},
+    simulate_command.simulate: {},
     run_commands.demo: {},
 }
 """In the order of the help."""

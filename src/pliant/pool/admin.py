@@ -18,9 +18,10 @@ from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
 from pliant.machine.peers import user_name
 from pliant.observe.prose import quota_of
-from pliant.pool.allocator import RefusedError, team_of
+from pliant.pool.allocator import RefusedError
 from pliant.pool.driver import PoolDriver
 from pliant.spec.pool import ClassEntry, TeamEntry, promised_too_much
+from pliant.spec.teams import team_of
 
 
 class PoolAdmin:

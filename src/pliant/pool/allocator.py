@@ -12,19 +12,11 @@ from dataclasses import dataclass, field
 from pliant.core import allocation
 from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed, kinds
 from pliant.core.allocation.kinds import KindedPool
-from pliant.core.allocation.values import From
 from pliant.core.device_names import kind_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.pool.state import SavedPool
-from pliant.spec.pool import TeamEntry
-
-RECLAIM_FROM: dict[str, From] = {
-    "LowerPriority": "lower_priority",
-    "SameTeam": "same_team",
-    "Never": "never",
-}
-
+from pliant.spec.teams import team_of
 
 MOST_REFUSED = 1000
 """Refused claims of which it is known what they were told; one more is logged again."""
@@ -154,14 +146,3 @@ def core_of(saved: SavedPool, *, now_s: float) -> KindedPool:
     for event in events:
         core, _ = kinds.step_kinds(core, event, now_s=now_s)
     return core
-
-
-def team_of(entry: TeamEntry) -> allocation.Team:
-    """Translate what a file or a person says of a team."""
-    from_, by = RECLAIM_FROM[entry.reclaim.from_], entry.reclaim.by
-    return allocation.Team(
-        name=entry.name,
-        quota=entry.quota,
-        borrow_limit=entry.borrow_limit,
-        reclaim=allocation.Reclaim(from_=from_, by=None if by is None else tuple(by)),
-    )

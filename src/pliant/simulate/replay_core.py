@@ -50,6 +50,11 @@ class CoreAlone:
         self._coordinators.append(_Coordinator(job, self._register))
 
     @property
+    def job(self) -> Job:
+        """Return what the newest coordinator knows."""
+        return self._coordinators[-1].job
+
+    @property
     def incarnation(self) -> Incarnation:
         """Return the incarnation of the newest coordinator."""
         return self._coordinators[-1].register.incarnation

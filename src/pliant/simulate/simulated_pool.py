@@ -1,0 +1,125 @@
+"""The devices of a simulated cluster, as the pool's core shares them out.
+
+Owns the order of things: one event after the other goes to ``core.allocation``, and what it says
+to whom it is for, until nobody has anything to say.  Decides nothing, as ``pool.driver``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from pliant.core.allocation import (
+    CLASSES,
+    Action,
+    Event,
+    PriorityClass,
+    Team,
+    TimePassed,
+    kinds,
+)
+from pliant.core.allocation.kinds import next_deadline_of_kinds_s
+from pliant.simulate.accounts import Accounts
+from pliant.simulate.event_queue import EventQueue
+
+
+class SimulatedClaimant(Protocol):
+    """Somebody who has a claim."""
+
+    held: set[int]
+    """Devices that are its own: granted, not given back, and not lost."""
+
+    def follow(self, action: Action) -> None:
+        """Do what the pool says."""
+
+    def lose(self, devices: set[int]) -> None:
+        """Some of its devices are gone, with what ran there."""
+
+    def account(self) -> None:
+        """Bring the accounts up to now."""
+
+
+class DeviceGroup(Protocol):
+    """Devices that come and go, and are paid, together."""
+
+    bits: int
+    there_device_s: float
+
+
+class SimulatedPool:
+    """Devices, claims and time."""
+
+    def __init__(
+        self,
+        devices: int,
+        *,
+        device_kinds: tuple[str, ...] = (),
+        classes: Iterable[PriorityClass] = CLASSES,
+        teams: Iterable[Team] = (),
+    ) -> None:
+        self.now_s = 0.0
+        self.devices = devices
+        self.queue = EventQueue()
+        self.accounts = Accounts()
+        self.claimants: dict[str, SimulatedClaimant] = {}
+        self.serving = 0
+        """Devices held by inference."""
+
+        self.groups: Sequence[DeviceGroup] = ()
+        self.core = kinds.new_kinded_pool(devices, kinds=device_kinds, classes=classes, teams=teams)
+        self.num_events = 0
+        self._untold: deque[Event] = deque()
+
+    def tell(self, event: Event) -> None:
+        """Let the core hear an event, after those that were told before."""
+        self._untold.append(event)
+
+    def settle(self) -> None:
+        """Let the core answer until nobody has anything to say."""
+        while self._untold:
+            self.num_events += 1
+            self.core, actions = kinds.step_kinds(
+                self.core, self._untold.popleft(), now_s=self.now_s
+            )
+            for action in actions:
+                claimant = self.claimants.get(action.name)
+                if claimant is not None:
+                    claimant.follow(action)
+
+    def advance(self, until_s: float) -> bool:
+        """Let the next thing happen, if it is due by then; say whether one was."""
+        deadline_s, next_s = next_deadline_of_kinds_s(self.core), self.queue.next_s
+        due_s = min(deadline_s, next_s)
+        if due_s > until_s:
+            return False
+        self.pass_time(max(due_s, self.now_s))
+        if deadline_s < next_s:
+            self.tell(TimePassed())
+        else:
+            self.queue.pop()()
+        self.settle()
+        return True
+
+    def pass_time(self, now_s: float) -> None:
+        """Move on; nothing happens meanwhile."""
+        passed_s = now_s - self.now_s
+        if passed_s <= 0.0:
+            return
+        gone = self.gone
+        for group in self.groups:
+            there = group.bits.bit_count() - (group.bits & gone).bit_count()
+            group.there_device_s += there * passed_s
+        there = self.devices - gone.bit_count()
+        self.accounts.note_levels(now_s, there=there, held=self.held, serving=self.serving)
+        self.now_s = now_s
+
+    @property
+    def held(self) -> int:
+        """Devices that are somebody's."""
+        return sum(one.held.bit_count() for one in self.core.pools.values())
+
+    @property
+    def gone(self) -> int:
+        """Devices that are not there, as bits; a node that goes is there until it is left."""
+        return sum(one.cordoned & ~one.foreign & ~one.held for one in self.core.pools.values())

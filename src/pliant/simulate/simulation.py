@@ -1,0 +1,288 @@
+"""One simulated cluster from its first job to its last: who arrives, who goes, when it is over.
+
+Owns what comes from outside: jobs, nodes that come and go, load.  Decides nothing: the pool's core
+shares devices out, and each elastic job's policy says how many it takes.
+
+    workload, traces, load --> queue --> core.allocation --> jobs --> core.policy --> queue ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+from pliant.core.allocation import (
+    CLASSES,
+    Claim,
+    Cordoned,
+    Drained,
+    PriorityClass,
+    Uncordoned,
+    checking,
+)
+from pliant.core.errors import ConfigError
+from pliant.core.policy.decide import Policy
+from pliant.simulate.accounts import JobRecord
+from pliant.simulate.elastic_run import ElasticRun
+from pliant.simulate.inference_run import InferenceRun
+from pliant.simulate.resize_costs import ResizeCosts
+from pliant.simulate.rigid_run import RigidRun
+from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.simulate.training_run import TrainingRun
+from pliant.spec.cluster import ClusterSpec, NodeEntry
+from pliant.spec.teams import team_of
+from pliant.spec.trace import Change
+from pliant.spec.workload import WorkloadJob
+
+STALLED_S = 30 * 86_400.0
+"""So long after anybody has trained the simulation ends, though load or nodes go on changing."""
+
+LOOKS = 2000
+"""Events between two looks at whether somebody wants it to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedWorld:
+    """All that is given; the same world can be simulated with several ways of resizing."""
+
+    cluster: ClusterSpec
+    jobs: Sequence[WorkloadJob]
+    capacity: Mapping[str, Sequence[Change]] = field(default_factory=dict)
+    """Nodes that are there, by the name of their group."""
+
+    load: Mapping[str, Sequence[Change]] = field(default_factory=dict)
+    """Devices that inference needs, by the name of the service."""
+
+    policy: Policy = Policy()  # noqa: RUF009 - frozen
+    """Of every elastic job, but for its sizes."""
+
+    source: str = "the workload"
+    """The file that the jobs are from, for sentences."""
+
+
+@dataclass(slots=True)
+class NodeGroup:
+    """Nodes that are alike, and the numbers of their devices."""
+
+    entry: NodeEntry
+    first: int
+    there: int
+    bits: int
+    there_device_s: float = 0.0
+
+    def devices(self, node: int) -> tuple[int, ...]:
+        """Return those of one node."""
+        begin = self.first + node * self.entry.devices
+        return tuple(range(begin, begin + self.entry.devices))
+
+
+class Simulation:
+    """Runs one world with one way of resizing; ``run`` once, then read it."""
+
+    def __init__(
+        self,
+        world: SimulatedWorld,
+        costs: ResizeCosts,
+        *,
+        until_s: float = math.inf,
+        is_recording: bool = False,
+    ) -> None:
+        """``is_recording``: keep the sizes of every job, for pictures."""
+        self.world = world
+        self.costs = costs
+        self.until_s = until_s
+        self.groups = _groups(world.cluster)
+        self.pool = _pool(world.cluster)
+        self.pool.groups = self.groups
+        self.records: list[JobRecord] = []
+        self.services = [
+            InferenceRun(entry, world.load[entry.name], self.pool)
+            for entry in world.cluster.inference
+        ]
+        self.num_ended = 0
+        self.is_cut_short = False
+        """Somebody wanted it to end before it was over."""
+
+        self._is_recording = is_recording
+        self._policies: dict[tuple[int, int], Policy] = {}
+        self._next = 0
+        self._trained_at_s = 0.0
+        self._require_possible()
+
+    # --- the way of it --------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        on_progress: Callable[[float], None] = lambda share: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Simulate until every job has ended, nothing happens any more, or it is stopped.
+
+        ``on_progress`` hears which share of the jobs has arrived and ended, now and then.
+        """
+        self._begin()
+        total = 2 * len(self.world.jobs)
+        while not self._is_over() and self.pool.advance(self.until_s):
+            if self.pool.num_events % LOOKS == 0:
+                on_progress((self._next + self._count_ended()) / total)
+                if is_stopped():
+                    self.is_cut_short = True
+                    break
+                if self._is_stalled():
+                    break
+        if self.until_s < math.inf and not self.is_cut_short and not self._is_over():
+            self.pool.pass_time(self.until_s)
+        for claimant in self.pool.claimants.values():
+            claimant.account()
+        self._count_ended()
+
+    def _begin(self) -> None:
+        for group in self.groups:
+            changes = self.world.capacity.get(group.entry.name)
+            if changes is not None:
+                self._follow_trace(group, changes)
+        for service in self.services:
+            service.arrive()
+        self.pool.settle()
+        self._plan_arrival()
+
+    def _is_over(self) -> bool:
+        if self._next < len(self.world.jobs) or not self.world.jobs:
+            return False
+        return self._count_running() == 0
+
+    def _count_running(self) -> int:
+        return len(self.pool.claimants) - len(self.services)
+
+    def _count_ended(self) -> int:
+        self.num_ended = self._next - self._count_running()
+        return self.num_ended
+
+    def _is_stalled(self) -> bool:
+        runs = self.pool.claimants.values()
+        if any(isinstance(run, TrainingRun) and run.rate for run in runs):
+            self._trained_at_s = self.pool.now_s
+        repeats = (one.entry.repeat_in_seconds or 0.0 for one in self.services)
+        longest_s = max(STALLED_S, 3 * max(repeats, default=0.0))
+        is_waiting = self._next == len(self.world.jobs)
+        return is_waiting and self.pool.now_s - self._trained_at_s > longest_s
+
+    # --- jobs -----------------------------------------------------------------------
+
+    def _plan_arrival(self) -> None:
+        if self._next < len(self.world.jobs):
+            at_s = self.world.jobs[self._next].arrival_s
+            self.pool.queue.at(max(at_s, self.pool.now_s), self._arrive)
+
+    def _arrive(self) -> None:
+        run = self._run_of(self.world.jobs[self._next])
+        self._next += 1
+        self.records.append(run.record)
+        run.is_recording = self._is_recording
+        run.arrive()
+        self._plan_arrival()
+
+    def _run_of(self, job: WorkloadJob) -> RigidRun | ElasticRun:
+        record = JobRecord(
+            name=job.name,
+            arrival_s=job.arrival_s,
+            is_elastic=job.is_elastic and self.costs.is_elastic,
+            devices=job.devices,
+            work_s=job.work_s,
+            deadline_s=job.deadline_s,
+        )
+        if record.is_elastic:
+            return ElasticRun(job, self.costs, self.pool, record, self._policy(job))
+        return RigidRun(job, self.costs, self.pool, record)
+
+    def _policy(self, job: WorkloadJob) -> Policy:
+        sizes = (job.min_devices, job.max_devices)
+        if sizes not in self._policies:
+            low, high = sizes
+            policy = replace(self.world.policy, min_replicas=low, max_replicas=high)
+            self._policies[sizes] = policy
+        return self._policies[sizes]
+
+    def _require_possible(self) -> None:
+        """Refuse, by the pool's own rule, what could never be met."""
+        for job in self.world.jobs:
+            where = f"{self.world.source} line {job.line}"
+            self._require_claim(self._run_of(job).claim(), where)
+        for service in self.services:
+            loads = self.world.load[service.entry.name]
+            most = max((change.devices for change in loads), default=0)
+            self._require_claim(service.claim(most), f"service {service.entry.name}")
+
+    def _require_claim(self, claim: Claim, where: str) -> None:
+        core = self.pool.core
+        one = core.pools.get(claim.device_kind or next(iter(core.pools)))
+        if one is None:
+            there = ", ".join(kind or "none" for kind in core.pools)
+            kind = claim.device_kind
+            raise ConfigError(f"{where}: no node has devices of kind {kind}; there are {there}")
+        if refused := checking.refusal(one, claim):
+            raise ConfigError(f"{where}: {claim.name} can never run: {refused}")
+
+    # --- nodes ----------------------------------------------------------------------
+
+    def _follow_trace(self, group: NodeGroup, changes: Sequence[Change]) -> None:
+        nobody = tuple(chain.from_iterable(map(group.devices, range(group.entry.count))))
+        self.pool.tell(Cordoned(devices=nobody))
+        group.there = 0
+        for change in changes:
+            self.pool.queue.at(change.at_s, partial(self._set_nodes, group, change.devices))
+
+    def _set_nodes(self, group: NodeGroup, number: int) -> None:
+        """Let nodes come, or those with the highest numbers go."""
+        wanted, before = min(number, group.entry.count), group.there
+        group.there = wanted
+        if wanted > before:
+            nodes = map(group.devices, range(before, wanted))
+            self.pool.tell(Uncordoned(devices=tuple(chain.from_iterable(nodes))))
+            return
+        gone = tuple(chain.from_iterable(map(group.devices, range(wanted, before))))
+        self.pool.tell(Drained(devices=gone))
+        notice_s = group.entry.notice_in_seconds
+        if notice_s:
+            leaving = range(wanted, before)
+            at_s = self.pool.now_s + notice_s
+            self.pool.queue.at(at_s, partial(self._end_notice, group, leaving))
+        else:
+            self._lose(set(gone))
+
+    def _end_notice(self, group: NodeGroup, nodes: range) -> None:
+        """Lose what is still held of nodes that have not come back meanwhile."""
+        gone = [group.devices(node) for node in nodes if node >= group.there]
+        self._lose(set(chain.from_iterable(gone)))
+
+    def _lose(self, devices: set[int]) -> None:
+        for claimant in list(self.pool.claimants.values()):
+            if not claimant.held.isdisjoint(devices):
+                claimant.lose(devices & claimant.held)
+
+
+def _groups(cluster: ClusterSpec) -> list[NodeGroup]:
+    groups, first = [], 0
+    for entry in cluster.nodes:
+        number = entry.count * entry.devices
+        bits = ((1 << number) - 1) << first
+        groups.append(NodeGroup(entry, first, entry.count, bits))
+        first += number
+    return groups
+
+
+def _pool(cluster: ClusterSpec) -> SimulatedPool:
+    """Return the devices of a cluster, with its classes and teams."""
+    each = [(entry.kind, entry.count * entry.devices) for entry in cluster.nodes]
+    names = tuple(chain.from_iterable([kind] * number for kind, number in each))
+    own = [PriorityClass(name=one.name, value=one.value) for one in cluster.priority_classes]
+    return SimulatedPool(
+        cluster.devices,
+        device_kinds=names if any(names) else (),
+        classes=(*CLASSES, *own),
+        teams=[team_of(entry) for entry in cluster.teams],
+    )

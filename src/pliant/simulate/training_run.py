@@ -1,0 +1,182 @@
+"""One job that trains on simulated devices: what it has done, and when it will be done.
+
+Owns the arithmetic of progress: speed by size, pauses, checkpoints, what is lost with the state,
+and in which account each device-second goes.  Knows nothing of who decides how many devices it has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from pliant.core.allocation import Released, Withdrawn
+from pliant.core.policy.costs import share
+from pliant.simulate.accounts import JobRecord
+from pliant.simulate.event_queue import Timer, call_off
+from pliant.simulate.resize_costs import START_S, ResizeCosts
+from pliant.simulate.simulated_pool import SimulatedPool
+from pliant.spec.workload import WorkloadJob
+
+
+def speed(job: WorkloadJob, size: int) -> float:
+    """Return how fast a job is at a size, in units of its speed on ``devices``."""
+    if size < 1:
+        return 0.0
+    if not job.curve:
+        return share(job.devices, job.num_slots) / share(size, job.num_slots)
+    return _on_curve(job, size) / _on_curve(job, job.devices)
+
+
+def _on_curve(job: WorkloadJob, size: int) -> float:
+    """Return the speed between two measured sizes; beyond the largest nothing is gained."""
+    points = job.curve
+    at = bisect_right(points, size, key=lambda point: point[0])
+    if at == 0:
+        return points[0][1] * size / points[0][0]
+    if at == len(points):
+        return points[-1][1]
+    (low, slow), (high, fast) = points[at - 1], points[at]
+    return slow + (fast - slow) * (size - low) / (high - low)
+
+
+class TrainingRun:
+    """What jobs of one size and elastic ones have in common."""
+
+    is_recording = False
+    """Whether sizes are kept, for pictures."""
+
+    def __init__(
+        self, job: WorkloadJob, costs: ResizeCosts, pool: SimulatedPool, record: JobRecord
+    ) -> None:
+        self.job = job
+        self.costs = costs
+        self.pool = pool
+        self.record = record
+        self.held: set[int] = set()
+        self.num_training = 0
+        """Devices that train; they are stopped while ``rate`` is 0 or a pause lasts."""
+
+        self.num_starting = 0
+        self.rate = 0.0
+        self.done_s = 0.0
+        self.pause_until_s = 0.0
+        self._since_s = pool.now_s
+        self._unkept_s = 0.0
+        self._unkept_work_s = 0.0
+        self._unkept_device_s = 0.0
+        """Since the last checkpoint: time, work, device-seconds."""
+
+        self._end: Timer | None = None
+
+    @property
+    def first_start_s(self) -> float:
+        """From now until processes that are started train, where none does yet."""
+        job, costs = self.job, self.costs
+        if self.done_s:
+            return costs.restart_s if job.restart_s is None else job.restart_s
+        return START_S if job.start_s is None else job.start_s
+
+    @property
+    def restart_s(self) -> float:
+        """How long a change takes that is not made in place."""
+        return self.costs.restart_s if self.job.restart_s is None else self.job.restart_s
+
+    def account(self) -> None:
+        """Bring accounts and progress up to now."""
+        now_s = self.pool.now_s
+        passed_s = now_s - self._since_s
+        if passed_s <= 0.0:
+            return
+        spent, training, held = self.pool.accounts.spent, self.num_training, len(self.held)
+        trained_s = 0.0
+        if training and self.rate:
+            paused_s = min(max(self.pause_until_s - self._since_s, 0.0), passed_s)
+            trained_s = passed_s - paused_s
+            spent["paused"] += training * paused_s
+            self._progress(trained_s, now_s)
+        elif training:
+            spent["unused"] += training * passed_s
+        spent["starting"] += self.num_starting * passed_s
+        spent["unused"] += (held - training - self.num_starting) * passed_s
+        self.record.held_device_s += held * passed_s
+        if self.record.began_s is not None:
+            self.record.stopped_s += passed_s - trained_s
+        self._since_s = now_s
+
+    def _progress(self, trained_s: float, now_s: float) -> None:
+        """Train for so long, up to now."""
+        if trained_s <= 0.0:
+            return
+        size, rate, every_s = self.num_training, self.rate, self.costs.checkpoint_every_s
+        self.pool.accounts.spent["useful"] += size * trained_s
+        self.done_s += rate * trained_s
+        total_s = self._unkept_s + trained_s
+        if total_s >= every_s:
+            self._unkept_s = total_s % every_s
+            self._unkept_work_s = rate * self._unkept_s
+            self._unkept_device_s = size * self._unkept_s
+        else:
+            self._unkept_s = total_s
+            self._unkept_work_s += rate * trained_s
+            self._unkept_device_s += size * trained_s
+        target_s, record = self.job.target_s, self.record
+        if target_s is not None and record.target_at_s is None and self.done_s >= target_s:
+            record.target_at_s = now_s - (self.done_s - target_s) / rate
+
+    def keep(self) -> None:
+        """Make a checkpoint of what is done."""
+        self._unkept_s = self._unkept_work_s = self._unkept_device_s = 0.0
+
+    def lose_state(self) -> None:
+        """Go back to the last checkpoint."""
+        spent = self.pool.accounts.spent
+        spent["useful"] -= self._unkept_device_s
+        spent["lost"] += self._unkept_device_s
+        self.record.lost_device_s += self._unkept_device_s
+        self.done_s = max(0.0, self.done_s - self._unkept_work_s)
+        self.keep()
+
+    def begin(self) -> None:
+        """Take note that it has its first devices."""
+        if self.record.began_s is None:
+            self.record.began_s = self.pool.now_s
+
+    def pause(self, for_s: float) -> None:
+        """Let nobody train for so long."""
+        self.pause_until_s = max(self.pause_until_s, self.pool.now_s + for_s)
+
+    def plan_end(self) -> None:
+        """Look anew when it will be done; the accounts are up to now."""
+        call_off(self._end)
+        self._end = None
+        if self.is_recording:
+            size = self.num_training if self.rate else 0
+            if not self.record.sizes or self.record.sizes[-1][1] != size:
+                self.record.sizes.append((self.pool.now_s, size))
+        if self.rate:
+            left_s = max(0.0, self.job.work_s - self.done_s) / self.rate
+            at_s = max(self.pool.now_s, self.pause_until_s) + left_s
+            self._end = self.pool.queue.at(at_s, self.finish)
+
+    def finish(self) -> None:
+        """End the job: all is done."""
+        self.account()
+        self.done_s = self.job.work_s
+        self.record.ended_s = self.pool.now_s
+        if self.job.target_s is not None and self.record.target_at_s is None:
+            self.record.target_at_s = self.pool.now_s
+        self.num_training = self.num_starting = 0
+        self.rate = 0.0
+        self.plan_end()
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Give everything back for good."""
+        self.pool.claimants.pop(self.job.name, None)
+        self.pool.tell(Withdrawn(name=self.job.name))
+        self.give_back(set(self.held))
+
+    def give_back(self, devices: set[int]) -> None:
+        """Say that nothing runs on these any more."""
+        if devices:
+            self.held -= devices
+            self.pool.tell(Released(name=self.job.name, devices=tuple(sorted(devices))))

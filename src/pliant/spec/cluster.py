@@ -1,0 +1,129 @@
+"""The file of a cluster that is simulated: nodes, what they cost, who comes and goes.
+
+Owns the names and the bounds of what can be said, and the sentence for each contradiction.  Knows
+nothing of what follows from it; teams and classes are those of a pool's file.
+
+    apiVersion: pliant.dev/v1alpha1
+    kind: Cluster
+    spec:
+      nodes:
+        - {name: base, count: 4, devices: 8, pricePerDeviceHour: 2.5}
+        - {name: spot, count: 24, pricePerDeviceHour: 0.9, capacity: p3-trace.csv}
+      inference:
+        - {name: chat, load: day.csv, repeatInSeconds: 86400}
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pliant.core.durations import MOST_S
+from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_TEAM
+from pliant.spec.load import load_as
+from pliant.spec.model import Model, Seconds, SomeSeconds, check_name, impossible
+from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much
+
+ClusterName = Annotated[str, check_name("name")]
+
+DeviceKind = Annotated[str, Field(max_length=16)]
+
+
+class NodeEntry(Model):
+    """Nodes that are alike."""
+
+    name: ClusterName
+    count: Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+
+    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
+    """Of each node."""
+
+    kind: DeviceKind = ""
+    """Of which kind its devices are, as jobs ask for them; empty: of none."""
+
+    price_per_device_hour: Annotated[float, Field(ge=0, le=MOST_S)] = 0.0
+    """In any currency; paid while the node is there."""
+
+    capacity: str | None = None
+    """A trace of how many of these nodes are there, beside this file; None: all, always."""
+
+    notice_in_seconds: Seconds = 0.0
+    """From the word that a node goes until it is gone."""
+
+
+class InferenceEntry(Model):
+    """A service whose load says how many devices it needs; it comes before training."""
+
+    name: ClusterName
+    load: str
+    """A trace of the devices that it needs (``time_s,devices``), beside this file."""
+
+    repeat_in_seconds: SomeSeconds | None = None
+    """The load begins again after so long; None: it stays as it was last."""
+
+    priority: str = "urgent"
+    team: str = DEFAULT_TEAM
+    kind: DeviceKind = ""
+
+
+class ClusterSpec(Model):
+    """What there is, and who may use how much of it."""
+
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    priority_classes: list[ClassEntry] = Field(default_factory=list)
+    teams: list[TeamEntry] = Field(default_factory=list)
+    inference: list[InferenceEntry] = Field(default_factory=list)
+
+    @property
+    def devices(self) -> int:
+        """How many there are when every node is there."""
+        return sum(entry.count * entry.devices for entry in self.nodes)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for what, names in (
+            ("class", [entry.name for entry in self.priority_classes]),
+            ("team", [entry.name for entry in self.teams]),
+            ("group of nodes", [entry.name for entry in self.nodes]),
+            ("service", [entry.name for entry in self.inference]),
+        ):
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise impossible(f"{what} {twice} is given twice")
+        if self.devices > MOST_DEVICES:
+            raise impossible(
+                f"spec.nodes have {self.devices} devices between them; at most {MOST_DEVICES} can"
+                " be simulated"
+            )
+        if excess := promised_too_much(self.teams, self.devices):
+            raise impossible(excess)
+        self._require_known()
+        return self
+
+    def _require_known(self) -> None:
+        classes = CLASS_VALUES.keys() | {entry.name for entry in self.priority_classes}
+        teams = {DEFAULT_TEAM} | {entry.name for entry in self.teams}
+        for service in self.inference:
+            for what, name, known in (
+                ("class", service.priority, classes),
+                ("team", service.team, teams),
+            ):
+                if name not in known:
+                    raise impossible(
+                        f"service {service.name} is of {what} {name}, which does not exist; there"
+                        f" are {', '.join(sorted(known))}"
+                    )
+
+
+class ClusterFile(Model):
+    """One cluster, whole."""
+
+    api_version: Literal["pliant.dev/v1alpha1"]
+    kind: Literal["Cluster"]
+    spec: ClusterSpec
+
+
+def load_cluster(text: str, *, source: str = "cluster file") -> ClusterFile:
+    """Parse a cluster's file, as for ``load_as``."""
+    return load_as(ClusterFile, text, source=source)

@@ -1,0 +1,76 @@
+"""``pliant simulate`` reads files, prints tables and refuses in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pliant.cli.main import code_of
+
+CLUSTER = """\
+apiVersion: pliant.dev/v1alpha1
+kind: Cluster
+spec:
+  nodes:
+    - {name: all, count: 2, devices: 4, pricePerDeviceHour: 2}
+"""
+JOBS = "name,arrival_s,work_s,devices,min,max,slots\npre,0,3600,8,2,8,64\ntune,600,600,4,,,\n"
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text(CLUSTER)
+    Path("jobs.csv").write_text(JOBS)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert code_of(["simulate", "cluster.yaml", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_ways_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    table = said(capsys, "jobs.csv", "--way", "in-place,static")
+
+    head, *rows = [line.split("  ") for line in table.splitlines() if line.strip()]
+    assert [word.strip() for word in head if word.strip()] == ["in-place", "static"]
+    assert any("queue time, mean" in "  ".join(row) for row in rows)
+
+
+def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("mix:jobs=60,days=1,seed=4", "--way", "in-place,restart:60", "--json", "--jobs", "out")
+
+    first = said(capsys, *words)
+    jobs = Path("out/in-place.csv").read_bytes()
+
+    assert said(capsys, *words) == first
+    assert Path("out/in-place.csv").read_bytes() == jobs
+    assert [one["jobs"] for one in json.loads(first)["simulations"]] == [60, 60]
+
+
+def test_a_trace_and_a_load_lie_beside_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("site")
+    folder.mkdir()
+    text = CLUSTER.replace("devices: 4", "devices: 1, capacity: spot.csv")
+    text += "  inference: [{name: chat, load: load.csv}]\n"
+    (folder / "cluster.yaml").write_text(text)
+    (folder / "spot.csv").write_text("0,add,a\n0,add,b\n600000,remove,b\n")
+    (folder / "load.csv").write_text("time_s,devices\n0,1\n300,0\n")
+    Path("few.csv").write_text("arrival_s,work_s,devices,min,max\n0,1000,1,1,2\n")
+
+    assert code_of(["simulate", "site/cluster.yaml", "few.csv", "--way", "in-place", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["simulations"]
+    assert one["serving_h"] == pytest.approx(300 / 3600, abs=1e-5)
+    assert one["resizes"] == 2
+
+
+def test_the_policy_is_that_of_every_elastic_job(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("jobs.csv", "--way", "in-place", "--json")
+    at_once = json.loads(said(capsys, *words))["simulations"][0]
+    policy = ("--policy", "scaleUpSnoozeTimeInSeconds=0", "--policy", "maxScaleEventsPerHour=1")
+
+    held = json.loads(said(capsys, *words, *policy))["simulations"][0]
+
+    assert held["resizes"] <= at_once["resizes"]

@@ -1,0 +1,193 @@
+"""What a simulation refuses: files, generators, ways of resizing.
+
+Owns the rows of ``pliant simulate``; each types the command beside the files that it is about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.features.refusal import Refusal, Script
+
+CLUSTER = """\
+apiVersion: pliant.dev/v1alpha1
+kind: Cluster
+spec:
+  nodes: [{name: all, count: 4}]
+"""
+JOBS = "name,arrival_s,work_s,devices,min,max,slots,target_s\n"
+
+
+def beside(cluster: str = CLUSTER, jobs: str = f"{JOBS}gpt,0,60,,,,,\n") -> Script:
+    """Return what writes the two files of a simulation."""
+
+    def write() -> None:
+        Path("c.yaml").write_text(cluster)
+        Path("jobs.csv").write_text(jobs)
+
+    return write
+
+
+def line(sentence: str, cells: str, *, when: str, instead: str) -> Refusal:
+    """Return the row of a line of a workload."""
+    return simulated(
+        sentence=f"jobs.csv line 2{sentence}",
+        when=when,
+        instead=instead,
+        before=beside(jobs=f"{JOBS}{cells}\n"),
+    )
+
+
+def simulated(options: str = "", workload: str = "jobs.csv", **row: Any) -> Refusal:
+    """Return the row of a simulation."""
+    command = f"simulate c.yaml {workload} {options}".strip()
+    return Refusal(**{"before": beside(), "command": command, **row})
+
+
+SIMULATED = [
+    simulated(
+        sentence="jobs.csv is an empty workload; expected name,arrival_s,work_s,devices,min,max,"
+        "slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,deadline_s",
+        when="a workload has no line",
+        instead="a line of names and one for each job",
+        before=beside(jobs="# nothing\n"),
+    ),
+    simulated(
+        sentence="jobs.csv has no job behind line 1; expected one in each line",
+        when="a workload has a line of names only",
+        instead="a line for each job",
+        before=beside(jobs=JOBS),
+    ),
+    simulated(
+        sentence="jobs.csv line 1: unknown column 'device'; did you mean devices?",
+        when="a workload names a column that there is not",
+        instead="the name that is meant",
+        before=beside(jobs="arrival_s,work_s,device\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 1: the column work_s is given twice",
+        when="a workload names a column twice",
+        instead="once",
+        before=beside(jobs="arrival_s,work_s,work_s\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 1: the column work_s is missing; expected a line of names",
+        when="a workload does not say when jobs arrive or how long they take",
+        instead="`arrival_s` and `work_s`",
+        before=beside(jobs="arrival_s\n0\n"),
+    ),
+    line(
+        " has 2 cells; expected 8 cells, for name,arrival_s,work_s,devices,min,max,slots,target_s",
+        "gpt,0",
+        when="a line has fewer or more cells than names",
+        instead="as many",
+    ),
+    line(
+        ": work_s 'soon' cannot be read; expected a number of seconds above 0",
+        "gpt,0,soon,,,,,",
+        when="a cell cannot be read",
+        instead="what the sentence says",
+    ),
+    line(
+        ": work_s is empty; expected a number of seconds above 0",
+        "gpt,0,,,,,,",
+        when="a job does not say how long it takes",
+        instead="seconds",
+    ),
+    line(
+        ": devices 2 is not between min 3 and max 8",
+        "gpt,0,60,2,3,8,,",
+        when="the sizes of a job contradict each other",
+        instead="a number between the two",
+    ),
+    line(
+        ": max 8 is above the 4 slots of a step; each replica needs one",
+        "gpt,0,60,2,1,8,4,",
+        when="a job may have more replicas than slots",
+        instead="a smaller `max` or more `slots`",
+    ),
+    line(
+        ": target_s 90 is above work_s 60",
+        "gpt,0,60,,,,,90",
+        when="the target comes after the end",
+        instead="at most `work_s`",
+    ),
+    simulated(
+        sentence="jobs.csv line 3: job a stands in line 2 already",
+        when="two jobs have one name",
+        instead="another name, or none",
+        before=beside(jobs="name,arrival_s,work_s\na,0,1\na,0,1\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 2: gpt can never run: it needs at least 9 devices, and the pool has"
+        " 4",
+        when="a job needs more than there ever is",
+        instead="a smaller job or a larger cluster",
+        before=beside(jobs=f"{JOBS}gpt,0,60,9,,,,\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 2: no node has devices of kind tpu; there are none",
+        when="a job wants devices of a kind that no node has",
+        instead="a kind of `spec.nodes`",
+        before=beside(jobs="arrival_s,work_s,kind\n0,1,tpu\n"),
+    ),
+    simulated(
+        sentence="c.yaml line 3: spec.nodes have 800000 devices between them; at most 100000 can be"
+        " simulated",
+        when="a cluster is too large",
+        instead="fewer nodes",
+        before=beside(CLUSTER.replace("count: 4", "count: 100000, devices: 8")),
+    ),
+    simulated(
+        sentence="c.yaml line 3: service chat is of team web, which does not exist; there are"
+        " default",
+        when="inference is of a team or class that the file does not have",
+        instead="one of those",
+        before=beside(CLUSTER + "  inference: [{name: chat, load: x.csv, team: web}]\n"),
+    ),
+    simulated(
+        sentence="c.yaml: the load of inference chat cannot be mix:jobs=3; write day: or the path"
+        " of a trace",
+        when="a generator stands where it generates the wrong thing",
+        instead="`spot:` for nodes, `day:` for inference",
+        before=beside(CLUSTER + "  inference: [{name: chat, load: 'mix:jobs=3'}]\n"),
+    ),
+    simulated(
+        workload="mix:cows=3",
+        sentence="mix takes no 'cows'; it takes jobs, days, elastic, seed",
+        when="a generator is given something that it does not take",
+        instead="one of those",
+    ),
+    simulated(
+        workload="mix:jobs=0",
+        sentence="mix: jobs=0 is not a whole number from 1 to 1e+07",
+        when="a number of a generator is out of range",
+        instead="a number in range",
+    ),
+    simulated(
+        "--way teleport",
+        sentence="'teleport' is no way of resizing; there are in-place, restart, preempt, static,"
+        " restart:SECONDS and pause:SECONDS",
+        when="`--way` names none",
+        instead="one of those",
+    ),
+    simulated(
+        "--way restart:soon",
+        sentence="'restart:soon' is no way of resizing; write seconds behind it: restart:60",
+        when="`--way` has something else than seconds behind it",
+        instead="`restart:60`",
+    ),
+    simulated(
+        "--policy maxReplicas=4",
+        sentence="--policy maxReplicas: the sizes of each job stand in the workload",
+        when="`--policy` gives all jobs of a simulation one size",
+        instead="`min` and `max` of each job",
+    ),
+    simulated(
+        "--policy spares=1",
+        sentence="spares are not simulated; leave spares=0 in the policy",
+        when="a simulation is to keep spares",
+        instead="`spares=0`",
+    ),
+]

@@ -1,0 +1,291 @@
+"""What a simulated cluster does is what its pool and its policies decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.simulate.worlds import changes, cluster, job, simulated
+
+from pliant.core.errors import ConfigError
+from pliant.core.policy.decide import Policy
+from pliant.simulate import report
+from pliant.simulate.measures import measured
+from pliant.simulate.resize_costs import IN_PLACE, PREEMPT, RESTART, STATIC, ResizeCosts
+from pliant.simulate.simulation import SimulatedWorld, Simulation
+from pliant.simulate.training_run import TrainingRun
+from pliant.spec.cluster import ClusterSpec
+from pliant.spec.workload import WorkloadJob
+
+FREE = ResizeCosts(name="free", keeps_steps=True, joins_beside=True, restart_s=0.0)
+"""A way of resizing that costs nothing, so that times can be reckoned."""
+
+
+def elastic(name: str, work_s: float, devices: int, low: int, high: int, **more: Any) -> Any:
+    fields: dict[str, Any] = {"start_s": 0.0, "step_s": 1.0, **more}
+    return job(name, work_s, devices, min_devices=low, max_devices=high, **fields)
+
+
+def test_an_elastic_job_takes_all_and_makes_room_for_another() -> None:
+    world = [
+        elastic("pre", 1000.0, 8, 2, 8),
+        job("tune", 100.0, 4, arrival_s=100.0, start_s=0.0),
+    ]
+
+    run = simulated(world, cluster(8), FREE)
+    pre, tune = run.records
+
+    assert pre.sizes[:3] == [(0.0, 8), (101.0, 4), (201.0, 8)]
+    assert tune.began_s == 101.0
+    assert tune.ended_s == 201.0
+    assert pre.ended_s == pytest.approx(1050.0)
+    assert (pre.resizes, pre.interventions) == (2, 0)
+
+
+def test_a_static_job_keeps_what_it_has_and_others_wait() -> None:
+    world = [
+        elastic("pre", 1000.0, 8, 2, 8),
+        elastic("tune", 100.0, 4, 1, 4, arrival_s=100.0),
+    ]
+
+    run = simulated(world, cluster(8), STATIC)
+    pre, tune = run.records
+
+    assert (pre.ended_s, tune.began_s) == (1000.0, 1000.0)
+    assert measured(run).queue_p99_s == 900.0
+
+
+def test_full_preemption_stops_the_whole_job_and_a_person_sees_to_it() -> None:
+    world = [
+        job("pre", 1000.0, 8, start_s=0.0),
+        job("tune", 100.0, 4, arrival_s=100.0, start_s=0.0, priority="urgent"),
+    ]
+
+    pre, tune = simulated(world, cluster(8), PREEMPT).records
+
+    assert (tune.began_s, tune.ended_s) == (101.0, 201.0)
+    assert (pre.preemptions, pre.interventions) == (1, 1)
+    assert pre.ended_s == pytest.approx(201.0 + 30.0 + 1000.0 - 101.0)
+
+
+def test_a_restart_stops_everybody_for_each_change() -> None:
+    world = [
+        elastic("pre", 1000.0, 8, 2, 8),
+        job("tune", 100.0, 4, arrival_s=100.0, start_s=0.0),
+    ]
+
+    run = simulated(world, cluster(8), RESTART)
+
+    assert run.records[0].stopped_s == pytest.approx(60.0)
+    assert run.pool.accounts.spent["paused"] == pytest.approx(30.0 * 4 + 30.0 * 8)
+    assert run.pool.accounts.spent["lost"] == 0.0
+
+
+def test_a_lost_node_costs_a_restart_the_steps_since_its_checkpoint() -> None:
+    spec = cluster(4, nodes=[{"name": "spot", "count": 4, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 4), (1000.0, 3), (5000.0, 4))}
+    world = [elastic("gpt", 4000.0, 4, 1, 4)]
+
+    restarted = simulated(world, spec, RESTART, capacity=trace)
+    in_place = simulated(world, spec, IN_PLACE, capacity=trace)
+
+    assert restarted.records[0].lost_device_s == 4 * 400.0  # 1000 s, a checkpoint every 600 s
+    assert in_place.records[0].lost_device_s == 0.0
+    assert in_place.records[0].stopped_s < 2.0 < 60.0 <= restarted.records[0].stopped_s
+
+
+def test_a_job_that_loses_all_goes_back_to_its_checkpoint_and_waits() -> None:
+    spec = cluster(2, nodes=[{"name": "spot", "count": 2, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 2), (1000.0, 0), (2000.0, 2))}
+
+    (one,) = simulated([elastic("gpt", 2000.0, 2, 1, 2)], spec, IN_PLACE, capacity=trace).records
+
+    assert one.lost_device_s == 2 * 400.0
+    assert one.ended_s == pytest.approx(2000.0 + 30.0 + 1400.0)
+
+
+def test_with_notice_a_node_is_left_and_nothing_is_lost() -> None:
+    nodes = [{"name": "spot", "count": 4, "capacity": "x", "noticeInSeconds": 120}]
+    trace = {"spot": changes((0.0, 4), (1000.0, 3))}
+
+    run = simulated([elastic("gpt", 2000.0, 4, 1, 4)], cluster(4, nodes=nodes), RESTART,
+                    capacity=trace)  # fmt: skip
+
+    assert run.records[0].lost_device_s == 0.0
+    assert run.records[0].sizes[1] == (1001.0, 3)
+
+
+def test_inference_takes_what_its_load_needs_and_gives_it_back() -> None:
+    spec = cluster(8, inference=[{"name": "chat", "load": "x", "repeatInSeconds": 1000}])
+    load = {"chat": changes((0.0, 6), (400.0, 0), (800.0, 6))}
+
+    run = simulated([elastic("gpt", 6000.0, 2, 1, 8)], spec, FREE, load=load)
+
+    sizes = run.records[0].sizes
+    assert sizes[:3] == [(0.0, 2), (400.0, 8), (800.25, 2)]
+    assert run.services[0].sizes[:4] == [(0.0, 6), (400.0, 0), (800.25, 6), (1400.0, 0)]
+    assert run.services[0].short_device_s == pytest.approx(2 * 6 * 0.25)
+
+
+def test_a_policy_that_waits_takes_arrivals_together() -> None:
+    world = [
+        elastic("gpt", 5000.0, 4, 1, 4),
+        job("a", 100.0, 1, arrival_s=10.0, start_s=0.0),
+        job("b", 120.0, 1, arrival_s=10.0, start_s=0.0),
+    ]
+
+    at_once = simulated(world, cluster(4), FREE).records[0]
+    waited = simulated(world, cluster(4), FREE, policy=Policy(scaling_timeout_s=30.0)).records[0]
+
+    assert at_once.resizes == 3
+    assert waited.resizes == 2
+
+
+def test_a_job_that_can_never_run_is_refused_with_its_line() -> None:
+    jobs = [replace(job("big", 10.0, 9), line=3)]
+
+    with pytest.raises(
+        ConfigError, match=r"^jobs.csv line 3: big can never run: it needs at least"
+    ):
+        simulated(jobs, cluster(8), source="jobs.csv")
+
+
+def test_a_price_is_paid_while_a_node_is_there() -> None:
+    nodes = [
+        {"name": "base", "count": 1, "devices": 2, "pricePerDeviceHour": 3.0},
+        {"name": "spot", "count": 2, "pricePerDeviceHour": 1.0, "capacity": "x"},
+    ]
+    trace = {"spot": changes((0.0, 2), (1800.0, 0))}
+
+    run = simulated([job("one", 3590.0)], cluster(4, nodes=nodes), capacity=trace)
+
+    assert measured(run).cost == pytest.approx(2 * 3.0 + 2 * 0.5)
+
+
+def test_load_that_repeats_for_ever_does_not_keep_a_stuck_simulation_going() -> None:
+    spec = cluster(2, inference=[{"name": "chat", "load": "x", "repeatInSeconds": 86400}])
+
+    run = simulated([job("one", 10.0, 2)], spec, load={"chat": changes((0.0, 1), (60.0, 2))})
+
+    assert run.records[0].ended_s is None
+
+
+# --- what holds whatever happens ---------------------------------------------------------
+
+WAYS = [IN_PLACE, RESTART, PREEMPT, STATIC, FREE]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[SimulatedWorld, ResizeCosts]:
+    devices = draw(st.integers(2, 12))
+    times = st.integers(0, 4000).map(float)
+    jobs = []
+    for number in range(draw(st.integers(1, 8))):
+        size = draw(st.integers(1, devices))
+        low = draw(st.integers(1, size))
+        high = draw(st.integers(size, devices))
+        jobs.append(
+            WorkloadJob(
+                name=f"j{number}",
+                arrival_s=draw(times),
+                work_s=float(draw(st.integers(1, 3000))),
+                devices=size,
+                min_devices=low,
+                max_devices=high,
+                num_slots=draw(st.sampled_from([None, high, 2 * high])),
+                priority=draw(st.sampled_from(["low", "normal", "normal", "urgent"])),
+                step_s=draw(st.sampled_from([0.5, 5.0])),
+                start_s=draw(st.sampled_from([None, 0.0, 60.0])),
+            )
+        )
+    trace = sorted(draw(st.lists(st.tuples(times, st.integers(0, devices)), max_size=6)))
+    nodes: dict[str, Any] = {"name": "all", "count": devices}
+    capacity = {}
+    if trace:
+        nodes |= {"capacity": "x", "noticeInSeconds": draw(st.sampled_from([0, 30]))}
+        capacity = {"all": changes((0.0, devices), *trace, (5000.0, devices))}
+    inference, load = [], {}
+    if draw(st.booleans()):
+        repeat = draw(st.sampled_from([None, 1500]))
+        inference = [{"name": "chat", "load": "x", "repeatInSeconds": repeat}]
+        most = devices if repeat is None else devices // 2
+        moments = times.map(lambda moment_s: moment_s % 1500)
+        points = sorted(draw(st.lists(st.tuples(moments, st.integers(0, most)), max_size=4)))
+        load = {"chat": changes((0.0, 0), *points, *([] if repeat else [(4500.0, 0)]))}
+    policy = Policy(
+        scaling_timeout_s=draw(st.sampled_from([0.0, 20.0])),
+        min_stability_period_s=draw(st.sampled_from([0.0, 100.0])),
+    )
+    world = SimulatedWorld(
+        cluster=ClusterSpec.model_validate({"nodes": [nodes], "inference": inference}),
+        jobs=sorted(jobs, key=lambda one: one.arrival_s),
+        capacity=capacity,
+        load=load,
+        policy=policy,
+    )
+    return world, draw(st.sampled_from(WAYS))
+
+
+class Watched(Simulation):
+    """Looks after every event whether everything adds up."""
+
+    def check(self) -> None:
+        pool = self.pool
+        held = [device for run in pool.claimants.values() for device in run.held]
+        assert len(held) == len(set(held)), "a device is held twice"
+        assert len(held) == pool.held, "the core counts others than the claimants do"
+        assert pool.held <= pool.devices - pool.gone.bit_count()
+        assert pool.serving == sum(len(service.held) for service in self.services)
+        for run in pool.claimants.values():
+            if isinstance(run, TrainingRun):
+                assert run.num_training + run.num_starting <= len(run.held)
+                assert not run.rate or run.num_training
+
+    def run_watched(self) -> None:
+        self._begin()
+        while not self._is_over() and self.pool.advance(40_000.0):
+            self.check()
+        for claimant in self.pool.claimants.values():
+            claimant.account()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds())
+def test_no_device_is_held_twice_and_every_second_is_in_one_account(
+    case: tuple[SimulatedWorld, ResizeCosts],
+) -> None:
+    run = Watched(*case)
+
+    run.run_watched()
+
+    spent = run.pool.accounts.spent
+    there = sum(group.there_device_s for group in run.groups)
+    assert math.fsum(spent.values()) == pytest.approx(there, abs=1e-3)
+    assert all(seconds >= -1e-6 for seconds in spent.values()), spent
+    jobs = {one.name: one for one in run.world.jobs}
+    ended = [one for one in run.records if one.ended_s is not None]
+    if not any(service.entry.repeat_in_seconds for service in run.services):
+        assert len(ended) == len(jobs), "all nodes come back, and everybody has its turn"
+    for one in ended:
+        assert one.began_s is not None
+        assert one.ended_s is not None
+        assert one.arrival_s <= one.began_s <= one.ended_s
+    if not run.costs.is_elastic:  # then work and device-seconds are the same thing
+        done = sum(one.work_s * one.devices for one in ended)
+        assert spent["useful"] == pytest.approx(done, abs=1e-3)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds())
+def test_the_same_world_gives_the_same_bytes(case: tuple[SimulatedWorld, ResizeCosts]) -> None:
+    texts = set()
+    for _ in range(2):
+        run = Simulation(*case)
+        run.run()
+        texts.add(report.as_json([measured(run)]) + report.jobs_csv(run.records))
+
+    assert len(texts) == 1
