@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +76,46 @@ def test_the_policy_is_that_of_every_elastic_job(capsys: pytest.CaptureFixture[s
     held = json.loads(said(capsys, *words, *policy))["simulations"][0]
 
     assert held["resizes"] <= at_once["resizes"]
+
+
+def test_a_sweep_compares_values_and_recommends_one(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = ("--way", "in-place", "--sweep", "scalingTimeoutInSeconds=0,600")
+
+    values = json.loads(said(capsys, "jobs.csv", *sweep, "--json"))
+
+    ways = [one["way"] for one in values["simulations"]]
+    assert ways == ["scalingTimeoutInSeconds=0", "scalingTimeoutInSeconds=600"]
+    assert values["recommendation"].startswith("Recommended: scalingTimeoutInSeconds=0.")
+
+
+def test_a_report_is_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["simulate", "cluster.yaml", "jobs.csv", "--report", "r.html"]) == 0
+
+    assert capsys.readouterr().err == "written: r.html\n"
+    assert Path("r.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_interrupt_leaves_the_report_up_to_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pliant.simulate import simulation
+
+    monkeypatch.setattr(simulation, "LOOKS", 10)
+    whole = simulation.Simulation.run
+
+    def interrupted(self: simulation.Simulation, **hooks: Any) -> None:
+        hooks["on_progress"] = lambda share: signal.raise_signal(signal.SIGINT)
+        whole(self, **hooks)
+
+    monkeypatch.setattr(simulation.Simulation, "run", interrupted)
+    command = ["simulate", "cluster.yaml", "many.csv", "--json"]
+    lines = [f"{n},60" for n in range(500)]
+    Path("many.csv").write_text("\n".join(["arrival_s,work_s", *lines]))
+
+    assert code_of(command) == 130
+    printed = capsys.readouterr()
+    values = json.loads(printed.out)
+    assert not values["is_whole"]
+    assert len(values["simulations"]) == 1
+    assert 0 < values["simulations"][0]["jobs"] < 500
+    assert "this is the report up to there" in printed.err

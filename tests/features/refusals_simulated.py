@@ -147,8 +147,7 @@ SIMULATED = [
         before=beside(CLUSTER + "  inference: [{name: chat, load: x.csv, team: web}]\n"),
     ),
     simulated(
-        sentence="c.yaml: the load of inference chat cannot be mix:jobs=3; write day: or the path"
-        " of a trace",
+        sentence="mix:jobs=3 cannot stand for a trace here; write day: or the path of a trace",
         when="a generator stands where it generates the wrong thing",
         instead="`spot:` for nodes, `day:` for inference",
         before=beside(CLUSTER + "  inference: [{name: chat, load: 'mix:jobs=3'}]\n"),
@@ -183,6 +182,25 @@ SIMULATED = [
         sentence="--policy maxReplicas: the sizes of each job stand in the workload",
         when="`--policy` gives all jobs of a simulation one size",
         instead="`min` and `max` of each job",
+    ),
+    simulated(
+        "--capacity spot=spot:burst=2",
+        sentence="c.yaml has no nodes spot; there are all",
+        when="`--capacity` or `--load` is for what the cluster does not have",
+        instead="one of those names",
+    ),
+    simulated(
+        "--capacity x.csv",
+        sentence="--capacity 'x.csv' is not NAME=TRACE, such as spot=p3-trace.csv",
+        when="`--capacity` or `--load` does not say what it is for",
+        instead="the name of the nodes or the service",
+    ),
+    simulated(
+        "--sweep scalingTimeoutInSeconds=30",
+        sentence="--sweep 'scalingTimeoutInSeconds=30' is not KEY=VALUE,VALUE,... with two values"
+        " or more that differ, such as scalingTimeoutInSeconds=0,30,120",
+        when="`--sweep` has nothing to compare",
+        instead="two values or more",
     ),
     simulated(
         "--policy spares=1",

@@ -6,9 +6,12 @@ Owns argv, the progress bar and the files that are written.  Knows nothing of wh
 from __future__ import annotations
 
 import math
+import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +23,7 @@ from rich.text import Text
 
 from pliant.cli.arguments import changes_of, some_seconds
 from pliant.cli.options import Json
-from pliant.cli.printing import draw
+from pliant.cli.printing import draw, say
 from pliant.cli.terminal import PlainConsole, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK
@@ -28,8 +31,10 @@ from pliant.spec.load import parse_policy
 from pliant.spec.policy import BOUNDS, core_policy
 
 if TYPE_CHECKING:  # no other command waits for the core's code
+    from pliant.core.policy.decide import Policy
     from pliant.simulate.measures import Measures
-    from pliant.simulate.simulation import Simulation
+    from pliant.simulate.resize_costs import ResizeCosts
+    from pliant.simulate.simulation import SimulatedWorld, Simulation
 
 WAYS = "in-place,restart:60,preempt,static"
 
@@ -54,6 +59,24 @@ def simulate(
         list[str] | None,
         typer.Option("--policy", metavar="KEY=VALUE", help="A field of the elastic policy."),
     ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--capacity", metavar="NODES=TRACE", help="Which of these nodes are there when."
+        ),
+    ] = None,
+    load: Annotated[
+        list[str] | None,
+        typer.Option("--load", metavar="SERVICE=TRACE", help="What this service needs when."),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--sweep",
+            metavar="KEY=A,B,C",
+            help="Try these values of a field of the policy, for the first WAY.",
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="End after 14d, 12h, ...  [default: all]"),
@@ -62,64 +85,151 @@ def simulate(
         Path | None,
         typer.Option("--jobs", metavar="DIR", help="Write a CSV file of all jobs for each way."),
     ] = None,
+    report_to: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a page with pictures (HTML)."),
+    ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     as_json: Json = False,
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""
-    from pliant.simulate.measures import measured
-    from pliant.simulate.resize_costs import costs_of
-    from pliant.simulate.simulation import Simulation
-    from pliant.simulate.world_files import read_world
-
-    chosen = [costs_of(way) for way in ways.split(",")]
-    fields: dict[str, Any] = changes_of(policy or [])
-    if bound := next((name for name in fields if name in BOUNDS), None):
-        raise ConfigError(f"--policy {bound}: the sizes of each job stand in the workload")
-    world = read_world(cluster, workload, policy=core_policy(parse_policy(fields)))
+    traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
+    variants = _variants(cluster, workload, traces, ways=ways, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
-    columns: list[Measures] = []
-    with _interrupts() as is_stopped, _progress() as follow:
-        for costs in chosen:
-            simulation = Simulation(world, costs, until_s=until_s)
-            simulation.run(on_progress=follow(costs.name), is_stopped=is_stopped)
-            columns.append(measured(simulation))
-            if jobs_to is not None:
-                _write_jobs(jobs_to, simulation)
-            if is_stopped():
-                break
-    _print(columns, as_csv=as_csv, as_json=as_json, is_whole=not is_stopped())
-    if is_stopped():
+    columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
+    is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
+    advice = _advice(columns) if sweep is not None and is_whole else ""
+    _print(columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice)
+    if report_to is not None:
+        _write_page(report_to, shown, columns, advice=advice)
+    if not is_whole:
         say_aside("pliant: stopped on request; this is the report up to there")
         return EXIT_INTERRUPTED
     return EXIT_OK
 
 
-def _print(columns: list[Measures], *, as_csv: bool, as_json: bool, is_whole: bool) -> None:
+Variants = list[tuple[str, "ResizeCosts", "SimulatedWorld"]]
+"""What a column is called, how jobs are resized in it, and in which world."""
+
+
+def _named(flag: str, words: list[str] | None) -> dict[str, str]:
+    """Read ``NAME=TRACE``, as often as it is given."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, text = word.partition("=")
+        if not name or not equals or not text:
+            raise ConfigError(f"{flag} {word!r} is not NAME=TRACE, such as spot=p3-trace.csv")
+        found[name] = text
+    return found
+
+
+def _variants(
+    cluster: Path,
+    workload: str,
+    traces: dict[str, dict[str, str]],
+    *,
+    ways: str,
+    policy: list[str],
+    sweep: str | None,
+) -> Variants:
+    """Read what is to be simulated: one world in several ways, or one way with several values."""
+    from pliant.simulate.resize_costs import costs_of
+    from pliant.simulate.sweep import read_sweep
+    from pliant.simulate.world_files import read_world
+
+    chosen = [costs_of(way) for way in ways.split(",")]
+    world = read_world(cluster, workload, policy=_policy(policy), **traces)
+    if sweep is None:
+        return [(costs.name, costs, world) for costs in chosen]
+    key, values = read_sweep(sweep)
+    return [
+        (
+            f"{key}={value}",
+            chosen[0],
+            replace(world, policy=_policy([*policy, f"{key}={value}"])),
+        )
+        for value in values
+    ]
+
+
+def _policy(assignments: list[str]) -> Policy:
+    fields: dict[str, Any] = changes_of(assignments)
+    if bound := next((name for name in fields if name in BOUNDS), None):
+        raise ConfigError(f"--policy {bound}: the sizes of each job stand in the workload")
+    return core_policy(parse_policy(fields))
+
+
+def _run(
+    variants: Variants, until_s: float, *, jobs_to: Path | None, is_recording: bool
+) -> tuple[list[Measures], list[Simulation]]:
+    """Simulate one after the other; the simulations themselves are kept for pictures only."""
+    from pliant.simulate.measures import measured
+    from pliant.simulate.simulation import Simulation
+
+    columns: list[Measures] = []
+    shown: list[Simulation] = []
+    with _interrupts() as is_stopped, _progress() as follow:
+        for name, costs, world in variants:
+            simulation = Simulation(world, costs, until_s=until_s, is_recording=is_recording)
+            simulation.run(on_progress=follow(name), is_stopped=is_stopped)
+            columns.append(replace(measured(simulation), way=name))
+            shown = [*shown, simulation] if is_recording else [simulation]
+            if jobs_to is not None:
+                _write_jobs(jobs_to, name, simulation)
+            if simulation.is_cut_short:
+                break
+    return columns, shown
+
+
+def _advice(columns: list[Measures]) -> str:
+    from pliant.simulate.sweep import recommended
+
+    return recommended(columns)
+
+
+def _print(
+    columns: list[Measures], *, as_csv: bool, as_json: bool, is_whole: bool, advice: str
+) -> None:
     from pliant.simulate import report
 
     if as_json:
-        print(report.as_json(columns, is_whole=is_whole), end="")
+        beside = {"recommendation": advice} if advice else {}
+        print(report.as_json(columns, is_whole=is_whole, **beside), end="")
     elif as_csv:
         print(report.as_csv(columns), end="")
     else:
         draw(_drawn(report.table(columns)))
+        if advice:
+            say(advice)
 
 
 def _drawn(rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim")
     for at, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if at else "left", no_wrap=True)
+        table.add_column(name, justify="right" if at else "left", no_wrap=not at)
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     return table
 
 
-def _write_jobs(directory: Path, simulation: Simulation) -> None:
+def _write_jobs(directory: Path, name: str, simulation: Simulation) -> None:
     from pliant.simulate import report
 
     directory.mkdir(parents=True, exist_ok=True)
-    name = simulation.costs.name.replace(":", "-")
-    (directory / f"{name}.csv").write_text(report.jobs_csv(simulation.records))
+    file = f"{name.replace(':', '-')}.csv"
+    (directory / file).write_text(report.jobs_csv(simulation.records))
+
+
+def _write_page(
+    path: Path, shown: list[Simulation], columns: list[Measures], *, advice: str
+) -> None:
+    from pliant.simulate import html_report
+
+    page = html_report.page(
+        shown, columns, command=shlex.join(["pliant", *sys.argv[1:]]), advice=advice
+    )
+    path.write_text(page)
+    say_aside(f"written: {path}")
 
 
 @contextmanager

@@ -59,7 +59,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("idle_h", "  idle", _hours),
     ("short_h", "missing for inference", _hours),
     ("utilisation", "utilisation", _share),
-    ("goodput", "goodput (of what inference leaves)", _share),
+    ("goodput", "goodput beside inference", _share),
     ("queue_mean_s", "queue time, mean", duration),
     ("queue_p50_s", "queue time, p50", duration),
     ("queue_p99_s", "queue time, p99", duration),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pliant.core.errors import ConfigError
@@ -10,14 +10,24 @@ from pliant.core.policy.decide import Policy
 from pliant.machine.files import read_named
 from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
-from pliant.spec.cluster import ClusterSpec, load_cluster
+from pliant.spec.cluster import load_cluster
 from pliant.spec.pool import MOST_DEVICES
 from pliant.spec.trace import Change, parse_trace
 from pliant.spec.workload import WorkloadJob, parse_workload
 
 
-def read_world(cluster: Path, workload: str, *, policy: Policy) -> SimulatedWorld:
+def read_world(
+    cluster: Path,
+    workload: str,
+    *,
+    policy: Policy,
+    capacity: Mapping[str, str] | None = None,
+    load: Mapping[str, str] | None = None,
+) -> SimulatedWorld:
     """Read a cluster's file and a workload, with the traces that they name.
+
+    ``capacity`` and ``load`` are traces in place of those of the file, by the name of the nodes or
+    of the service; their paths are as people type them.
 
     Raises:
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
@@ -25,20 +35,23 @@ def read_world(cluster: Path, workload: str, *, policy: Policy) -> SimulatedWorl
     if policy.spares:
         raise ConfigError("spares are not simulated; leave spares=0 in the policy")
     spec = load_cluster(read_named(cluster), source=str(cluster)).spec
-    _require_generators(spec, cluster)
-    jobs, source = read_workload(workload)
     beside = cluster.parent
+    traces = {one.name: _placed(one.capacity, beside) for one in spec.nodes if one.capacity}
+    loads = {one.name: _placed(one.load, beside) for one in spec.inference}
+    counts = {one.name: one.count for one in spec.nodes}
+    _put_in_place(traces, capacity or {}, among=counts, what="nodes", where=cluster)
+    _put_in_place(loads, load or {}, among=loads, what="inference", where=cluster)
+    jobs, source = read_workload(workload)
     return SimulatedWorld(
         cluster=spec,
         jobs=jobs,
         capacity={
-            entry.name: _changes(entry.capacity, beside, generate.spot, most=entry.count)
-            for entry in spec.nodes
-            if entry.capacity is not None
+            name: _changes(text, "spot", generate.spot, most=counts[name])
+            for name, text in traces.items()
         },
         load={
-            entry.name: _changes(entry.load, beside, generate.day, most=MOST_DEVICES)
-            for entry in spec.inference
+            name: _changes(text, "day", generate.day, most=MOST_DEVICES)
+            for name, text in loads.items()
         },
         policy=policy,
         source=source,
@@ -52,23 +65,39 @@ def read_workload(workload: str) -> tuple[list[WorkloadJob], str]:
     return parse_workload(read_named(Path(workload)), source=workload), workload
 
 
+def _placed(text: str, beside: Path) -> str:
+    """Return the path of a trace that a file names; a generator stays what it is."""
+    return text if generate.is_generator(text) else str(beside / text)
+
+
+def _put_in_place(
+    traces: dict[str, str],
+    given: Mapping[str, str],
+    *,
+    among: Iterable[str],
+    what: str,
+    where: Path,
+) -> None:
+    names = sorted(among)
+    for name, text in given.items():
+        if name not in names:
+            there = ", ".join(names) or "none"
+            raise ConfigError(f"{where} has no {what} {name}; there are {there}")
+        traces[name] = text
+
+
 def _changes(
-    text: str, beside: Path, generated: Callable[[str], list[Change]], *, most: int
+    text: str, wanted: str, generated: Callable[[str], list[Change]], *, most: int
 ) -> list[Change]:
-    """Read a trace beside the cluster's file, or generate one."""
-    if generate.is_generator(text):
-        return generated(text)
-    path = beside / text
-    return parse_trace(read_named(path), source=str(path), most=most)
+    """Read a trace, or generate one.
 
-
-def _require_generators(spec: ClusterSpec, cluster: Path) -> None:
-    """Refuse a generator where what it generates is not wanted."""
-    for place, text, wanted in (
-        *((f"capacity of nodes {one.name}", one.capacity or "", "spot") for one in spec.nodes),
-        *((f"load of inference {one.name}", one.load, "day") for one in spec.inference),
-    ):
-        if generate.is_generator(text) and text.partition(":")[0] != wanted:
-            raise ConfigError(
-                f"{cluster}: the {place} cannot be {text}; write {wanted}: or the path of a trace"
-            )
+    Raises:
+        ConfigError: it cannot be read, or generates something else than is wanted.
+    """
+    if not generate.is_generator(text):
+        return parse_trace(read_named(Path(text)), source=text, most=most)
+    if text.partition(":")[0] != wanted:
+        raise ConfigError(
+            f"{text} cannot stand for a trace here; write {wanted}: or the path of a trace"
+        )
+    return generated(text)

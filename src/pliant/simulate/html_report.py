@@ -1,0 +1,156 @@
+"""One page for people: what was simulated, the table, and pictures; it opens without a network.
+
+Owns the order of the page and what is shown of a simulation.  Draws nothing itself (``svg``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from pliant.simulate import report, svg
+from pliant.simulate.measures import Measures
+from pliant.simulate.simulation import Simulation
+from pliant.simulate.svg import Band
+
+COLUMNS = 320
+"""Stretches of time in a picture."""
+
+MOST_JOBS = 10
+"""Jobs with a colour of their own; the rest is one."""
+
+WENT = (
+    ("useful_h", "training that counts", "#2a9d8f"),
+    ("serving_h", "inference", "#2a6f97"),
+    ("starting_h", "starting", "#e9c46a"),
+    ("paused_h", "paused", "#f4a261"),
+    ("lost_h", "lost", "#d1495b"),
+    ("unused_h", "held, not training", "#8e5ea2"),
+    ("idle_h", "idle", "#e4e8eb"),
+)
+
+STYLE = """\
+body{font:15px/1.5 system-ui,sans-serif;color:#22313f}
+body{max-width:900px;margin:32px auto;padding:0 16px}
+table{border-collapse:collapse;font-size:13px}td,th{padding:3px 14px 3px 0;text-align:right}
+td:first-child,th:first-child{text-align:left;white-space:pre}
+tr:nth-child(odd) td{background:#f6f8f9}
+figure{margin:28px 0}figcaption{font-weight:600;margin-bottom:6px}svg{width:100%}
+.legend span{margin-right:16px;font-size:12px;white-space:nowrap}
+.legend i{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
+code{background:#f6f8f9;padding:2px 5px}
+"""
+
+
+def page(
+    simulations: Sequence[Simulation], columns: Sequence[Measures], *, command: str, advice: str
+) -> str:
+    """Return the whole page; ``advice`` is what follows from a sweep, or nothing."""
+    names = [one.way for one in columns]
+    title = "What the cluster would do"
+    parts = [f"<h1>{title}</h1>", f"<p><code>{escape(command)}</code></p>"]
+    if advice:
+        parts += [f"<p>{escape(advice)}</p>", _compared(columns)]
+    parts.append(_table(columns))
+    parts.append(svg.bars("Where the accelerator-hours went", names, _went(columns), unit="hours"))
+    if any(one.cost for one in columns):
+        costs = [Band("cost", svg.COLOURS[1], [one.cost for one in columns])]
+        parts.append(svg.bars("What the accelerators cost", names, costs, unit="money"))
+    for name, simulation in zip(names, simulations, strict=True):
+        parts.append(svg.areas(f"{name}: who had how many", *_allocation(simulation)))
+        parts.append(svg.areas(f"{name}: use of the cluster", *_use(simulation)))
+    body = "\n".join(parts)
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _compared(columns: Sequence[Measures]) -> str:
+    """Draw what a sweep is about: how soon jobs are done, and how long they wait."""
+    hours = [
+        Band(
+            "completion, elastic jobs",
+            svg.COLOURS[0],
+            [one.elastic_completion_mean_s / 3600 for one in columns],
+        ),
+        Band("completion, all", svg.COLOURS[1], [one.completion_mean_s / 3600 for one in columns]),
+        Band("queue", svg.COLOURS[4], [one.queue_mean_s / 3600 for one in columns]),
+    ]
+    names = [one.way for one in columns]
+    return svg.lines("Mean times by value", names, hours, unit="hours")
+
+
+def _table(columns: Sequence[Measures]) -> str:
+    first, *rows = report.table(columns)
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in first)
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>\n"
+
+
+def _went(columns: Sequence[Measures]) -> list[Band]:
+    return [
+        Band(name, colour, [getattr(one, field) for one in columns])
+        for field, name, colour in WENT
+        if any(getattr(one, field) for one in columns)
+    ]
+
+
+def _use(simulation: Simulation) -> tuple[list[Band], float, str]:
+    accounts = simulation.pool.accounts
+    width_s = accounts.width_s
+    there, held, serving = zip(*accounts.bins, strict=True) if accounts.bins else ((), (), ())
+    return (
+        [
+            Band("inference", "#2a6f97", [value / width_s for value in serving]),
+            Band(
+                "training",
+                "#2a9d8f",
+                [(a - b) / width_s for a, b in zip(held, serving, strict=True)],
+            ),
+            Band("idle", "#e4e8eb", [(a - b) / width_s for a, b in zip(there, held, strict=True)]),
+        ],
+        width_s,
+        "accelerators",
+    )
+
+
+def _allocation(simulation: Simulation) -> tuple[list[Band], float, str]:
+    """Return how many each of the largest jobs had, and all others together."""
+    end_s = max(simulation.pool.now_s, 1.0)
+    width_s = end_s / COLUMNS
+    found = sorted(simulation.records, key=lambda one: -one.held_device_s)
+    largest = sorted(found[:MOST_JOBS], key=lambda one: one.arrival_s)
+    bands = [
+        Band(f"inference {one.entry.name}", "#22313f", _means(one.sizes, width_s, end_s))
+        for one in simulation.services
+    ]
+    bands += [
+        Band(one.name, svg.COLOURS[at % len(svg.COLOURS)], _means(one.sizes, width_s, end_s))
+        for at, one in enumerate(largest)
+    ]
+    if rest := found[MOST_JOBS:]:
+        total = [0.0] * COLUMNS
+        for one in rest:
+            _add_means(total, one.sizes, width_s, end_s)
+        bands.append(Band(f"{len(rest)} other jobs", "#8795a1", total))
+    return bands, width_s, "accelerators"
+
+
+def _means(sizes: Sequence[tuple[float, int]], width_s: float, end_s: float) -> list[float]:
+    total = [0.0] * COLUMNS
+    _add_means(total, sizes, width_s, end_s)
+    return total
+
+
+def _add_means(
+    total: list[float], sizes: Sequence[tuple[float, int]], width_s: float, end_s: float
+) -> None:
+    """Add the mean size in each stretch of time."""
+    ends = [at_s for at_s, _ in sizes[1:]] + [end_s]
+    for (at_s, size), until_s in zip(sizes, ends, strict=True):
+        while size and at_s < until_s:
+            column = min(int(at_s / width_s), COLUMNS - 1)
+            edge_s = until_s if column == COLUMNS - 1 else min(until_s, (column + 1) * width_s)
+            if edge_s <= at_s:  # rounded down to the column before
+                edge_s = min(until_s, (column + 2) * width_s)
+            total[column] += size * (edge_s - at_s) / width_s
+            at_s = edge_s

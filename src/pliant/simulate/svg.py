@@ -1,0 +1,185 @@
+"""Pictures as SVG text: stacked areas over time, stacked bars, and lines over a setting.
+
+Owns scales, axes and colours.  Knows nothing of what is shown.  Nothing is loaded from anywhere, so
+that a page with these pictures opens without a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
+COLOURS = (
+    "#2a9d8f", "#2a6f97", "#e9c46a", "#8e5ea2", "#d1495b", "#3a7d44", "#f4a261", "#577590",
+    "#b5838d", "#6a994e", "#bc6c25", "#7b8cde",
+)  # fmt: skip
+
+WIDTH, HEIGHT = 860, 280
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 34
+"""Room for labels around the plot, in pixels."""
+
+
+class Band(NamedTuple):
+    """One layer of a stack: its name, its colour, and a value for each place."""
+
+    name: str
+    colour: str
+    values: Sequence[float]
+
+
+def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
+    """Draw layers over time, one value for each ``width_s`` seconds."""
+    count = max((len(band.values) for band in bands), default=0)
+    totals = [sum(_at(band.values, i) for band in bands) for i in range(count)]
+    most = _nice(max(totals, default=0.0))
+    span_s = max(count * width_s, 1.0)
+    floor = [0.0] * count
+    shapes = []
+    for band in bands:
+        roof = [low + _at(band.values, i) for i, low in enumerate(floor)]
+        shapes.append(_area(floor, roof, most, band))
+        floor = roof
+    unit_s, word = next(
+        (one for one in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
+         if span_s >= 3 * one[0]),
+        (1.0, "seconds"),
+    )  # fmt: skip
+    marks = [(at * unit_s / span_s, f"{at:g}") for at in _ticks(span_s / unit_s)]
+    frame = [_y_axis(most, unit), _x_axis(marks, word)]
+    return _picture(title, [*frame, *shapes], [(band.name, band.colour) for band in bands])
+
+
+def bars(title: str, names: Sequence[str], bands: Sequence[Band], *, unit: str) -> str:
+    """Draw one stacked bar for each name, from left to right."""
+    totals = [sum(_at(band.values, i) for band in bands) for i in range(len(names))]
+    most = _nice(max(totals, default=0.0))
+    width = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
+    shapes = [_y_axis(most, unit)]
+    for i, name in enumerate(names):
+        left, low = LEFT + width * (i + 0.2), 0.0
+        for band in bands:
+            value = _at(band.values, i)
+            if value > 0:
+                top = _y(low + value, most)
+                tip = escape(f"{name}: {band.name} {_figure(value)}")
+                shapes.append(
+                    f'<rect x="{left:.1f}" y="{top:.1f}" width="{width * 0.6:.1f}" '
+                    f'height="{_y(low, most) - top:.1f}" fill="{band.colour}"><title>{tip}</title>'
+                    "</rect>"
+                )
+                low += value
+        middle = left + width * 0.3
+        shapes.append(_text(middle, HEIGHT - BOTTOM + 16, name, anchor="middle"))
+        shapes.append(_text(middle, _y(low, most) - 5, _figure(totals[i]), anchor="middle"))
+    return _picture(title, shapes, [(band.name, band.colour) for band in bands])
+
+
+def lines(title: str, names: Sequence[str], series: Sequence[Band], *, unit: str) -> str:
+    """Draw one line for each series over named places."""
+    values = [value for one in series for value in one.values if not math.isnan(value)]
+    most = _nice(max(values, default=0.0))
+    step = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
+    xs = [LEFT + step * (i + 0.5) for i in range(len(names))]
+    shapes = [_y_axis(most, unit)]
+    shapes += [
+        _text(x, HEIGHT - BOTTOM + 16, name, anchor="middle")
+        for x, name in zip(xs, names, strict=True)
+    ]
+    for one in series:
+        points = [(x, _y(v, most)) for x, v in zip(xs, one.values, strict=True) if v == v]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        shapes.append(
+            f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width="2"/>'
+        )
+        shapes += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{one.colour}"/>' for x, y in points
+        ]
+    return _picture(title, shapes, [(one.name, one.colour) for one in series])
+
+
+# --- parts
+
+
+def _at(values: Sequence[float], at: int) -> float:
+    return values[at] if at < len(values) else 0.0
+
+
+def _y(value: float, most: float) -> float:
+    return HEIGHT - BOTTOM - value / most * (HEIGHT - TOP - BOTTOM)
+
+
+def _area(floor: Sequence[float], roof: Sequence[float], most: float, band: Band) -> str:
+    if not any(band.values):
+        return ""
+    step = (WIDTH - LEFT - RIGHT) / max(len(roof), 1)
+
+    def edge(values: Sequence[float]) -> list[str]:
+        return [
+            f"{LEFT + step * (i + side):.1f},{_y(value, most):.1f}"
+            for i, value in enumerate(values)
+            for side in (0, 1)
+        ]
+
+    points = " ".join([*edge(roof), *reversed(edge(floor))])
+    tip = escape(band.name)
+    return f'<polygon points="{points}" fill="{band.colour}"><title>{tip}</title></polygon>'
+
+
+def _y_axis(most: float, unit: str) -> str:
+    shapes = []
+    for value in _ticks(most):
+        y = _y(value, most)
+        shapes.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
+        )
+        shapes.append(_text(LEFT - 6, y + 4, _figure(value), anchor="end"))
+    shapes.append(_text(4, TOP - 14, unit, anchor="start"))
+    return "".join(shapes)
+
+
+def _x_axis(marks: Sequence[tuple[float, str]], word: str) -> str:
+    wide, y = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM + 16
+    shapes = [_text(LEFT + share * wide, y, text, anchor="middle") for share, text in marks]
+    return "".join([*shapes, _text(WIDTH - RIGHT, y + 15, word, anchor="end")])
+
+
+def _text(x: float, y: float, text: str, *, anchor: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="11" fill="{FAINT}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _picture(title: str, shapes: Sequence[str], legend: Sequence[tuple[str, str]]) -> str:
+    keys = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for name, colour in legend
+    )
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" aria-label="{escape(title)}">{"".join(shapes)}</svg>'
+        f'<div class="legend">{keys}</div></figure>\n'
+    )
+
+
+def _nice(value: float) -> float:
+    """Return a round number that is not below this one."""
+    if value <= 0 or not math.isfinite(value):
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(unit * part for part in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if unit * part >= value)
+
+
+def _ticks(most: float) -> list[float]:
+    """Return about five round numbers from 0 on."""
+    if most <= 0:
+        return [0.0]
+    unit = 10.0 ** math.floor(math.log10(most))
+    step = next(unit * part for part in (0.1, 0.2, 0.25, 0.5, 1, 2) if most / (unit * part) <= 6)
+    return [step * number for number in range(math.floor(most / step + 1e-9) + 1)]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,67 @@
+"""One world simulated with several values of one setting: which is the best, and by what evidence.
+
+Owns the rule by which a value is recommended.  Knows nothing of what the setting does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pliant.core.errors import ConfigError
+from pliant.simulate.measures import Measures
+from pliant.simulate.report import duration
+
+EQUAL = 0.01
+"""A difference of completion times below this share is taken for none."""
+
+
+def read_sweep(text: str) -> tuple[str, list[str]]:
+    """Read ``scalingTimeoutInSeconds=0,30,120``: a field, and at least two values.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    key, equals, rest = text.partition("=")
+    values = [value.strip() for value in rest.split(",") if value.strip()]
+    if not key or not equals or len(values) < 2 or len(set(values)) < len(values):
+        raise ConfigError(
+            f"--sweep {text!r} is not KEY=VALUE,VALUE,... with two values or more that differ, such"
+            " as scalingTimeoutInSeconds=0,30,120"
+        )
+    return key, values
+
+
+def recommended(columns: Sequence[Measures]) -> str:
+    """Say which value is the best, and why.
+
+    First those with which most jobs end; of these the ones whose elastic jobs (or, without any, all
+    jobs) are done soonest, up to ``EQUAL``; of these the one with the fewest resizes.
+    """
+    fewest = min(one.unfinished for one in columns)
+    whole = [one for one in columns if one.unfinished == fewest]
+    soonest_s = min(_completion_s(one) for one in whole)
+    if math.isnan(soonest_s):
+        return "No job has ended, so that nothing can be recommended."
+    near = [one for one in whole if _completion_s(one) <= soonest_s * (1 + EQUAL)]
+    best = min(near, key=lambda one: one.resizes)
+    which = "all jobs" if math.isnan(best.elastic_completion_mean_s) else "the elastic jobs"
+    said = (
+        f"Recommended: {best.way}. With it {which} take {duration(_completion_s(best))} from "
+        f"arrival to end in the mean, with {best.resizes} resizes"
+    )
+    others = [one for one in columns if one is not best]
+    told = [
+        f"{one.way}: {duration(_completion_s(one))} "
+        f"({_completion_s(one) / _completion_s(best) - 1:+.1%}), {one.resizes} resizes"
+        + (f", {one.unfinished} jobs not finished" if one.unfinished > fewest else "")
+        for one in others
+    ]
+    spread = max(_completion_s(one) for one in columns) / soonest_s - 1
+    much = "" if spread > EQUAL else " Times differ by less than 1 %: it hardly matters here."
+    return f"{said}; {'; '.join(told)}.{much} This is what one world has shown, not a law."
+
+
+def _completion_s(one: Measures) -> float:
+    elastic_s = one.elastic_completion_mean_s
+    return one.completion_mean_s if math.isnan(elastic_s) else elastic_s
