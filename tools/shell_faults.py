@@ -44,8 +44,77 @@ _UPLINK = partial(
     path="uplink.py",
     suite=("tests/agent/test_uplink.py",),
 )
+_WORKERS = partial(
+    Fault,
+    rule="R14",
+    room="agent",
+    path="local_replica.py",
+    suite=("tests/agent/test_local_replica.py",),
+)
 
 SHELL_FAULTS = [
+    _WORKERS(
+        what="the other workers of a replica outlive one that was lost",
+        old="        if len(self._exits) + 1 < len(self.workers):\n            self._kill()\n",
+        new="",
+    ),
+    _WORKERS(
+        what="a replica ends as its first worker does, whoever was the cause",
+        old="        first = self._first or 0\n",
+        new="        first = 0\n",
+    ),
+    _WORKERS(
+        what="who has said why it ends, and is not gone yet, is no cause",
+        old="                if kind not in ORDERLY:\n                    self._note_end(index)\n",
+        new="                pass\n",
+    ),
+    _WORKERS(
+        what="what every worker of a replica says of one failure is passed on",
+        old="            case Traceback() | Usage() if len(self.workers) > 1:\n"
+        "                self._last_words.setdefault(index, []).append(message)\n",
+        new="",
+    ),
+    _WORKERS(
+        what="a worker that ends in order ends the others before they have",
+        old="        if exited.kind not in ORDERLY:\n            self._end_others(index)\n",
+        new="        self._end_others(index)\n",
+    ),
+    _WORKERS(
+        what="a replica lives as long as its first worker does",
+        old="            case Progressed() if index or self._is_silent:\n",
+        new="            case Progressed() if index:\n",
+    ),
+    _WORKERS(
+        what="followers show life in the name of their replica",
+        old="            case Progressed() if index or self._is_silent:\n",
+        new="            case Progressed() if self._is_silent:\n",
+    ),
+    _WORKERS(
+        what="where workers met stays",
+        old="            shutil.rmtree(self._directory, ignore_errors=True)\n",
+        new="            pass\n",
+    ),
+    _WORKERS(
+        what="followers may speak for their replica",
+        path="worker.py",
+        old="_MAY_SAY_AS_FOLLOWER if is_follower(self.name) else _MAY_SAY",
+        new="_MAY_SAY",
+    ),
+    _WORKERS(
+        what="where workers met stays if their agent is killed",
+        room="engine/worker",
+        path="fork_server.py",
+        suite=("tests/engine/worker/test_fork_server.py",),
+        old="        if assignment.inner:\n            self._guard(assignment.inner)\n",
+        new="",
+    ),
+    _COORDINATOR(
+        rule="R14",
+        path="driver.py",
+        what="a node has room for as many replicas as it has devices",
+        old="        room = joined.devices // self._workers_per_replica\n",
+        new="        room = joined.devices\n",
+    ),
     _UPLINK(
         what="a coordinator is looked for no longer after the agent was stopped",
         old="    clock = Clock()  # what this process slept counts for nothing\n",
@@ -112,10 +181,10 @@ SHELL_FAULTS = [
         path="agent.py",
         suite=("tests/agent/test_agent.py",),
         what="nobody hears that the device of a worker that could not be started is free",
-        old="            self._let_go(worker, not_started(replica, str(error)))\n",
-        new="            self._devices.leave(replica)\n"
-        "            self._workers.pop(replica, None)\n"
-        "            self._report_exit(not_started(replica, str(error)))\n",
+        old="            self._let_go(name, not_started(name, str(error)))\n",
+        new="            self._devices.leave(name)\n"
+        "            self._replicas.pop(name, None)\n"
+        "            self._report_exit(not_started(name, str(error)))\n",
     ),
     _LEASE(
         path="rules.py",

@@ -106,10 +106,10 @@ def test_bytes_that_are_no_text_are_kept_and_shown_replaced(path: Path) -> None:
 def test_a_line_that_nobody_can_show_does_not_close_the_pipe(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(replica: ReplicaId, line: str) -> None:
+    def fail(worker: str, line: str) -> None:
         raise ValueError(line)
 
-    output = Output(ReplicaId("r1"), RotatingFile(path), fail)
+    output = Output("r1", RotatingFile(path), fail)
 
     output.data_received(b"one\ntwo\nth")
     output.connection_lost(None)

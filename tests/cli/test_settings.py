@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,10 @@ from pliant.cli.settings import (
     policy_of,
     resolve,
     shown_replica,
-    tls_of,
 )
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace
-from pliant.core.tls_files import TlsFiles
 from pliant.spec.load import load
 
 JOB = """\
@@ -204,48 +201,3 @@ def test_a_place_in_no_pool_is_refused(environ: dict[str, str], sentence: str) -
         pool_of(resolve({}, environ, None))
 
     assert str(refused.value).startswith(sentence)
-
-
-TLS = {"tls_ca": "ca.pem", "tls_certificate": "node.pem", "tls_key": "/tls/node.key"}
-WITH_TLS = JOB + "  tls: {ca: /job/ca.pem, certificate: /job/node.pem, key: /job/node.key}\n"
-
-
-def test_relative_paths_of_tls_count_from_where_the_command_is_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    found = tls_of(resolve(TLS, {}, None))
-
-    assert found == TlsFiles(
-        ca=str(tmp_path / "ca.pem"), certificate=str(tmp_path / "node.pem"), key="/tls/node.key"
-    )
-
-
-def test_each_file_of_tls_comes_from_the_first_place_that_gives_it() -> None:
-    given = {"tls_key": Path("/typed/node.key")}
-    environ = {"PLIANT_TLS_KEY": "/var/node.key", "PLIANT_TLS_CERTIFICATE": "/var/node.pem"}
-
-    found = tls_of(resolve(given, environ, load(WITH_TLS)))
-
-    assert found == TlsFiles(ca="/job/ca.pem", certificate="/var/node.pem", key="/typed/node.key")
-
-
-def test_without_any_file_there_is_no_tls() -> None:
-    assert tls_of(resolve({}, {}, load(JOB))) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        (("tls_ca",), "--tls-certificate and --tls-key"),
-        (("tls_ca", "tls_key"), "--tls-certificate"),
-        (("tls_certificate", "tls_key"), "--tls-ca"),
-    ],
-)
-def test_some_files_of_tls_are_not_enough(given: tuple[str, ...], missing: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        tls_of(resolve({name: TLS[name] for name in given}, {}, None))
-
-    said = f"{missing} must be given, too: replicas need all three files for TLS"
-    assert str(caught.value) == said

@@ -284,6 +284,47 @@ def test_output_is_that_of_one_replica_all_or_none(show: str | None, shown: str)
     assert text.getvalue() == shown
 
 
+@pytest.mark.parametrize(
+    ("show", "shown"),
+    [
+        (None, ["hello of r1.0"]),
+        ("all", ["r1.0 | hello of r1.0", "r1.1 | hello of r1.1", "r2.1 | hello of r2.1"]),
+        ("r1", ["r1.0 | hello of r1.0", "r1.1 | hello of r1.1"]),
+        ("r2.1", ["hello of r2.1"]),
+        ("none", []),
+    ],
+)
+def test_output_of_several_workers_is_that_of_the_first_or_says_whose_it_is(
+    show: str | None, shown: list[str]
+) -> None:
+    view, text = plain(show)
+    for record in Story().start("r1", "r2").records:
+        view.take_record(record)
+
+    for name in ("r1.0", "r1.1", "r2.1"):
+        view.output(name, f"hello of {name}")
+
+    assert text.getvalue().splitlines() == shown
+
+
+def test_it_is_told_which_worker_of_a_replica_has_ended_and_what_it_raised() -> None:
+    story = Story().start("r1")
+    story.write("traceback", replica="r1", worker=1, text="ValueError: broken\n")
+    story.write("exited", replica="r1", worker=1, exited_kind="signal", detail="SIGKILL")
+    story.write("exited", replica="r2", worker=None, exited_kind="signal", detail="SIGKILL")
+
+    view, text = plain()
+    for record in story.records:
+        view.record(record)
+
+    said = text.getvalue().splitlines()
+    assert said[1:3] == ["r1.1 raised:", "ValueError: broken"]
+    assert [line.partition("  ")[2] for line in said[3:]] == [
+        "r1.1 was ended by SIGKILL",
+        "r2 was ended by SIGKILL",
+    ]
+
+
 def test_output_is_never_taken_for_markup() -> None:
     view, text = plain("all")
 

@@ -84,7 +84,7 @@ SETTINGS = JobSettings(policy=Policy(max_replicas=2))
 class World:
     """One driver on real files, with one agent."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, workers_per_replica: int = 1) -> None:
         self.records: list[Record] = []
         self.log = EventLog(directory / "events.jsonl", job="j")
         self.log.subscribe(self.records.append)
@@ -98,6 +98,7 @@ class World:
             metrics_path=self.metrics,
             clock=Clock(),
             boot=BOOT,
+            workers_per_replica=workers_per_replica,
         )
         self.agent = Agent(self.register)
         self.joined = NodeJoined(node=NODE, devices=2, life=AgentLife(boot=BOOT))
@@ -119,11 +120,13 @@ class World:
         return [record["kind"] for record in self.records]
 
 
-def play(directory: Path, scene: Callable[[World], Awaitable[None]]) -> World:
+def play(
+    directory: Path, scene: Callable[[World], Awaitable[None]], *, workers_per_replica: int = 1
+) -> World:
     """Run a scene beside a running driver."""
 
     async def main() -> World:
-        world = World(directory)
+        world = World(directory, workers_per_replica)
         driving = asyncio.create_task(world.driver.run())
         try:
             await scene(world)
@@ -309,6 +312,19 @@ def test_a_new_coordinator_asks_the_workers_that_an_agent_runs(tmp_path: Path) -
 
     assert world.agent.commands(StartReplica) == []
     assert {incarnation for _, incarnation, _ in world.agent.sent} == {2}
+
+
+@pytest.mark.parametrize(("devices", "started"), [(8, 2), (7, 1), (4, 1)])
+def test_a_node_has_room_for_a_replica_where_all_of_its_workers_have_a_device(
+    tmp_path: Path, devices: int, started: int
+) -> None:
+    async def scene(world: World) -> None:
+        world.driver.attach(replace(world.joined, devices=devices), world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == started)
+        await world.driver.ask(Scaled(target=2))
+        assert len(world.agent.commands(StartReplica)) == started
+
+    play(tmp_path, scene, workers_per_replica=4)
 
 
 def test_a_connection_that_comes_back_is_the_same_node(tmp_path: Path) -> None:

@@ -1966,12 +1966,10 @@ WRITTEN = [
         replaced=("startReplicas: 2", "sessionTimeoutInSeconds: 0"),
     ),
     Refusal(
-        sentence="job.yaml line 4: workersPerReplica 8 is not possible yet: a replica has one "
-        "worker",
-        when="a replica is to be of several processes",
-        instead="leave it out; more replicas, `startReplicas`",
-        command="run job.yaml",
-        replaced=("startReplicas: 2", "workersPerReplica: 8"),
+        sentence="--workers-per-replica 0 must be between 1 and 10000",
+        when="a replica is to have no worker, or more than a node can have devices",
+        instead="how many devices a replica needs",
+        command="run --workers-per-replica 0 train.py",
     ),
     Refusal(
         sentence="job.yaml line 7: spec.command must be a list, not 'train.py'",

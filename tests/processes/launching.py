@@ -163,6 +163,8 @@ def arguments(
     least: int = 1,
     pool: dict[str, str] | None = None,
     verify_every: int = 0,
+    workers: int = 1,
+    limits: dict[str, float] | None = None,
 ) -> str:
     """Return what ``run_job.py`` is told of a job."""
     return json.dumps(
@@ -179,6 +181,8 @@ def arguments(
             "pool": pool,
             "server": server,
             "timeouts": settings or {},
+            "workers": workers,
+            "limits": limits or {},
         }
     )
 

@@ -48,8 +48,10 @@ if __name__ == "__main__":
             ),
             timeouts=Timeouts(**given["timeouts"]),
             restart_budget=given["restarts"],
+            **given["limits"],
         ),
         verify_every=given["verify_every"],
+        workers_per_replica=given["workers"],
     )
     try:
         sys.exit(run_job(config, start_server=STARTS[given["server"]]))

@@ -95,6 +95,9 @@ class Servant:
         name: str = "r1",
         device: int | None = None,
         tls: TlsFiles | None = None,
+        place: int = 0,
+        workers: int = 1,
+        inner: str = "",
         **more: Any,
     ) -> Worker:
         ours, theirs = socket.socketpair()
@@ -109,6 +112,9 @@ class Servant:
             incarnation=Incarnation(3),
             device=device,
             locks=str(cwd),
+            place=place,
+            workers_per_replica=workers,
+            inner=inner,
         )
         self.ask(StartWorker(assignment=assignment), [theirs.fileno(), write_end, write_end])
         theirs.close()

@@ -35,6 +35,7 @@ def test_a_resumed_run_has_the_policy_that_its_log_tells_of(given: Policy) -> No
         pool=PoolPlace(name="gpus", priority="high"),
         tls=TlsFiles(ca="/tls/ca.pem", certificate="/tls/node.pem", key="/tls/node.key"),
         session_s=1800.0,
+        workers_per_replica=4,
         environ={},
     )
     document = json.loads(json.dumps(config.document()))
@@ -60,6 +61,18 @@ def test_a_run_of_before_tls_goes_on_without(tmp_path: Path) -> None:
     del document["tls"]
 
     assert JobConfig.of(document, name="gpt", out=tmp_path, environ={}) == config
+
+
+def test_agents_are_told_how_many_workers_a_replica_has(tmp_path: Path) -> None:
+    config = JobConfig(
+        name="gpt", argv=("train.py",), settings=JobSettings(), out=tmp_path, environ={}
+    )
+    document = config.document()
+    del document["workers_per_replica"]  # of a run before there could be several
+
+    assert JobConfig.of(document, name="gpt", out=tmp_path, environ={}) == config
+    assert config.work().workers_per_replica == 1
+    assert replace(config, workers_per_replica=4).work().workers_per_replica == 4
 
 
 def test_a_script_has_nine_tenths_of_the_start_to_make_its_session_unless_told(

@@ -104,8 +104,8 @@ def test_sizes_have_defaults() -> None:
         ),
         (
             "workersPerReplica: 1",
-            "workersPerReplica: 8",
-            "job.yaml line 4: workersPerReplica 8 is not possible yet: a replica has one worker",
+            "workersPerReplica: 0",
+            "job.yaml line 7: spec.workersPerReplica must be at least 1, not 0",
         ),
         (
             "maxReplicas: 4",

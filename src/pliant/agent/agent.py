@@ -1,14 +1,15 @@
-"""The agent of one node: runs workers, carries what they and the coordinator say to each other.
+"""The agent of one node: runs replicas, carries what they and the coordinator say to each other.
 
-Owns the processes of its node: their devices, their control sockets, their output, their exits.
+Owns the processes of its node: their devices, their start, their exits.
 Its coordinator may die and another follow: the workers go on meanwhile.  Knows nothing of
 generations, torch or why a replica starts or ends: it decides nothing.
 
     coordinator ==WebSocket==> agent --socket pair--> fork server --fork--> workers
                                  \\=======one socket pair per worker=======/
 
-A device is free only when the process that had it was reaped.  A fork server that dies takes its
-workers with it and is started once more; after a second death nothing is started here any more.
+A device is free only when all processes of the replica that had it were reaped.  A fork server
+that dies takes its workers with it and is started once more; after a second death nothing is
+started here any more.
 
 Of a pool's devices an agent may use those that it was told (``may_use``).  Who has one is for the
 kernel to say: a worker takes the lock of its device itself.
@@ -27,10 +28,11 @@ from typing import Any, assert_never
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
+from pliant.agent.local_replica import LocalReplica, not_started
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
 from pliant.agent.work import obstacle_to, told
-from pliant.agent.worker import LOOK_S, Worker, not_started
+from pliant.agent.worker import LOOK_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Running
@@ -40,7 +42,7 @@ from pliant.machine.processes import new_life
 from pliant.wire import launch
 from pliant.wire.bounds import MOST_DEVICES
 from pliant.wire.codec import Message
-from pliant.wire.messages import AgentFailed, Alive, Started, Work
+from pliant.wire.messages import AgentFailed, Alive, Work
 from pliant.wire.ports import OutputListener
 
 ALIVE_S = 1.0
@@ -57,7 +59,7 @@ _REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a f
 _log = logging.getLogger(__name__)
 
 
-def nobody_listens(replica: ReplicaId, line: str, /) -> None:
+def nobody_listens(worker: str, line: str, /) -> None:
     """Follow no output."""
 
 
@@ -75,7 +77,7 @@ class Agent:
         self._config = config
         self._work = config.work
         self._listener = listener
-        self._workers: dict[ReplicaId, Worker] = {}
+        self._replicas: dict[ReplicaId, LocalReplica] = {}
         self._waiting: deque[ReplicaId] = deque()
         self._devices = Devices(range(config.devices) if config.locks is None else ())
         self._on_devices = on_devices
@@ -120,7 +122,7 @@ class Agent:
 
     @property
     def used(self) -> Mapping[int, ReplicaId]:
-        """Return the devices that have a worker, with its name."""
+        """Return the devices that have a worker, with its replica."""
         return self._devices.used
 
     def may_use(self, devices: Iterable[int]) -> None:
@@ -171,9 +173,9 @@ class Agent:
             await launcher.close()
         for dead in self._dead:
             await dead.close()
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
+        for replica in self._replicas.values():
+            replica.close()
+        self._replicas.clear()
         await asyncio.sleep(0)  # let transports close their files
 
     # --- what the coordinator says ------------------------------------------------
@@ -181,7 +183,7 @@ class Agent:
     def _employ(self, work: Work) -> None:
         """Take on a job; a coordinator that comes later must be of the same."""
         if self._work is None:
-            if (why := obstacle_to(work)) is not None:
+            if (why := obstacle_to(work, devices=self._config.devices)) is not None:
                 self._leave(why)
                 return
             self._work = work
@@ -208,15 +210,15 @@ class Agent:
                 self._over.set()
             case _:
                 for replica in command.to:
-                    if replica in self._workers:
-                        self._workers[replica].send(command, incarnation)
+                    if replica in self._replicas:
+                        self._replicas[replica].send(command, incarnation)
 
     def _start(self, replica: ReplicaId) -> None:
         if replica in self._exits:
             self._send(self._exits[replica])
         elif not _REPLICA_NAME.fullmatch(replica):
             self._refuse(replica, "is no name for a replica")
-        elif replica not in self._workers and replica not in self._waiting:
+        elif replica not in self._replicas and replica not in self._waiting:
             self._waiting.append(replica)
             self._fill_devices()
 
@@ -224,52 +226,51 @@ class Agent:
         """Start those who wait, as far as devices are free; none where nothing can be started."""
         while self._waiting and self._has_failed:
             self._report_exit(not_started(self._waiting.popleft(), "its agent has failed"))
-        while self._waiting and self._devices.put(self._waiting[0]) is not None:
-            replica = self._waiting.popleft()
-            worker = Worker(replica, on_message=self._send, on_refusal=self._refuse)
-            self._workers[replica] = worker
-            self._spawn(self._launch(worker))
+        count = 1 if self._work is None else self._work.workers_per_replica
+        while self._waiting and (devices := self._devices.put(self._waiting[0], count)):
+            replica = LocalReplica(
+                self._waiting.popleft(),
+                [self._config.of_pool(device) for device in devices],
+                ask=self._ask,
+                on_message=self._send,
+                on_refusal=self._refuse,
+            )
+            self._replicas[replica.name] = replica
+            self._spawn(self._launch(replica))
             self._on_devices()
 
-    async def _launch(self, worker: Worker) -> None:
-        replica, work = worker.replica, self._work
+    async def _launch(self, replica: LocalReplica) -> None:
+        name, work = replica.name, self._work
         if work is None:
-            raise PermanentError(f"{replica} is to start before anybody said what it runs")
+            raise PermanentError(f"{name} is to start before anybody said what it runs")
         try:
-            log = Path(work.out) / run_files.LOGS / f"{replica}.log"
-            fds = await worker.open(log, self._listener)
+            await replica.open(Path(work.out) / run_files.LOGS, self._listener)
         except OSError as error:  # another may get what this one lacks
-            worker.close()
-            self._let_go(worker, not_started(replica, str(error)))
+            replica.close()
+            self._let_go(name, not_started(name, str(error)))
             return
-        assignment = launch.Assignment(
-            replica=replica,
-            work=work,
-            address=self._config.address,
-            incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
-            pid=os.getpid(),
-            device=(device := self._device_of(replica)),
-            device_name="" if device is None else self._config.device_name(device),
-            locks=str(self._config.locks or ""),
+        replica.start(
+            launch.Assignment(
+                replica=name,
+                work=work,
+                address=self._config.address,
+                incarnation=self._uplink.incarnation if self._uplink else Incarnation(0),
+                pid=os.getpid(),
+                locks=str(self._config.locks or ""),
+            )
         )
-        self._ask(launch.StartWorker(assignment=assignment), fds)
-
-    def _device_of(self, replica: ReplicaId) -> int | None:
-        """Return which of the pool's devices a worker is on; None without a pool."""
-        return None if self._config.locks is None else self._devices.device_of(replica)
 
     def _end(self, replica: ReplicaId) -> None:
-        """Kill a worker; its exit is reported once it was reaped, again if asked again.  One that
-        this agent has never started is unknown to it, and will not be started (R21).
+        """Kill a replica; its exit is reported once it was reaped, again if asked again.  One
+        that this agent has never started is unknown to it, and will not be started (R21).
         """
         if replica in self._exits:
             self._send(self._exits[replica])
         elif replica in self._waiting:
             self._waiting.remove(replica)
             self._report_exit(Exited(replica=replica, kind=ExitKind.SIGNAL, detail="SIGKILL"))
-        elif replica in self._workers:
-            self._workers[replica].request_end()
-            self._ask(launch.KillWorker(replica=replica))
+        elif replica in self._replicas:
+            self._replicas[replica].request_end()
         else:
             self._report_exit(Exited(replica=replica, kind=ExitKind.UNKNOWN))
 
@@ -286,34 +287,32 @@ class Agent:
             case launch.ServerFailed(reason=reason):
                 self._lives = MAX_SERVER_LIVES
                 self._fail(f"the engine cannot be imported: {reason}")
-            case launch.WorkerStarted(replica=replica, pid=pid):
-                worker = self._workers.get(replica)
-                if worker is not None:
-                    worker.started(pid)
-                    device = self._device_of(replica)
-                    self._send(Started(replica=replica, node=self.node, pid=pid, device=device))
-                    if worker.is_end_requested:
-                        self._ask(launch.KillWorker(replica=replica))
-            case launch.WorkerExited(replica=replica, returncode=returncode):
-                if replica in self._workers:
-                    self._spawn(self._reap(self._workers[replica], returncode))
+            case launch.WorkerStarted(replica=replica, place=place, pid=pid):
+                if replica in self._replicas:
+                    self._send(self._replicas[replica].started(place, pid, node=self.node))
+            case launch.WorkerExited(replica=replica, place=place, returncode=returncode):
+                if replica in self._replicas:
+                    self._spawn(self._reap(self._replicas[replica], place, returncode))
             case _:
                 assert_never(report)
 
-    async def _reap(self, worker: Worker, returncode: int) -> None:
-        self._let_go(worker, await worker.exit(returncode))
+    async def _reap(self, replica: LocalReplica, place: int, returncode: int) -> None:
+        exited = await replica.reap(place, returncode)
+        if exited is None:
+            return  # the others of it still have processes
+        self._let_go(replica.name, exited)
         try:
-            await worker.drain()
+            await replica.drain()
         finally:
-            worker.close()
+            replica.close()
 
-    def _let_go(self, worker: Worker, exited: Exited) -> None:
-        """Report that a worker has no process any more, and give its device to the next."""
-        self._workers.pop(worker.replica, None)
+    def _let_go(self, replica: ReplicaId, exited: Exited) -> None:
+        """Report that a replica has no process any more, and give its devices to the next."""
+        self._replicas.pop(replica, None)
         self._report_exit(exited)
         if exited.kind is not ExitKind.TAKEN:
-            self._devices.leave(worker.replica)
-        elif (resting := self._devices.rest(worker.replica)) is not None:
+            self._devices.leave(replica)
+        elif (resting := self._devices.rest(replica, exited.worker or 0)) is not None:
             self._spawn(self._wake(*resting))
         self._on_devices()
         self._fill_devices()
@@ -339,18 +338,19 @@ class Agent:
             self._fail("the fork server died; see logs/forkserver.log")
         else:
             self.open()
-        for worker in tuple(self._workers.values()):
-            self._spawn(self._reap_orphan(worker))
+        for replica in tuple(self._replicas.values()):
+            for place in range(len(replica.workers)):
+                self._spawn(self._reap_orphan(replica, place))
 
-    async def _reap_orphan(self, worker: Worker) -> None:
-        await worker.vanished()
-        await self._reap(worker, -9)
+    async def _reap_orphan(self, replica: LocalReplica, place: int) -> None:
+        await replica.workers[place].vanished()
+        await self._reap(replica, place, -9)
 
     # --- what goes up -----------------------------------------------------------------
 
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
-        node, replicas = self.node, (*self._workers, *self._waiting)
+        node, replicas = self.node, (*self._replicas, *self._waiting)
         devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
         return [NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
 
@@ -368,15 +368,15 @@ class Agent:
         self._send(AgentFailed(node=self.node, reason=reason))
         self._fill_devices()
 
-    def _refuse(self, replica: ReplicaId, reason: str) -> None:
+    def _refuse(self, worker: str, reason: str) -> None:
         self._refused += 1
-        _log.warning("refused a message of %s: %s", replica, reason)
+        _log.warning("refused a message of %s: %s", worker, reason)
 
     async def _stay_alive(self) -> None:
         while True:
             self._send(Alive(node=self.node, refused=self._refused))
             if self._signs % LIST_EVERY == 0:
-                replicas = (*self._workers, *self._waiting)
+                replicas = (*self._replicas, *self._waiting)
                 self._send(Running(node=self.node, replicas=replicas))
             self._signs += 1
             await asyncio.sleep(ALIVE_S)
@@ -384,8 +384,8 @@ class Agent:
     async def _speak_for_workers(self) -> None:
         """Speak for workers that live and cannot say so; one that was stopped stays silent."""
         while True:
-            for worker in self._workers.values():
-                if (life := worker.unsaid_life()) is not None:
+            for replica in self._replicas.values():
+                if (life := replica.unsaid_life()) is not None:
                     self._send(life)
             await asyncio.sleep(LOOK_S)
 

@@ -14,6 +14,14 @@ from pliant.wire.messages import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolDevice:
+    """The device of a pool that a worker is on, as the worker is told; without a pool nothing."""
+
+    number: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """What is known before the agent's coordinator says anything."""
 
@@ -45,3 +53,9 @@ class AgentConfig:
 
     start_server: StartServer = start_server
     """How the fork server is started; where torch is loaded already it may be forked, too."""
+
+    def of_pool(self, device: int) -> PoolDevice:
+        """Return what a worker is told of a device."""
+        if self.locks is None:
+            return PoolDevice()
+        return PoolDevice(number=device, name=self.device_name(device))

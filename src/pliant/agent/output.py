@@ -1,4 +1,4 @@
-"""What replicas print: a size-bounded file per replica, and lines for whoever follows.
+"""What workers print: a size-bounded file for each, and lines for whoever follows.
 
 Owns reading the pipes and rotating the files.  Knows nothing of what is printed.
 
@@ -14,7 +14,6 @@ import logging
 import os
 from pathlib import Path
 
-from pliant.core.values import ReplicaId
 from pliant.machine.files import make_private_directory, open_private
 from pliant.wire.ports import OutputListener
 
@@ -22,7 +21,7 @@ MAX_FILE_BYTES = 16 << 20
 """Size at which a file is rotated, in bytes."""
 
 KEPT_FILES = 2
-"""Rotated files that are kept beside the newest: at most 48 MB per replica in all."""
+"""Rotated files that are kept beside the newest: at most 48 MB per worker in all."""
 
 MAX_LINE_BYTES = 64 << 10
 """A longer line is handed on in pieces, in bytes."""
@@ -83,11 +82,11 @@ class RotatingFile:
 
 
 class Output(asyncio.Protocol):
-    """Reads one pipe of a replica until its end."""
+    """Reads one pipe of a worker until its end."""
 
-    def __init__(self, replica: ReplicaId, file: RotatingFile, listener: OutputListener) -> None:
+    def __init__(self, worker: str, file: RotatingFile, listener: OutputListener) -> None:
         self.ended = asyncio.Event()
-        self._replica = replica
+        self._worker = worker
         self._file = file
         self._listener = listener
         self._partial = b""
@@ -111,10 +110,10 @@ class Output(asyncio.Protocol):
         self.ended.set()
 
     def _tell(self, line: bytes) -> None:
-        """Hand on a line; whoever cannot show it does not close the pipe of the replica."""
+        """Hand on a line; whoever cannot show it does not close the pipe of the worker."""
         try:
-            self._listener(self._replica, line.decode("utf-8", "replace"))
+            self._listener(self._worker, line.decode("utf-8", "replace"))
         except Exception:
             if not self._has_failed:
                 self._has_failed = True
-                _log.exception("a line of %s could not be shown", self._replica)
+                _log.exception("a line of %s could not be shown", self._worker)

@@ -1,4 +1,4 @@
-"""Which device of a node each of its workers is on.
+"""Which devices of a node each of its replicas is on: one for each of its workers.
 
 Owns the set of devices that workers may be put on, which can change at any time, and who is on
 which.  Knows nothing of processes, locks, pools or time: it is told when a device is free again,
@@ -34,9 +34,9 @@ class Devices:
         """Return who is on which; those included that may not be used any more."""
         return dict(self._used)
 
-    def device_of(self, replica: ReplicaId) -> int | None:
-        """Return the device of a worker; None if it is on none."""
-        return next((device for device, name in self._used.items() if name == replica), None)
+    def devices_of(self, replica: ReplicaId) -> tuple[int, ...]:
+        """Return the devices of a replica, in the order of its workers; empty: it is on none."""
+        return tuple(device for device, name in self._used.items() if name == replica)
 
     def allow(self, usable: Iterable[int]) -> None:
         """Replace the set of devices that workers may be put on; who is on one stays there."""
@@ -45,35 +45,38 @@ class Devices:
         known = [device for device in self._idle if device in idle]
         self._idle = [*known, *sorted(idle.difference(known))]
 
-    def put(self, replica: ReplicaId) -> int | None:
-        """Put a worker on the device that was idle for longest; None if none is.
+    def put(self, replica: ReplicaId, count: int = 1) -> tuple[int, ...]:
+        """Put the workers of a replica on the devices that were idle for longest; on none (empty)
+        unless there are enough for all of them.
 
         Not on the lowest: one that fails whoever is put on it must not be the next to be tried.
         """
-        if not self._idle:
-            return None
-        device = self._idle.pop(0)
-        self._used[device] = replica
-        return device
+        if len(self._idle) < count:
+            return ()
+        taken, self._idle = tuple(self._idle[:count]), self._idle[count:]
+        self._used.update(dict.fromkeys(taken, replica))
+        return taken
 
     def leave(self, replica: ReplicaId) -> None:
-        """Take note that a worker's process is gone; a second call does nothing."""
-        device = self.device_of(replica)
-        if device is not None:
+        """Take note that a replica's processes are gone; a second call does nothing."""
+        for device in self.devices_of(replica):
             del self._used[device]
             self._refusals.pop(device, None)
             if device in self._usable:
                 self._idle.append(device)
 
-    def rest(self, replica: ReplicaId) -> tuple[int, float] | None:
-        """Take note that a worker is gone that has found its device in use by somebody else.
+    def rest(self, replica: ReplicaId, place: int = 0) -> tuple[int, float] | None:
+        """Take note that a replica is gone of which the worker of this place has found its device
+        in use by somebody else.
 
         Return the device, and after how many seconds to ``wake`` it; None if it was on none.
         """
-        device = self.device_of(replica)
-        if device is None:
+        devices = self.devices_of(replica)
+        if not devices:
             return None
+        device = devices[place]
         del self._used[device]
+        self.leave(replica)
         self._resting.add(device)
         self._refusals[device] = refusals = self._refusals.get(device, 0) + 1
         return device, min(MAX_REST_S, REST_S * 2.0 ** min(refusals - 1, 16))

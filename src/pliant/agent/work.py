@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.wire.messages import Work
@@ -15,13 +16,19 @@ from pliant.wire.messages import Work
 _log = logging.getLogger(__name__)
 
 
-def obstacle_to(work: Work) -> str | None:
-    """Say why a job cannot run on this node."""
+def obstacle_to(work: Work, *, devices: int) -> str | None:
+    """Say why a job cannot run on this node, which has so many devices."""
     missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
     if missing:
         return (
             f"{missing[0]} of job {work.job} is no directory on this node; an agent needs the "
             "directories of its coordinator"
+        )
+    if devices < work.workers_per_replica:
+        return (
+            f"a replica of job {work.job} has {work.workers_per_replica} workers, all on one node, "
+            f"and this one has {counted(devices, 'device')}; start its agent with --devices "
+            f"{work.workers_per_replica} or more, or leave it out"
         )
     if work.tls is None:
         return None

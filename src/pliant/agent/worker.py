@@ -1,7 +1,7 @@
 """One worker as its agent sees it: a process, a control socket, two pipes.
 
-Owns the descriptors of one replica and what it said about its end.  Knows nothing of starting
-processes (the launcher does) or of the coordinator.
+Owns the descriptors of one process and what it said about its end.  Knows nothing of starting
+processes (the launcher does), of the coordinator, or of the other workers of its replica.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from pliant.agent.output import Output, RotatingFile
 from pliant.core.commands import Command
 from pliant.core.events import OUT_OF_MEMORY, Exited, ExitKind, Finished, Progressed, Refused
 from pliant.core.values import NO_GENERATION, Incarnation, ReplicaId
+from pliant.core.worker_names import is_follower, worker_name
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import LifeWatch
 from pliant.wire.codec import (
+    FOLLOWER_NOTES,
     WORKER_EVENTS,
     WORKER_NOTES,
     Envelope,
@@ -47,12 +49,7 @@ LOOK_S = 0.5
 """Between two looks whether one that says nothing lives, in seconds; as often as it would."""
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES
-
-
-def not_started(replica: ReplicaId, why: str) -> Exited:
-    """Return how one has ended that never had a process."""
-    detail = f"it could not be started: {why}"
-    return Exited(replica=replica, kind=ExitKind.SIGNAL, detail=detail)
+_MAY_SAY_AS_FOLLOWER = FOLLOWER_NOTES | {Progressed}
 
 
 class Worker(asyncio.Protocol):
@@ -63,15 +60,22 @@ class Worker(asyncio.Protocol):
         replica: ReplicaId,
         *,
         on_message: Callable[[Message], None],
-        on_refusal: Callable[[ReplicaId, str], None],
+        on_refusal: Callable[[str, str], None],
+        worker: int | None = None,
     ) -> None:
+        """``worker``: its place among several of its replica, of which 0 speaks for it."""
         self.replica = replica
+        self.worker = worker
+        self.name = worker_name(replica, worker)
+        self.silent_looks = 0
+        """Looks in a row at which its process has neither spoken nor shown life."""
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.is_end_requested = False
         """Somebody asked for its end, perhaps before it had a process."""
         self._on_message = on_message
         self._on_refusal = on_refusal
+        self._may_say = _MAY_SAY_AS_FOLLOWER if is_follower(self.name) else _MAY_SAY
         self._unframer = Unframer()
         self._control: asyncio.WriteTransport | None = None
         self._control_ended = asyncio.Event()
@@ -105,7 +109,7 @@ class Worker(asyncio.Protocol):
                 ends.append(write_end)
                 unless_all_are_open.callback(os.close, write_end)
                 read = await loop.connect_read_pipe(
-                    lambda: Output(self.replica, file, listener),
+                    lambda: Output(self.name, file, listener),
                     os.fdopen(read_end, "rb", buffering=0),
                 )
                 self._outputs.append(read)
@@ -126,10 +130,11 @@ class Worker(asyncio.Protocol):
         """
         has_spoken, self._has_spoken = self._has_spoken, False
         lives = self._watch is not None and self._watch.shows_life()
+        self.silent_looks = 0 if has_spoken or lives else self.silent_looks + 1
         return self._progress if lives and not has_spoken else None
 
     def request_end(self) -> None:
-        """Take note that it is to end as soon as it has a process."""
+        """Take note that somebody wants its end, perhaps before it has a process."""
         self.is_end_requested = True
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
@@ -144,7 +149,8 @@ class Worker(asyncio.Protocol):
                 await self._control_ended.wait()
         await self.drain(LAST_LINES_S)
         kind, detail = self._how(returncode)
-        return Exited(replica=self.replica, kind=kind, detail=detail)
+        worker = None if self.is_end_requested else self.worker
+        return Exited(replica=self.replica, kind=kind, detail=detail, worker=worker)
 
     async def drain(self, timeout_s: float = DRAIN_S) -> None:
         """Read what is left of its output."""
@@ -213,9 +219,9 @@ class Worker(asyncio.Protocol):
         """Check what the worker says and hand it on."""
         try:
             for message in self._unframer.feed(data):
-                self._take_message(decode(message, _MAY_SAY))
+                self._take_message(decode(message, self._may_say))
         except FrameError as error:
-            self._on_refusal(self.replica, str(error))
+            self._on_refusal(self.name, str(error))
             if self._control is not None:
                 self._control.abort()
 
@@ -225,15 +231,16 @@ class Worker(asyncio.Protocol):
 
     def _take_message(self, received: Envelope | Refusal) -> None:
         if isinstance(received, Refusal):
-            self._on_refusal(self.replica, received.reason)
+            self._on_refusal(self.name, received.reason)
             return
         message = received.message
         speaker = getattr(message, "replica", None)
         if speaker != self.replica and not (isinstance(message, Refused) and message.joiner):
-            self._on_refusal(self.replica, f"spoke for {speaker!r:.40}")
+            self._on_refusal(self.name, f"spoke for {speaker!r:.40}")
             return
         if isinstance(message, Ended):
             self._ended = message
+            self._on_message(message)
             return
         self._has_spoken = True
         if isinstance(message, Progressed):  # whether it still waits for others only it can say

@@ -17,7 +17,7 @@ import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
-from pliant.cli.names import replica_names
+from pliant.cli.names import replica_names, worker_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
 from pliant.core.counts import counted
@@ -157,7 +157,9 @@ def logs(
     replica: Annotated[
         str | None,
         typer.Argument(
-            metavar="REPLICA", help="Whose output, e.g. r1.", autocompletion=replica_names
+            metavar="REPLICA",
+            help="Whose output: r1; r1.0, where it has several workers.",
+            autocompletion=worker_names,
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more.")] = False,

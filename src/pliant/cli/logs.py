@@ -21,6 +21,7 @@ from typing import BinaryIO
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.core.printable import line_left
+from pliant.core.worker_names import order_of
 from pliant.machine import run_files
 from pliant.machine.files import open_to_read
 from pliant.machine.jobs import running_jobs
@@ -49,7 +50,7 @@ def show(out: Path, replica: str | None, records: Path, *, follow: bool, as_json
 def _file_of(out: Path, replica: str | None) -> Path:
     directory = out / run_files.LOGS
     files = (path for path in directory.glob("*.log") if path.is_file())
-    names = sorted((path.stem for path in files), key=lambda n: (len(n), n))
+    names = sorted((path.stem for path in files), key=order_of)
     if not names:
         raise ConfigError(f"no replica has printed anything yet (looked in {directory})")
     if replica is not None and replica not in names:

@@ -1,4 +1,4 @@
-"""Names that a shell completes: those of jobs and of their replicas.
+"""Names that a shell completes: those of jobs, of their replicas and of their workers.
 
 Owns where they are found.  Whatever is wrong, there are none: a shell that completes is no place
 to say it.
@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 
 from pliant.cli.arguments import state_directory
+from pliant.core.worker_names import order_of, replica_of
 from pliant.machine import run_files
 from pliant.observe.runs import find_run, known_runs
 
@@ -26,10 +27,14 @@ def job_names(incomplete: str) -> list[str]:
 
 def replica_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of replicas, of the job that is meant, that begin like this."""
+    return list(dict.fromkeys(replica_of(name) for name in worker_names(ctx, incomplete)))
+
+
+def worker_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of workers, of the job that is meant, that begin like this."""
     with contextlib.suppress(Exception):
         out = ctx.params.get("out")
         run = find_run(ctx.params.get("job"), out and Path(out), state_directory())
         names = [path.stem for path in (run / run_files.LOGS).glob("r*.log")]
-        names.sort(key=lambda name: (len(name), name))
-        return [name for name in names if name.startswith(incomplete)]
+        return [name for name in sorted(names, key=order_of) if name.startswith(incomplete)]
     return []

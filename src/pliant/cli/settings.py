@@ -14,11 +14,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from pliant.cli.arguments import changes_of, some_seconds
+from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.machine.named_modules import name_of
 from pliant.spec.job import ElasticJob
@@ -83,6 +82,13 @@ SETTINGS = (
         kind=int,
         file_field="spec.startReplicas",
         help="Replicas to start with.  [default: max]",
+    ),
+    Setting(
+        name="workers_per_replica",
+        kind=int,
+        file_field="spec.workersPerReplica",
+        default=1,
+        help="Processes of one replica, each with a device of one node.  [default: 1]",
     ),
     Setting(
         name="name",
@@ -339,49 +345,12 @@ def policy_of(settings: Settings) -> Policy:
     return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
 
 
-def session_limit_of(settings: Settings) -> float | None:
-    """Return how long a script may take until it makes its session, in seconds; None: unsaid.
-
-    Raises:
-        ConfigError: it is no duration, or 0.
-    """
-    given = settings["session_timeout"]
-    return None if given.value is None else some_seconds(given.source, str(given.value))
-
-
-def verify_every_of(settings: Settings) -> int:
-    """Return the steps between two comparisons of the whole state; 0: none.
-
-    Raises:
-        ConfigError: it is negative.
-    """
-    given = settings["verify_every"]
-    steps: int = given.value
-    if steps < 0:
-        raise ConfigError(f"{given.source} must be at least 0 (never), not {steps}")
-    return steps
-
-
-def tls_of(settings: Settings) -> TlsFiles | None:
-    """Return the files with which replicas prove themselves to each other; None: no TLS.
-
-    Raises:
-        ConfigError: some of them are not given.
-    """
-    given = {name: settings[f"tls_{name}"] for name in ("ca", "certificate", "key")}
-    missing = [item.setting.flag for item in given.values() if item.value is None]
-    if len(missing) == len(given):
-        return None
-    if missing:
-        flags = " and ".join(missing)
-        raise ConfigError(f"{flags} must be given, too: replicas need all three files for TLS")
-    return TlsFiles(**{name: str(Path(item.value).absolute()) for name, item in given.items()})
-
-
 def shown_replica(settings: Settings) -> str | None:
-    """Return whose output to show: ``all``, ``none``, a replica's name, or None by default."""
+    """Return whose output to show: ``all``, ``none``, the name of a replica or of one of its
+    workers, or None by default.
+    """
     show = settings["show"].value
-    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*", show):
+    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*(\.\d+)?", show):
         raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
     return None if show is None else str(show)
 

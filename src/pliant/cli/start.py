@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from pliant.cli.job_settings import session_limit_of, tls_of, verify_every_of, workers_of
 from pliant.cli.patient_output import patient_output
 from pliant.cli.pool_settings import pool_of
 from pliant.cli.printing import print_record, say
@@ -23,10 +24,7 @@ from pliant.cli.settings import (
     Settings,
     job_name,
     policy_of,
-    session_limit_of,
     shown_replica,
-    tls_of,
-    verify_every_of,
 )
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
@@ -114,6 +112,7 @@ def planned(
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
+    workers_per_replica = workers_of(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     state, tls = StateDirectory.of(environ), tls_of(settings)
@@ -138,6 +137,7 @@ def planned(
             tls=tls,
             session_s=session_s,
             verify_every=verify_every_of(settings),
+            workers_per_replica=workers_per_replica,
         ),
         init=init,
         show=show,

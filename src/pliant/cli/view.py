@@ -22,9 +22,10 @@ from pliant.cli.printing import print_record
 from pliant.cli.screens import clock, job_panel, step_line
 from pliant.cli.tracebacks import Tracebacks
 from pliant.core.printable import line_left, printable_values
+from pliant.core.worker_names import is_follower, replica_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import Record, number
-from pliant.observe.prose import PROGRESS_S, line, resize_line
+from pliant.observe.prose import PROGRESS_S, line, resize_line, worker_of
 from pliant.observe.status import ENDINGS, Board
 from pliant.observe.timeline import Resize
 
@@ -54,27 +55,31 @@ class JobView:
 
     def __exit__(self, *error: object) -> None:
         """Stop following; a refusal that the job has not ended with is said after all."""
-        for replica, text in self._tracebacks.unsaid(self.board.reason):
-            self.console.print(Text(self.label(replica) + text), soft_wrap=True)
+        for worker, text in self._tracebacks.unsaid(self.board.reason):
+            self.console.print(Text(self.label(worker) + text), soft_wrap=True)
 
     def go_on(self, board: Board) -> None:
         """Follow a run that is resumed; what its lives before have told is not told again."""
         self.board = board
         self._num_shown = board.timeline.num_resizes
 
-    def shows(self, replica: str) -> bool:
-        """Whether this replica's output is shown; by default the oldest one's that trains."""
+    def shows(self, worker: str) -> bool:
+        """Whether this worker's output is shown; by default that of the oldest replica that
+        trains, of several workers of the first.
+        """
+        replica = replica_of(worker)
         if self._show is not None:
-            return self._show in ("all", replica)
-        return replica == next(iter(self.board.replicas), replica)
+            return self._show in ("all", replica, worker)
+        return replica == next(iter(self.board.replicas), replica) and not is_follower(worker)
 
-    def shown_lines(self, replica: str, text: str) -> list[str]:
-        """Return what to print when a replica has printed a line."""
-        return self._tracebacks.passed(replica, text) if self.shows(replica) else []
+    def shown_lines(self, worker: str, text: str) -> list[str]:
+        """Return what to print when a worker has printed a line."""
+        return self._tracebacks.passed(worker, text) if self.shows(worker) else []
 
-    def label(self, replica: str) -> str:
-        """Return what stands before a line of output."""
-        return f"{replica} | " if self._show == "all" else ""
+    def label(self, worker: str) -> str:
+        """Return what stands before a line of output, where it may be of several workers."""
+        is_of_several = self._show == "all" or self._show == replica_of(worker) != worker
+        return f"{worker} | " if is_of_several else ""
 
     def sentence(self, record: Record) -> str | None:
         """Say what a record tells; what was said already (notes, failures, the pool) only once."""
@@ -84,7 +89,7 @@ class JobView:
             if text in self._said:
                 return None
             self._said.add(text)
-        if kind == "exited" and self._tracebacks.is_repeated(str(record.get("replica"))):
+        if kind == "exited" and self._tracebacks.is_repeated(worker_of(record)):
             return None  # told with the others that failed alike
         if kind == "commit":
             return self._tracebacks.untold()
@@ -97,11 +102,11 @@ class JobView:
         return sentence
 
     def traceback(self, record: Record) -> str | None:
-        """Return a traceback that was not seen yet, in this replica's output or another's."""
-        text, replica = str(record.get("text", "")).rstrip(), str(record.get("replica"))
-        if record.get("kind") != "traceback" or not self._tracebacks.learn(replica, text):
+        """Return a traceback that was not seen yet, in this worker's output or another's."""
+        text, worker = str(record.get("text", "")).rstrip(), worker_of(record)
+        if record.get("kind") != "traceback" or not self._tracebacks.learn(worker, text):
             return None
-        return None if self.shows(replica) else f"{replica} raised:\n{text}"
+        return None if self.shows(worker) else f"{worker} raised:\n{text}"
 
     def take_record(self, record: Record) -> list[Resize]:
         """Bring the board up to date; return the resizes to tell now: those newly priced.
@@ -152,10 +157,10 @@ class PlainView(JobView):
         if record.get("kind") == "commit" and self._is_due(number(record.get("mono")) or 0.0):
             self._print_progress(at)
 
-    def output(self, replica: str, text: str) -> None:
-        """Print a line of a replica, if its output is shown."""
-        for shown in self.shown_lines(replica, line_left(text)):
-            self.console.print(Text(self.label(replica) + shown), soft_wrap=True)
+    def output(self, worker: str, text: str) -> None:
+        """Print a line of a worker, if its output is shown."""
+        for shown in self.shown_lines(worker, line_left(text)):
+            self.console.print(Text(self.label(worker) + shown), soft_wrap=True)
 
     def _is_due(self, commit_s: float) -> bool:
         last_s = self._progress_at_s
@@ -220,10 +225,10 @@ class LiveView(JobView):
         if trace is not None:
             self.console.print(Text(trace, style="red"), soft_wrap=True)
 
-    def output(self, replica: str, text: str) -> None:
-        """Print a line of a replica above the panel, if its output is shown."""
-        for shown in self.shown_lines(replica, line_left(text)):
-            said = Text.assemble((self.label(replica), "dim"), shown)
+    def output(self, worker: str, text: str) -> None:
+        """Print a line of a worker above the panel, if its output is shown."""
+        for shown in self.shown_lines(worker, line_left(text)):
+            said = Text.assemble((self.label(worker), "dim"), shown)
             self.console.print(said, soft_wrap=True)
 
     def _draw(self) -> RenderableType:
@@ -244,7 +249,7 @@ class JsonView(JobView):
         self.take_record(record)
         print_record(record)
 
-    def output(self, replica: str, text: str) -> None:
+    def output(self, worker: str, text: str) -> None:
         """Leave output out: standard output holds records only."""
 
 

@@ -83,6 +83,7 @@ class JobDriver:
         metrics_path: Path,
         clock: Clock,
         boot: int,
+        workers_per_replica: int = 1,
     ) -> None:
         """``boot``: of this machine, as agents on it tell theirs."""
         self.history = History()
@@ -100,6 +101,7 @@ class JobDriver:
         self._inputs = InputLog(log, settings)
         self._clock = clock
         self._boot = boot
+        self._workers_per_replica = workers_per_replica
         self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
         self._look_at_s = 0.0
         self._committed_s: float | None = None
@@ -170,7 +172,9 @@ class JobDriver:
 
         One that was started anew runs nothing of what the agent before it ran.
         """
-        joined = replace(joined, replicas=self.nodes.own(joined.node, joined.replicas))
+        room = joined.devices // self._workers_per_replica
+        own = self.nodes.own(joined.node, joined.replicas)
+        joined = replace(joined, devices=room, replicas=own)
         life = self.nodes.life_of(joined.node)
         self.nodes.attach(joined, channel)
         if self._end is not None:

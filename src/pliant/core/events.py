@@ -241,7 +241,6 @@ class ExitKind(StrEnum):
     """Exit 0 without having finished, for instance a script without a Session."""
     UNKNOWN = "unknown"
     """Its agent has never run it (R21): it was not started, or an agent before ran it."""
-
     CORRUPT = "corrupt"
     """Its state was not that of most replicas; the detail says what differs."""
     TAKEN = "taken"
@@ -250,13 +249,13 @@ class ExitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """An agent connected; its node can run this many workers at a time."""
+    """An agent connected; its node can run this many replicas at a time."""
 
     node: NodeId
     devices: int
 
     replicas: tuple[ReplicaId, ...] = ()
-    """Workers that it runs already: their coordinator, or the connection to it, is a new one."""
+    """Those that it runs already: their coordinator, or the connection to it, is a new one."""
 
     life: AgentLife = AgentLife()  # noqa: RUF009 - frozen
 
@@ -286,11 +285,12 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exited:
-    """The process of ``replica`` has ended and was reaped: its device is free."""
+    """Every process of ``replica`` has ended and was reaped: what they ran on is free."""
 
     replica: ReplicaId
     kind: ExitKind
     detail: str = ""
+    worker: int | None = None  # whose end it was, if it has several and nobody asked for it
 
 
 # --- events: what people and the outside ask for ----------------------------------

@@ -15,7 +15,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     num_slots           K, the most replicas that can share a step, or null
     replicas            [{name, state, pids, node, device}]; state is starting, spare (ready to
                         join), joining, training, waiting, leaving or finished; the gone are not
-                        listed; device is of a pool, else null
+                        listed; device is of a pool (of the first worker), else null
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
     nonfinite           {step, what, steps, skipped}: the newest step whose loss or gradient was nan
                         or inf, and how many there were, or null
@@ -35,7 +35,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
                         (held), offered, wanted, reason, is_suspended, silence (why the pool is
                         not heard, else empty)}, or null: it is in none
     exit_code, reason   once it has ended, else null
-    out, url, pid       where its files are, and where it answers
+    out, url, pid       where its files are, and where it answers; workers_per_replica
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Board:
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
-            **_chosen(self.about, "out", "url", "pid"),
+            **_chosen(self.about, "out", "url", "pid", "workers_per_replica"),
         }
 
     def _job_record(self, record: Record) -> None:
@@ -356,7 +356,8 @@ class Board:
             case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
                 if record["pid"] not in self.replicas[name].pids:  # told again: not known if heard
                     self.replicas[name].pids.append(record["pid"])
-                self.replicas[name].device = record.get("device")
+                if not record.get("worker"):
+                    self.replicas[name].device = record.get("device")
             case "registered":
                 self._on_registered(record, name)
             case "spare":

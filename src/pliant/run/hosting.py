@@ -57,8 +57,8 @@ class Observer(Protocol):
     def record(self, record: Record) -> None:
         """Take one record of the event log."""
 
-    def output(self, replica: str, text: str) -> None:
-        """Take one line that a replica printed, without its newline."""
+    def output(self, worker: str, text: str) -> None:
+        """Take one line that a worker printed, without its newline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ async def hosted(
     token: str,
     follows: bool = False,
     is_apart: bool = False,
-    devices: int | None = None,
+    room: int | None = None,
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
 ) -> AsyncIterator[Host]:
@@ -131,7 +131,7 @@ async def hosted(
     Args:
         follows: another coordinator has gone before, and what it started may still run.
         is_apart: its agents are in other processes.
-        devices: how many there are, if that is known.
+        room: for how many replicas there are devices, if that is known.
         on_offer: takes what the job's pool offers; None: it is in none.
     """
     from pliant.coordinator.app import create_app
@@ -151,6 +151,7 @@ async def hosted(
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
         boot=this_boot(),
+        workers_per_replica=config.workers_per_replica,
     )
     app = create_app(
         driver, work=config.work(), token=token, events_path=log.path, on_offer=on_offer
@@ -162,7 +163,7 @@ async def hosted(
         with _remembered(config, driver, is_apart=is_apart):
             async with serving(app, sock, files, token=token, out=config.out):
                 said = _end_of_the_last(driver.board)
-                _log_start(log, config, url, follows=follows, devices=devices)
+                _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:
                     log.write("note", text=said)
                 yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
@@ -293,7 +294,7 @@ def _end_of_the_last(board: Board) -> str | None:
 
 
 def _log_start(
-    log: EventLog, config: JobConfig, url: str, *, follows: bool, devices: int | None
+    log: EventLog, config: JobConfig, url: str, *, follows: bool, room: int | None
 ) -> None:
     where = {
         "out": str(config.out.absolute()),
@@ -310,6 +311,6 @@ def _log_start(
         **where,
         **config.document(),
         min_replicas=policy.min_replicas,
-        max_replicas=policy.max_replicas or devices,
+        max_replicas=policy.max_replicas or room,
         start_replicas=policy.start_replicas,
     )

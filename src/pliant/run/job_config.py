@@ -85,6 +85,7 @@ class JobConfig:
 
     verify_every: int = 0
     """Steps between two looks at the whole state of all replicas; 0: never."""
+    workers_per_replica: int = 1
 
     @property
     def state(self) -> StateDirectory:
@@ -104,6 +105,7 @@ class JobConfig:
             tls=self.tls,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
             verify_every=self.verify_every,
+            workers_per_replica=self.workers_per_replica,
         )
 
     def document(self) -> dict[str, Any]:
@@ -124,6 +126,7 @@ class JobConfig:
             "tls": None if self.tls is None else asdict(self.tls),
             "session_s": self.session_s,
             "verify_every": self.verify_every,
+            "workers_per_replica": self.workers_per_replica,
         }
 
     @classmethod
@@ -150,6 +153,7 @@ class JobConfig:
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
             verify_every=document.get("verify_every", 0),
+            workers_per_replica=document.get("workers_per_replica", 1),
         )
 
     def _init(self) -> str | None:

@@ -31,7 +31,7 @@ from pliant.run.run_directory import locked
 from pliant.wire.bounds import name_from
 
 CPU_DEVICES = 4
-"""Most replicas on a machine, unless ``--max`` says otherwise."""
+"""Most workers on a machine, unless ``--max`` says otherwise."""
 
 
 def run_job(
@@ -50,7 +50,7 @@ def run_job(
 
 
 def count_cores() -> int:
-    """Return how many replicas this machine has room for by its cores: they train on the CPU."""
+    """Return how many workers this machine has room for by its cores: they train on the CPU."""
     return min(CPU_DEVICES, len(os.sched_getaffinity(0)))
 
 
@@ -66,8 +66,8 @@ async def _run(config: JobConfig, observer: Observer | None, start_server: Start
         if config.pool is not None:
             return await _run_in_pool(config, config.pool, observer, start_server)
         policy = config.settings.policy
-        wanted = policy.max_replicas + policy.spares if policy.max_replicas else 0
-        devices = max(wanted, count_cores())
+        wanted = policy.max_replicas + policy.spares if policy.max_replicas else 1
+        devices = max(wanted * config.workers_per_replica, count_cores())
         agent = _agent(config, observer, start_server, devices=devices)
         try:
             agent.open()  # imports torch in a process of its own while this one imports FastAPI
@@ -104,8 +104,8 @@ def _agent(
 
 async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None) -> int:
     """Serve the job's coordinator, connect the agent, and wait for the end."""
-    token, devices = secrets.token_urlsafe(32), count_cores()
-    async with hosted(config, token=token, devices=devices, observer=observer) as host:
+    token, room = secrets.token_urlsafe(32), count_cores() // config.workers_per_replica
+    async with hosted(config, token=token, room=max(room, 1), observer=observer) as host:
         agent.guard()
         try:
             end = await host.until_the_end(agent.serve(agents_url(host.url), token))
@@ -134,7 +134,7 @@ async def _live_in_pool(
     token, devices = secrets.token_urlsafe(32), tenant.pool_devices
     agent = _agent(config, observer, start_server, devices=devices, tenant=tenant)
     async with hosted(
-        config, token=token, devices=devices, observer=observer, on_offer=tenant.pushed
+        config, token=token, room=devices, observer=observer, on_offer=tenant.pushed
     ) as host:
         with tenant.life(host, agent):
             try:

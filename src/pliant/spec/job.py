@@ -76,7 +76,7 @@ class JobSpec(Model):
     """Replicas wanted at the start; the default is the maximum."""
 
     workers_per_replica: Annotated[int, Field(ge=1)] = 1
-    """Processes of one replica; more than one is a later capability."""
+    """Processes of one replica, each with a device of one node."""
 
     max_restarts: Annotated[int, Field(ge=0)] | None = None
     """Replicas that may be replaced after a fault before the job gives up."""
@@ -100,11 +100,6 @@ class JobSpec(Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.workers_per_replica != 1:
-            raise impossible(
-                f"workersPerReplica {self.workers_per_replica} is not possible yet:"
-                " a replica has one worker"
-            )
         try:
             core_policy(self.elastic_policy, self.start_replicas)
         except ConfigError as error:

@@ -1,6 +1,6 @@
 """Messages as bytes: one JSON object with version, type and incarnation, checked to the last field.
 
-Owns the envelope ``{"v": 4, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
+Owns the envelope ``{"v": 5, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
 Knows nothing of sockets.  What cannot be read is an answer, not an exception: ``decode`` returns
 a ``Refusal`` with its reason; the caller counts it and goes on, and nothing changes.
 
@@ -26,9 +26,9 @@ from pliant.core.events import Event, WorkerEvent
 from pliant.core.printable import in_one_line
 from pliant.core.values import Incarnation
 from pliant.wire.bounds import MOST, excess
-from pliant.wire.messages import AgentNote, CoordinatorNote, Note, WorkerNote
+from pliant.wire.messages import AgentNote, CoordinatorNote, FollowerNote, Note, WorkerNote
 
-VERSION = 4
+VERSION = 5
 """Raised when the meaning of a message changes; both sides must agree exactly."""
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -40,6 +40,7 @@ EVENTS: frozenset[type] = frozenset(get_args(Event))
 WORKER_EVENTS: frozenset[type] = frozenset(get_args(WorkerEvent))
 COMMANDS: frozenset[type] = frozenset(get_args(Command))
 WORKER_NOTES: frozenset[type] = frozenset(get_args(WorkerNote))
+FOLLOWER_NOTES: frozenset[type] = frozenset(get_args(FollowerNote))
 AGENT_NOTES: frozenset[type] = frozenset(get_args(AgentNote))
 COORDINATOR_NOTES: frozenset[type] = frozenset(get_args(CoordinatorNote))
 

@@ -47,6 +47,20 @@ class Assignment:
     locks: str = ""
     """Directory of the locks of the pool's devices, absolute."""
 
+    place: int = 0
+    """Which worker of its replica it is, from 0; that one speaks for the replica."""
+
+    workers_per_replica: int = 1
+
+    inner: str = ""
+    """Private directory in which the workers of this replica meet, absolute, with room below for
+    the name of a socket; it lasts as long as they do.  Empty: there is one worker."""
+
+    @property
+    def worker(self) -> int | None:
+        """Return its place if its replica has several workers."""
+        return self.place if self.workers_per_replica > 1 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker:
@@ -57,8 +71,8 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KillWorker:
-    """SIGKILL a worker and its process group; unknown or gone: nothing happens."""
+class KillReplica:
+    """SIGKILL the workers of a replica and their process groups; who is gone is left alone."""
 
     replica: ReplicaId
     type: Literal["kill"] = "kill"
@@ -66,7 +80,10 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardFiles:
-    """Remove these files if the agent dies, unless others lie there by then."""
+    """Remove these files if the agent dies, unless others lie there by then.
+
+    Directories in which workers meet are guarded without being asked for.
+    """
 
     paths: tuple[str, ...]
     type: Literal["guard"] = "guard"
@@ -93,6 +110,7 @@ class WorkerStarted:
     """A worker was forked."""
 
     replica: ReplicaId
+    place: int
     pid: int
     type: Literal["started"] = "started"
 
@@ -102,6 +120,7 @@ class WorkerExited:
     """A worker was reaped."""
 
     replica: ReplicaId
+    place: int
     pid: int
 
     returncode: int
@@ -110,7 +129,7 @@ class WorkerExited:
     type: Literal["exited"] = "exited"
 
 
-Request = StartWorker | KillWorker | GuardFiles
+Request = StartWorker | KillReplica | GuardFiles
 Report = ServerReady | ServerFailed | WorkerStarted | WorkerExited
 
 REQUESTS: TypeAdapter[Request] = TypeAdapter(Request)

@@ -60,6 +60,8 @@ class Noted:
 
     replica: ReplicaId
     text: str
+    worker: int | None = None
+    """Who says so, by the place in the replica; None: it has one worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class Usage:
 
     replica: ReplicaId
     sentence: str
+    worker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,7 @@ class Traceback:
 
     replica: ReplicaId
     text: str
+    worker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,7 @@ class Started:
     pid: int
     device: int | None = None
     """Of its pool."""
+    worker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +180,8 @@ class Work:
 
     verify_every: int = 0
     """Steps between two looks at the whole state of all replicas; 0: never."""
+    workers_per_replica: int = 1
+    """Processes of one replica, all of them on one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +210,8 @@ WorkerNote = (
     | Traceback
     | Ended
 )
+FollowerNote = Noted | Usage | Traceback | Ended
+"""What a worker says that does not speak for its replica."""
 AgentNote = Started | Alive | AgentFailed
 CoordinatorNote = Work | Heard | Superseded
 Note = WorkerNote | AgentNote | CoordinatorNote

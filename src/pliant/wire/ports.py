@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pliant.core.commands import Command
-from pliant.core.values import Incarnation, ReplicaId
+from pliant.core.values import Incarnation
 
 
 class NodeChannel(Protocol):
@@ -23,7 +23,7 @@ class NodeChannel(Protocol):
 
 
 class OutputListener(Protocol):
-    """Someone who follows the output of replicas as it is written."""
+    """Someone who follows the output of workers as it is written."""
 
-    def __call__(self, replica: ReplicaId, line: str, /) -> None:
-        """Take one line, without its newline."""
+    def __call__(self, worker: str, line: str, /) -> None:
+        """Take one line of a worker, by its name, without its newline."""

@@ -12,7 +12,7 @@ import pytest
 from tests.processes.servant import DEADLINE_S, fork_server
 
 from pliant.core.values import ReplicaId
-from pliant.wire.launch import GuardFiles, KillWorker
+from pliant.wire.launch import GuardFiles, KillReplica
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -62,7 +62,7 @@ def test_a_killed_worker_is_reported_with_its_signal(tmp_path: Path, waits: str)
     with fork_server() as servant:
         worker = servant.start(tmp_path, waits)
 
-        servant.ask(KillWorker(replica=ReplicaId("r1")))
+        servant.ask(KillReplica(replica=ReplicaId("r1")))
 
         exited = servant.exit()
         assert (exited.replica, exited.pid, exited.returncode) == ("r1", worker.pid, -9)
@@ -74,7 +74,7 @@ def test_a_stopped_worker_can_be_killed(tmp_path: Path, waits: str) -> None:
         worker = servant.start(tmp_path, waits)
         os.kill(worker.pid, signal.SIGSTOP)
 
-        servant.ask(KillWorker(replica=ReplicaId("r1")))
+        servant.ask(KillReplica(replica=ReplicaId("r1")))
 
         assert servant.exit().returncode == -9
 
@@ -84,8 +84,8 @@ def test_only_the_worker_that_is_meant_is_killed(tmp_path: Path, waits: str) -> 
         first = servant.start(tmp_path, waits, name="r1")
         servant.start(tmp_path, waits, name="r2")
 
-        servant.ask(KillWorker(replica=ReplicaId("unknown")))
-        servant.ask(KillWorker(replica=ReplicaId("r2")))
+        servant.ask(KillReplica(replica=ReplicaId("unknown")))
+        servant.ask(KillReplica(replica=ReplicaId("r2")))
 
         assert servant.exit().replica == "r2"
         assert psutil.pid_exists(first.pid)
@@ -121,6 +121,38 @@ def test_nothing_is_left_when_the_agent_is_gone(tmp_path: Path, crowd: str, wait
         assert gone(*everyone)
     assert not mine.exists()
     assert theirs.exists()
+
+
+def test_where_workers_met_is_removed_when_the_agent_is_gone(tmp_path: Path, waits: str) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for directory in (mine, theirs):
+        directory.mkdir()
+        (directory / "socket").write_text("")
+    with fork_server() as servant:
+        for name, inner in (("r1", mine), ("r2", theirs)):
+            for place in range(2):
+                servant.start(tmp_path, waits, name=name, place=place, workers=2, inner=str(inner))
+        theirs.rename(tmp_path / "removed")
+        theirs.mkdir()
+        (theirs / "of another by now").write_text("")
+
+        servant.sock.close()
+
+        assert servant.process.wait(DEADLINE_S) == 0
+    assert not mine.exists()
+    assert list(theirs.iterdir())
+
+
+def test_all_workers_of_a_replica_are_killed_together(tmp_path: Path, waits: str) -> None:
+    with fork_server() as servant:
+        workers = [servant.start(tmp_path, waits, place=place, workers=3) for place in range(3)]
+        other = servant.start(tmp_path, waits, name="r2")
+
+        servant.ask(KillReplica(replica=ReplicaId("r1")))
+
+        exits = [servant.exit() for _ in workers]
+        assert sorted((one.place, one.returncode) for one in exits) == [(0, -9), (1, -9), (2, -9)]
+        assert psutil.pid_exists(other.pid)
 
 
 def test_workers_die_with_the_fork_server(tmp_path: Path, waits: str) -> None:

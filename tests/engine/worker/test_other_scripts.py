@@ -269,6 +269,29 @@ def test_a_group_of_one_process_may_be_said_by_place(servant: Servant, tmp_path:
     assert (code, said, ended.kind) == (0, "1\n", ExitKind.EARLY)
 
 
+def test_workers_of_one_replica_may_make_groups_between_them(
+    servant: Servant, tmp_path: Path
+) -> None:
+    text = """
+        import os, torch.distributed as dist
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(
+            "gloo", init_method="file://" + __file__ + ".store", rank=rank, world_size=size
+        )
+        sizes = [None] * size
+        dist.all_gather_object(sizes, (rank, os.environ["LOCAL_WORLD_SIZE"]))
+        print(sizes)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text))
+
+    workers = [servant.start(tmp_path, "train.py", place=place, workers=2) for place in (0, 1)]
+
+    for worker in workers:
+        assert worker.messages()  # until it ends
+        assert worker.said() == "[(0, '2'), (1, '2')]\n"
+    assert {servant.exit().place for _ in workers} == {0, 1}
+
+
 def test_who_makes_no_session_and_cannot_write_out_a_file_is_ended_as_well(
     servant: Servant, tmp_path: Path
 ) -> None:

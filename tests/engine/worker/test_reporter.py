@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pliant.engine.worker.reporter import Printer
+from pliant.core.values import Incarnation, ReplicaId
+from pliant.engine.protocol.link import Link
+from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.engine.worker.reporter import Printer, WireReporter
 from pliant.observe.prose import PROGRESS_S
+from pliant.wire.launch import Assignment
+from pliant.wire.messages import Noted, Planned, Work
 
 
 def test_what_is_logged_at_every_step_is_told_now_and_then_and_at_the_end(
@@ -39,3 +46,41 @@ def test_what_is_logged_twice_in_a_step_that_is_told_is_told_twice(
     printer.closed()
 
     assert capsys.readouterr().out == "step 0  loss 1\nstep 0  loss 2\n"
+
+
+class Sent(Link):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any, *, urgent: bool = True) -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize(("place", "workers"), [(0, 1), (0, 2), (1, 2)])
+def test_of_several_workers_one_speaks_for_the_replica_and_all_for_themselves(
+    place: int, workers: int
+) -> None:
+    replica, link = ReplicaId("r1"), Sent()
+    assignment = Assignment(
+        replica=replica,
+        work=Work(job="j", command=("train.py",), cwd="/", out="/"),
+        address="127.0.0.1",
+        incarnation=Incarnation(1),
+        place=place,
+        workers_per_replica=workers,
+    )
+    reporter = WireReporter(WorkerContext(assignment, link))
+    planned = Planned(
+        replica=replica, num_slots=4, total_steps=9, num_samples=64, global_batch=8, micro_batch=2
+    )
+
+    reporter.planned(planned)
+    reporter.logged(0, {"loss": 1.0})
+    reporter.noted("a note")
+
+    note = Noted(replica=replica, text="a note", worker=None if workers == 1 else place)
+    assert link.sent[-1] == note
+    assert (planned in link.sent) == (place == 0)
+    assert len(link.sent) == (1 if place else 3)

@@ -32,6 +32,7 @@ from pliant.core.membership.state import NEVER, Membership
 from pliant.core.membership.transitions import Phase
 from pliant.core.policy import costs
 from pliant.core.values import NodeId, Outcome, ReplicaId, StopKind
+from pliant.core.worker_names import worker_name
 
 # --- on request ------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ def sentence(event: Exited) -> str:
         ExitKind.TAKEN: "could not have its device",
         ExitKind.UNKNOWN: "is not known to its agent",
     }
-    return f"{event.replica} {words[event.kind]}{detail}"
+    return f"{worker_name(event.replica, event.worker)} {words[event.kind]}{detail}"
 
 
 def _has_saved_the_end(job: Job) -> bool:

@@ -78,7 +78,7 @@ class WorkerContext:
 
     def __init__(self, assignment: Assignment, link: Link) -> None:
         self.assignment = assignment
-        self.replica = assignment.replica
+        self.replica, self.worker = assignment.replica, assignment.worker
         self.link = link
         self.session: Closable | None = None
         """What the script has opened; closed here if the script forgot to."""
@@ -104,6 +104,8 @@ class WorkerContext:
 
     def meet_session(self) -> None:
         """Take note that the script makes a session: it was written for one."""
+        if self.worker is not None:
+            raise ConfigError("leave out --workers-per-replica: a session needs one worker so far")
         if self.watch is not None:
             self.watch.close()
 
@@ -216,14 +218,14 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
         text = "".join(traceback.format_exception(_without_bootstrap(error)))
         _show(text)
         text = text[-_MAX_TRACEBACK_CHARACTERS:]
-        context.link.send(Traceback(replica=context.replica, text=text))
+        context.link.send(Traceback(replica=context.replica, text=text, worker=context.worker))
         return EXIT_FAILED, ExitKind.SCRIPT, _shortened(text.strip().rpartition("\n")[2])
     return _ended_well(context, is_help=is_help)
 
 
 def _refused(context: WorkerContext, sentence: str, kind: str) -> tuple[int, ExitKind, str]:
     """Tell what is wrong with a script, which nobody need start again as it is."""
-    context.link.send(Usage(replica=context.replica, sentence=sentence))
+    context.link.send(Usage(replica=context.replica, sentence=sentence, worker=context.worker))
     _show(f"{kind}: {sentence}\n")
     return EXIT_USAGE, ExitKind.USAGE, sentence
 
@@ -232,7 +234,8 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
     """Return what looks whether the script comes to a session."""
 
     def noted(text: str) -> None:
-        context.link.send(Noted(replica=context.replica, text=text), urgent=False)
+        note = Noted(replica=context.replica, text=text, worker=context.worker)
+        context.link.send(note, urgent=False)
 
     def end(sentence: str) -> None:  # on a thread of its own: the link's is to carry the words
         ending = threading.Thread(target=_end_now, args=(context, sentence), name="ending")
@@ -241,6 +244,8 @@ def _watch(context: WorkerContext, assignment: Assignment) -> ScriptWatch:
             ending.join()
 
     watch = ScriptWatch(limit_s=assignment.work.session_s, noted=noted, end=end, environ=os.environ)
+    if context.worker is not None:
+        watch.allow_groups()
     context.link.while_idle(watch.end_if_late)
     return watch
 
@@ -351,6 +356,9 @@ def _stage(assignment: Assignment) -> tuple[types.ModuleType, types.CodeType]:
     """Make this process look as if python had started it."""
     for name in MALLOC_VARIABLES:
         os.environ.pop(name, None)
+    if assignment.worker is not None:
+        rank, size = str(assignment.place), str(assignment.workers_per_replica)
+        os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if assignment.device is not None:
         os.environ[device_locks.DEVICES_VARIABLE] = str(assignment.device)
     os.chdir(assignment.work.cwd)

@@ -15,8 +15,10 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -26,7 +28,6 @@ from typing import NoReturn, assert_never
 
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED
-from pliant.core.values import ReplicaId
 from pliant.engine.worker import bootstrap
 from pliant.machine.processes import adopt_orphans, die_with_parent
 from pliant.wire import launch
@@ -56,7 +57,7 @@ class ForkServer:
 
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent
-        self._workers: dict[int, ReplicaId] = {}
+        self._workers: dict[int, launch.Assignment] = {}
         self._guarded: dict[str, os.stat_result] = {}
         self._child_r, self._child_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -99,16 +100,19 @@ class ForkServer:
         match launch.REQUESTS.validate_json(data):
             case launch.StartWorker(assignment=assignment):
                 self._start(assignment, fds)
-            case launch.KillWorker(replica=replica):
-                for pid, name in self._workers.items():
-                    if name == replica:
+            case launch.KillReplica(replica=replica):
+                for pid, assignment in self._workers.items():
+                    if assignment.replica == replica:
                         _kill_group(pid)
             case launch.GuardFiles(paths=paths):
                 for path in paths:
-                    with contextlib.suppress(OSError):
-                        self._guarded[path] = Path(path).stat()
+                    self._guard(path)
             case other:
                 assert_never(other)
+
+    def _guard(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            self._guarded[path] = Path(path).stat()
 
     def _start(self, assignment: launch.Assignment, fds: list[int]) -> None:
         parent = os.getpid()
@@ -128,8 +132,11 @@ class ForkServer:
             os.close(fd)
         with contextlib.suppress(OSError):  # the child does it too, whoever is first
             os.setpgid(pid, pid)
-        self._workers[pid] = assignment.replica
-        self._report(launch.WorkerStarted(replica=assignment.replica, pid=pid))
+        self._workers[pid] = assignment
+        if assignment.inner:
+            self._guard(assignment.inner)
+        replica, place = assignment.replica, assignment.place
+        self._report(launch.WorkerStarted(replica=replica, place=place, pid=pid))
 
     def _refuse(self, assignment: launch.Assignment, fds: list[int], why: str) -> None:
         """Say, as its own last word, how one has ended that never had a process."""
@@ -139,7 +146,11 @@ class ForkServer:
             os.write(fds[0], frame(encode(said, assignment.incarnation)))
         for fd in fds:
             os.close(fd)
-        self._report(launch.WorkerExited(replica=replica, pid=0, returncode=EXIT_FAILED))
+        self._report(
+            launch.WorkerExited(
+                replica=replica, place=assignment.place, pid=0, returncode=EXIT_FAILED
+            )
+        )
 
     def _become_worker(
         self, assignment: launch.Assignment, fds: list[int], parent: int
@@ -173,17 +184,25 @@ class ForkServer:
             if pid in self._workers:
                 _kill_group(pid)
             _, status = os.waitpid(pid, 0)
-            replica = self._workers.pop(pid, None)
-            if replica is not None:
+            ended = self._workers.pop(pid, None)
+            if ended is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._report(launch.WorkerExited(replica=replica, pid=pid, returncode=code))
+                replica, place = ended.replica, ended.place
+                self._report(
+                    launch.WorkerExited(replica=replica, place=place, pid=pid, returncode=code)
+                )
 
     def _end_all(self) -> None:
         """Leave nothing: no worker, no process of one, no file of the job's runtime."""
         deadline_s = time.monotonic() + END_ALL_S
+        directories = []
         for path, guarded in self._guarded.items():
             with contextlib.suppress(OSError):
-                if os.path.samestat(Path(path).stat(), guarded):
+                if not os.path.samestat(Path(path).stat(), guarded):
+                    continue
+                if stat.S_ISDIR(guarded.st_mode):
+                    directories.append(path)  # workers that live may still write there
+                else:
                     Path(path).unlink()
         for pid in self._workers:
             _kill_group(pid)
@@ -194,6 +213,8 @@ class ForkServer:
             select.select([self._child_r], [], [], 0.02)
             for pid in _ended_children():
                 os.waitpid(pid, 0)
+        for path in directories:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _tie_children() -> None:

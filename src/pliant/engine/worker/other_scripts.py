@@ -57,6 +57,7 @@ class ScriptWatch:
         self._noted = noted
         self._end = end
         self._environ = environ
+        self._allows_groups = False
         self._now_s = now_s
         self._since_s = now_s()
         self._main = threading.get_ident()
@@ -75,6 +76,10 @@ class ScriptWatch:
         sys.meta_path.insert(0, self._finder)
         for name in self._finder.names & sys.modules.keys():
             self._on_import(sys.modules[name])
+
+    def allow_groups(self) -> None:
+        """Let the script make process groups, before ``open``: its replica has several workers."""
+        self._allows_groups = True
 
     def close(self) -> None:
         """Watch no more: the script makes its session.  A second call does nothing."""
@@ -119,6 +124,8 @@ class ScriptWatch:
                 register = getattr(module, "register_optimizer_step_pre_hook", None)
                 if register is not None and self._step_hook is None:
                     self._step_hook = register(self._on_step)
+            case n if n == _GROUPS and self._allows_groups:
+                pass
             case n if n == _GROUPS:
                 self._wrap(module, "init_process_group", self._on_group)
                 package = sys.modules.get("torch.distributed")
@@ -176,7 +183,12 @@ class ScriptWatch:
             for each in script_files.callers(frame)
         }
         groups = sys.modules.get("torch.distributed")
-        is_grouped = groups is not None and groups.is_available() and groups.is_initialized()
+        is_grouped = (
+            not self._allows_groups
+            and groups is not None
+            and groups.is_available()
+            and groups.is_initialized()
+        )
         custom = next(
             (one for one in CUSTOMS if packages.intersection(one.packages)),
             TORCHRUN if is_grouped else PLAIN,

@@ -81,27 +81,37 @@ class Printer:
 
 
 class WireReporter:
-    """Sends what a session has to say to the agent; never blocks."""
+    """Sends what a session has to say to the agent; never blocks.
+
+    Of several workers of a replica only the first speaks for it; the others pass on their notes.
+    """
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
+        self._speaks = not context.worker
 
     def planned(self, planned: Planned) -> None:
         """Pass on what a step consists of."""
-        self._context.link.send(planned)
+        if self._speaks:
+            self._context.link.send(planned)
 
     def committed(self, committed: Committed) -> None:
         """Pass on a commit; it may wait for company."""
-        self._context.link.send(committed, urgent=False)
+        if self._speaks:
+            self._context.link.send(committed, urgent=False)
 
     def logged(self, step: int, values: Mapping[str, float]) -> None:
         """Pass on what the script logged."""
+        if not self._speaks:
+            return
         note = Logged(replica=self._context.replica, step=step, values=dict(values))
         self._context.link.send(note, urgent=False)
 
     def noted(self, text: str) -> None:
         """Pass on one sentence for people."""
-        self._context.link.send(Noted(replica=self._context.replica, text=text), urgent=False)
+        context = self._context
+        note = Noted(replica=context.replica, text=text, worker=context.worker)
+        context.link.send(note, urgent=False)
 
     def closed(self) -> None:
         """Say nothing: all was passed on."""

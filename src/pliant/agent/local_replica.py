@@ -1,0 +1,217 @@
+"""One replica as its agent sees it: its workers, from the request to start them until all are gone.
+
+Owns what makes several processes one replica: the private directory in which they meet, who of
+them speaks, whose end is the end of all, and that they live only together.  Knows nothing of
+starting processes, of devices, or of the coordinator.
+
+    worker 0  --events, notes--------> the coordinator, as the only worker of a replica would
+    worker 1  --notes, signs of life-> (told of, or counted)
+
+    the first that ends, and not in order --> the others are killed --> one exit: of that first one
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from pliant.agent.agent_config import PoolDevice
+from pliant.agent.worker import Worker
+from pliant.core.commands import Command
+from pliant.core.events import Exited, ExitKind, Progressed
+from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.wire.codec import Message
+from pliant.wire.launch import Assignment, KillReplica, Request, StartWorker
+from pliant.wire.messages import Ended, Started, Traceback, Usage
+from pliant.wire.ports import OutputListener
+
+ORDERLY = (ExitKind.FINISHED, ExitKind.LEFT)
+"""Ends after which the other workers of a replica are given the time to end as well."""
+
+SILENT_LOOKS = 3
+"""Looks in a row that find no life in a follower, after which its replica shows none: it speaks
+and is looked at every half second, and what is late by a little is not silent."""
+
+MOST_LETTERS = 50
+"""Of the place of a private directory: the name of a Unix socket has 107 in all."""
+
+
+def not_started(replica: ReplicaId, why: str) -> Exited:
+    """Return how one has ended that never had a process."""
+    detail = f"it could not be started: {why}"
+    return Exited(replica=replica, kind=ExitKind.SIGNAL, detail=detail)
+
+
+class LocalReplica:
+    """The workers of one replica; one worker is a replica, too, and has no directory."""
+
+    def __init__(
+        self,
+        name: ReplicaId,
+        devices: Sequence[PoolDevice],
+        *,
+        ask: Callable[[Request, Sequence[int]], None],
+        on_message: Callable[[Message], None],
+        on_refusal: Callable[[str, str], None],
+    ) -> None:
+        """It has one worker on each device; ``ask`` asks the fork server."""
+        self.name = name
+        self.workers = [
+            Worker(
+                name,
+                worker=index if len(devices) > 1 else None,
+                on_message=partial(self._hear_worker, index),
+                on_refusal=on_refusal,
+            )
+            for index in range(len(devices))
+        ]
+        self._devices = tuple(devices)
+        self._ask = ask
+        self._on_message = on_message
+        self._exits: dict[int, Exited] = {}
+        self._first: int | None = None
+        self._last_words: dict[int, list[Message]] = {}
+        self._is_silent = False
+        self._ends: list[tuple[int, int, int]] = []
+        self._directory = ""
+
+    async def open(self, logs: Path, listener: OutputListener) -> None:
+        """Open what the workers need: sockets, pipes, the directory in which they meet.
+
+        Raises:
+            OSError: there is no room for all of it; ``close`` closes what is open.
+        """
+        for worker in self.workers:
+            self._ends.append(await worker.open(logs / f"{worker.name}.log", listener))
+        if len(self.workers) > 1:
+            self._directory = _private_directory()
+
+    def start(self, assignment: Assignment) -> None:
+        """Ask for a process for each worker, which is told the same as the only one would be."""
+        count, ends, self._ends = len(self.workers), self._ends, []
+        for index, (device, own) in enumerate(zip(self._devices, ends, strict=True)):
+            told = replace(
+                assignment,
+                place=index,
+                workers_per_replica=count,
+                inner=self._directory,
+                device=device.number,
+                device_name=device.name,
+            )
+            self._ask(StartWorker(assignment=told), own)
+
+    def send(self, command: Command, incarnation: Incarnation) -> None:
+        """Pass a command on to the worker that speaks for the replica."""
+        self.workers[0].send(command, incarnation)
+
+    def request_end(self) -> None:
+        """Have all workers killed, those as well that have no process yet."""
+        for worker in self.workers:
+            worker.request_end()
+        self._kill()
+
+    def started(self, index: int, pid: int, *, node: NodeId) -> Started:
+        """Note the process of a worker, and word it; kill one whose end was asked for before."""
+        worker, device = self.workers[index], self._devices[index].number
+        worker.started(pid)
+        if worker.is_end_requested:
+            self._kill()
+        return Started(replica=self.name, node=node, pid=pid, device=device, worker=worker.worker)
+
+    def unsaid_life(self) -> Progressed | None:
+        """Return a sign of life if all workers live and the one that speaks has not said so.
+
+        While one of the others shows no life this says nothing, nor is passed on what worker 0
+        says of its own: a replica lives as long as all of its workers do.
+        """
+        said = [worker.unsaid_life() for worker in self.workers]
+        self._is_silent = any(
+            worker.silent_looks >= SILENT_LOOKS and index not in self._exits
+            for index, worker in enumerate(self.workers)
+            if index
+        )
+        return None if self._is_silent else said[0]
+
+    async def reap(self, index: int, returncode: int) -> Exited | None:
+        """Take the last words of a worker that was reaped; of the last one, return how all ended.
+
+        Unless it ended in order the others are killed at once.
+        """
+        if returncode:
+            self._end_others(index)
+        exited = await self.workers[index].exit(returncode)
+        if exited.kind not in ORDERLY:
+            self._end_others(index)
+        self._exits[index] = exited
+        if len(self._exits) < len(self.workers):
+            return None
+        first = self._first or 0
+        for message in self._last_words.pop(first, ()):
+            self._on_message(message)
+        return self._exits[first]
+
+    async def drain(self) -> None:
+        """Read what is left of the output of all."""
+        for worker in self.workers:
+            await worker.drain()
+
+    def close(self) -> None:
+        """Close and remove everything that belongs to the replica; again: nothing."""
+        for worker in self.workers:
+            worker.close()
+        ends, self._ends = self._ends, []
+        for end in chain.from_iterable(ends):
+            os.close(end)
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _end_others(self, index: int) -> None:
+        """Kill the others, because of this worker or of one that was first."""
+        self._note_end(index)
+        if len(self._exits) + 1 < len(self.workers):
+            self._kill()
+
+    def _kill(self) -> None:
+        self._ask(KillReplica(replica=self.name), ())
+
+    def _note_end(self, index: int) -> None:
+        """Take note of who has ended, or said so, first: what the others say follows from it."""
+        if self._first is None:
+            self._first = index
+
+    def _hear_worker(self, index: int, message: Message) -> None:
+        """Pass on what a worker says, as far as it is for others."""
+        match message:
+            case Ended(kind=kind):
+                if kind not in ORDERLY:
+                    self._note_end(index)
+            case Progressed() if index or self._is_silent:
+                pass
+            case Traceback() | Usage() if len(self.workers) > 1:
+                self._last_words.setdefault(index, []).append(message)
+            case _:
+                self._on_message(message)
+
+
+def _private_directory() -> str:
+    """Make a directory for sockets, which only this user can enter.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+    places = (tempfile.gettempdir(), "/tmp", "/dev/shm")  # noqa: S108 - made by mkdtemp, 0700
+    for place in places:
+        if len(place) <= MOST_LETTERS:
+            with suppress(OSError):
+                return tempfile.mkdtemp(prefix="pliant-", dir=place)
+    raise OSError(
+        f"its workers have no directory to meet in: {places[0]} cannot be written, or its path is "
+        f"longer than {MOST_LETTERS} letters; set TMPDIR"
+    )
