@@ -19,6 +19,7 @@ from pliant.core.tenancy import (
     end_life,
     first_demand,
     follow_offer,
+    in_devices,
     is_over,
     next_demand,
     occupy,
@@ -291,3 +292,27 @@ def test_a_fixed_claim_holds_as_many_as_it_asked_for_of_those_that_are_offered(
 
 def test_a_demand_asks_for_one_device_of_the_default_team_unless_it_says_more() -> None:
     assert Demand() == Demand(team="default", priority="normal", min_replicas=1, ask_replicas=1)
+
+
+def test_a_job_with_replicas_of_several_workers_asks_for_devices_in_whole_replicas() -> None:
+    demand = Demand(min_replicas=1, ask_replicas=3, num_slots=12)
+
+    assert in_devices(demand, 1) is demand
+    assert in_devices(demand, 4) == Demand(
+        min_replicas=4, ask_replicas=12, sizes=(4, 8, 12), num_slots=48
+    )
+    assert in_devices(replace(demand, sizes=(1, 3)), 4).sizes == (4, 12)
+    assert in_devices(Demand(ask_replicas=0, num_slots=5_000_001), 2) == Demand(
+        min_replicas=2, ask_replicas=0, sizes=None, num_slots=10_000_000
+    )
+
+
+@given(slots=st.integers(1, 100), replicas=st.integers(1, 100), workers=st.integers(1, 8))
+def test_what_one_more_replica_is_worth_is_the_same_in_devices(
+    slots: int, replicas: int, workers: int
+) -> None:
+    asked = in_devices(Demand(ask_replicas=replicas, num_slots=slots), workers)
+
+    assert asked.num_slots is not None
+    rounds = -(-asked.num_slots // asked.ask_replicas)
+    assert rounds == -(-slots // replicas)

@@ -33,6 +33,9 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 
 Kind = Literal["elastic", "fixed"]
 
+MOST_SLOTS = 10_000_000
+"""K of a step, as a pool is told of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -47,7 +50,8 @@ class Demand:
     """Of which kind its devices are; empty: of the pool's first, or of none where none has one."""
 
     min_replicas: int = field(default=1, metadata={"ge": 1, "le": 1 << 53})
-    """Guaranteed, and given all at once; with fewer it is suspended or has not begun."""
+    """Guaranteed, and given all at once; with fewer it is suspended or has not begun.  To a pool it
+    is a number of devices, as all of these are: see ``in_devices``."""
 
     ask_replicas: int = field(default=1, metadata={"ge": 0, "le": 1 << 53})
     """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
@@ -55,7 +59,7 @@ class Demand:
     sizes: tuple[int, ...] | None = field(default=None, metadata={"max_length": 4096})
     """The only sizes that it takes, ascending; None: any from the minimum on."""
 
-    num_slots: int | None = field(default=None, metadata={"ge": 1, "le": 10_000_000})
+    num_slots: int | None = field(default=None, metadata={"ge": 1, "le": MOST_SLOTS})
     """K of its step: what one more replica is worth follows from it.  None: not known yet."""
 
     can_suspend: bool = False
@@ -111,6 +115,24 @@ def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
         sizes=now.sizes if is_known else before.sizes,
         num_slots=now.num_slots or before.num_slots,
         can_suspend=now.can_suspend or before.can_suspend,
+    )
+
+
+def in_devices(demand: Demand, workers_per_replica: int) -> Demand:
+    """Return a demand for replicas as one for devices, of which each replica needs several at once.
+
+    What one more replica is worth stays as it is: the slots grow with the devices.
+    """
+    if workers_per_replica == 1:
+        return demand
+    sizes = demand.sizes or range(demand.min_replicas, demand.ask_replicas + 1)
+    slots = demand.num_slots
+    return replace(
+        demand,
+        min_replicas=demand.min_replicas * workers_per_replica,
+        ask_replicas=demand.ask_replicas * workers_per_replica,
+        sizes=tuple(size * workers_per_replica for size in sizes) or None,
+        num_slots=None if slots is None else min(slots * workers_per_replica, MOST_SLOTS),
     )
 
 

@@ -119,7 +119,13 @@ async def _run_in_pool(
 ) -> int:
     """Live as often as the pool suspends the job; return how the last life ended."""
     records = pool_place(place.name, config.state)
-    tenant = Tenant(place, job=config.name, policy=config.settings.policy, records=records)
+    tenant = Tenant(
+        place,
+        job=config.name,
+        policy=config.settings.policy,
+        records=records,
+        workers_per_replica=config.workers_per_replica,
+    )
     async with tenant.present():
         while True:
             end = await _live_in_pool(config, tenant, observer, start_server)
@@ -134,7 +140,11 @@ async def _live_in_pool(
     token, devices = secrets.token_urlsafe(32), tenant.pool_devices
     agent = _agent(config, observer, start_server, devices=devices, tenant=tenant)
     async with hosted(
-        config, token=token, room=devices, observer=observer, on_offer=tenant.pushed
+        config,
+        token=token,
+        room=devices // config.workers_per_replica,
+        observer=observer,
+        on_offer=tenant.pushed,
     ) as host:
         with tenant.life(host, agent):
             try:

@@ -27,7 +27,15 @@ from pliant.core import tenancy
 from pliant.core.errors import ConfigError
 from pliant.core.events import NodeJoined, Offered, StopRequested, SuspendRequested
 from pliant.core.policy.decide import Policy
-from pliant.core.tenancy import Admission, PoolPlace, Tenancy, first_demand, next_demand
+from pliant.core.tenancy import (
+    Admission,
+    Demand,
+    PoolPlace,
+    Tenancy,
+    first_demand,
+    in_devices,
+    next_demand,
+)
 from pliant.core.values import ReplicaId
 from pliant.machine.event_loop import within
 from pliant.machine.files import is_shared_directory
@@ -51,10 +59,11 @@ NEWS = frozenset({"decision", "spare", "saved"})
 class PoolLife:
     """One coordinator and its agent, and what they were told already: each is told once."""
 
-    def __init__(self, host: Host, agent: Agent, *, devices: int) -> None:
+    def __init__(self, host: Host, agent: Agent, *, devices: int, workers_per_replica: int) -> None:
         self.host = host
         self.agent = agent
         self._devices = devices
+        self._workers_per_replica = workers_per_replica
         self._is_open = False
         self._is_suspending = False
         self._offered: Offered | None = None
@@ -85,9 +94,13 @@ class PoolLife:
         driver = self.host.driver
         if devices != self._devices:
             self._devices = devices
-            running = tuple(self.agent.used.values())  # else it looks like one that began anew
-            driver.put(NodeJoined(node=self.agent.node, devices=devices, replicas=running))
-        offered = Offered(replicas=now.room, notice_s=offer.notice_s, reason=offer.reason)
+            running = tuple(
+                dict.fromkeys(self.agent.used.values())
+            )  # else it looks like one that began anew
+            room = devices // self._workers_per_replica
+            driver.put(NodeJoined(node=self.agent.node, devices=room, replicas=running))
+        room = now.room // self._workers_per_replica
+        offered = Offered(replicas=room, notice_s=offer.notice_s, reason=offer.reason)
         leaving = {name for device, name in self.agent.used.items() if device in now.unwanted}
         fresh = leaving - self._leaving
         if offered != self._offered or fresh:  # one event: else another would leave for the offer
@@ -99,17 +112,25 @@ class PoolLife:
 class Tenant:
     """One job as its pool sees it."""
 
-    def __init__(self, place: PoolPlace, *, job: str, policy: Policy, records: Path) -> None:
+    def __init__(
+        self,
+        place: PoolPlace,
+        *,
+        job: str,
+        policy: Policy,
+        records: Path,
+        workers_per_replica: int = 1,
+    ) -> None:
         self.locks = records / place.name / DEVICES
         self._place = place
-        self._policy = policy
         self._demand = replace(
             first_demand(policy),
             team=place.team,
             priority=place.priority,
             device_kind=place.device_kind,
         )
-        self._tenancy = Tenancy(min_replicas=self._demand.min_replicas)
+        self._workers_per_replica = workers_per_replica
+        self._tenancy = Tenancy(min_replicas=self._wanted.min_replicas)
         self._offer: Offer | None = None
         self._life: PoolLife | None = None
         self._names: dict[int, str] = {}
@@ -125,7 +146,12 @@ class Tenant:
         """How many devices the pool has, as far as it has said."""
         offer = self._offer
         said = 0 if offer is None else offer.pool_devices or len(offer.devices)
-        return max(self._policy.min_replicas, said)
+        return max(self._wanted.min_replicas, said)
+
+    @property
+    def _wanted(self) -> Demand:
+        """What the job asks for, as the pool counts."""
+        return in_devices(self._demand, self._workers_per_replica)
 
     def device_name(self, device: int) -> str:
         """Return what a device is called; empty: it is a number only."""
@@ -194,7 +220,7 @@ class Tenant:
     def _standing(self) -> Report:
         life, now = self._life, self._tenancy
         return Report(
-            wanted=self._demand,
+            wanted=self._wanted,
             pool=now.pool,
             revision=now.revision,
             holds=now.holds,
@@ -213,7 +239,12 @@ class Tenant:
 
         The agent must not be open yet, and be closed at the end.
         """
-        self._life = PoolLife(host, agent, devices=self.pool_devices)
+        self._life = PoolLife(
+            host,
+            agent,
+            devices=self.pool_devices,
+            workers_per_replica=self._workers_per_replica,
+        )
         host.log.subscribe(self._on_record)
         try:
             self._follow_offer()
@@ -255,7 +286,7 @@ class Tenant:
         if kind in NEWS and self._life is not None:
             driver = self._life.host.driver
             self._demand = next_demand(driver.demand, self._demand, driver.policy)
-            self._tenancy = replace(self._tenancy, min_replicas=self._demand.min_replicas)
+            self._tenancy = replace(self._tenancy, min_replicas=self._wanted.min_replicas)
             self._report_changes()
 
     def _take_offer(self, offer: Offer) -> None:
@@ -299,7 +330,7 @@ class Tenant:
                 "admission": now.admission,
                 "devices": now.holds,
                 "offered": min(offer.replicas, len(offer.devices)),
-                "wanted": self._demand.ask_replicas,
+                "wanted": self._wanted.ask_replicas,
                 "reason": offer.reason,
                 "is_suspended": now.is_suspended,
                 "silence": self._silence,
