@@ -15,16 +15,24 @@ from typing import Annotated, Any
 
 import typer
 
+from pliant.cli.arguments import changes_of
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.simulate.replay import Break, Step, replayed
+from pliant.simulate.replay import Break, Step, Turn, replayed
 from pliant.simulate.replay_log import entries, log_at
+from pliant.simulate.replay_prospect import (
+    Prospect,
+    is_news,
+    lines_of_prospect,
+    prospect_json,
+)
 from pliant.simulate.replay_scenario import scenario_of, title_of
 from pliant.simulate.replay_telling import Account, json_of, lines_of
+from pliant.simulate.replay_what_if import change_of
 
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 
@@ -54,18 +62,44 @@ Around = Annotated[
 ]
 
 
+PolicyFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy", metavar="KEY=VALUE", help="What had happened with this? E.g. maxReplicas=6."
+    ),
+]
+After = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        metavar="stop|model",
+        help="Where that stops being certain: stop, or go on with a model.  [default: stop]",
+    ),
+]
+
+
 def replay(
     path: Log,
     from_: From = None,
     to: To = None,
     to_scenario: ToScenario = None,
     around: Around = None,
+    policy: PolicyFields = None,
+    after: After = None,
     as_json: Json = False,
 ) -> int:
     """Play a recorded run once more; exit code 1 if anything is decided otherwise now."""
     log = log_at(path)
     if around is not None and to_scenario is None:
         raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
+    if after not in (None, "stop", "model"):
+        raise ConfigError(f"--after {after} is none of stop, model")
+    if after is not None and not policy:
+        raise ConfigError("--after says how a what-if goes on; give --policy KEY=VALUE, too")
+    if policy and to_scenario is not None:
+        raise ConfigError("--policy and --to-scenario exclude each other; give one of them")
+    if policy:
+        return _ask_what_if(log, policy, goes_on=after == "model", as_json=as_json)
     if to_scenario is not None:
         return _write_scenario(log, to_scenario, around, as_json=as_json)
     account, window = Account(), _Window(from_, to)
@@ -84,6 +118,31 @@ def replay(
     else:
         say(account.sentence)
     return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+
+
+def _ask_what_if(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) -> int:
+    steps = list(replayed(entries(log)))
+    start = next((one for one in steps if isinstance(one, Turn) and one.ready is not None), None)
+    if start is None:
+        account = Account()
+        for step in steps:
+            account.add(step)
+        raise ConfigError(account.sentence)
+    prospect = Prospect(steps=steps, change=change_of(changes_of(fields)), goes_on=goes_on)
+    shown: list[dict[str, Any]] = []
+    for turn in prospect.turns():
+        if not is_news(turn):
+            continue
+        if as_json:
+            shown.append(prospect_json(turn))
+        else:
+            for line in lines_of_prospect(turn, start):
+                say(line)
+    if as_json:
+        return print_json({"log": str(log), "turns": shown, **prospect.as_json()})
+    for sentence in prospect.sentences():
+        say(sentence)
+    return EXIT_OK
 
 
 def _write_scenario(log: Path, file: Path, around: str | None, *, as_json: bool) -> int:
