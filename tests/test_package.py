@@ -18,7 +18,7 @@ def test_import_pliant_does_not_import_torch() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == "['Checkpoint', 'Session', 'seed']"
+    assert done.stdout.strip() == "['Checkpoint', 'Session', 'mesh', 'seed']"
 
 
 def test_completion_and_help_show_the_public_names_before_anything_is_imported() -> None:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.engine.data.randomness import seed
+    from pliant.engine.replica.device_mesh import mesh
     from pliant.engine.session import Session
 
 _ENGINE_NAMES = {
     "Checkpoint": "pliant.checkpoint.checkpoint",
     "Session": "pliant.engine.session",
+    "mesh": "pliant.engine.replica.device_mesh",
     "seed": "pliant.engine.data.randomness",
 }
 
-__all__ = ["Checkpoint", "Session", "seed"]
+__all__ = ["Checkpoint", "Session", "mesh", "seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,7 @@ from tests.features import refusals_elsewhere as elsewhere
 from tests.features import refusals_simulated
 from tests.features.methods import CountedSchedule
 from tests.features.refusal import Refusal, Script
+from tests.features.refusals_of_workers import WORKERS
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -2106,6 +2107,7 @@ TABLES = {
     "A run that is there already, and going on with one": elsewhere.RUNS,
     "Jobs that run, and what they have printed": elsewhere.JOBS,
     "On several nodes": elsewhere.NODES,
+    "Replicas of several workers": WORKERS,
     "TLS": TLS,
     "Checkpoints": elsewhere.CHECKPOINTS,
     "Starting a pool": elsewhere.POOLS,

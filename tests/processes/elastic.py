@@ -73,9 +73,12 @@ def run(
     restarts: int = 5,
     expected_code: int = 0,
     arguments: tuple[object, ...] = (),
+    workers: int = 1,
     **sizes: int,
 ) -> Outcome:
     """Train under an agent, with ``play`` going on beside it, to the end."""
+    if workers > 1 and "--mesh" not in arguments:
+        arguments = (*arguments, "--mesh", json.dumps({"shard": workers}))
     words: list[object] = [SCRIPT, "--model", model, "--steps", steps, "--pace", pace]
     words += ["--digest-file", directory / "digests", "--tails-file", directory / "tails"]
     words += ["--num-workers", num_workers, "--faults", faults]
@@ -90,6 +93,7 @@ def run(
         warm=True,
         settings=settings,
         restarts=restarts,
+        workers=workers,
     ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)
@@ -155,6 +159,18 @@ def drain(job: RunningJob, replica: str, notice_s: float = 20.0) -> None:
 
 def kill(job: RunningJob, replica: str) -> None:
     os.kill(job.pid_of(replica), signal.SIGKILL)
+
+
+def kill_worker(job: RunningJob, replica: str, place: int) -> None:
+    """Kill one of several workers of a replica."""
+
+    def find() -> int:
+        found = [
+            r for r in job.records("worker") if (r["replica"], r["worker"]) == (replica, place)
+        ]
+        return found[-1]["pid"] if found else 0
+
+    os.kill(job.wait_for(find, f"{replica}.{place} has a process"), signal.SIGKILL)
 
 
 def wait_for_switch(job: RunningJob, *names: str) -> None:

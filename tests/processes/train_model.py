@@ -24,6 +24,7 @@ from tests.engine import models
 
 import pliant
 from pliant import Session
+from pliant.core.worker_names import worker_name
 from pliant.engine.protocol import elastic
 from pliant.engine.reduce import shared_memory
 from pliant.engine.worker.bootstrap import worker_context
@@ -33,7 +34,9 @@ from pliant.testing import faults
 def main() -> None:
     options = parse()
     context = worker_context()
-    me = "alone" if context is None else context.replica
+    me = "alone" if context is None else worker_name(context.replica, context.worker or None)
+    if options.mesh:
+        pliant.mesh(**json.loads(options.mesh))
     case = models.build(options.model, **json.loads(options.options))
     if me == options.misfit:
         case = models.build("gpt", width=48)
@@ -45,11 +48,11 @@ def main() -> None:
     def on_session(session: Session) -> None:
         who.append(session)
         if options.faults:
-            faults.install_plan(options.faults, replica=session.replica)
+            faults.install_plan(options.faults, replica=me)
 
     def on_tail(session: Session, step: Any) -> None:
         line = {
-            "replica": session.replica,
+            "replica": me,
             "step": step.index,
             "leader": session.leader,
             "loss": step.loss.hex(),
@@ -67,8 +70,7 @@ def main() -> None:
             session.save(options.save)
 
     def on_batch() -> None:
-        if options.pace:
-            threading.Event().wait(options.pace)
+        threading.Event().wait(float(options.slow[1]) if me == options.slow[0] else options.pace)
 
     break_at = None
     if options.break_at and options.break_at[0] in (me, "all"):
@@ -91,7 +93,7 @@ def main() -> None:
         },
     )
     await_file(options.leave_when)
-    line = {"replica": who[0].replica, "digest": digest, "committed": who[0].committed}
+    line = {"replica": me, "digest": digest, "committed": who[0].committed}
     append(options.digest_file, line)
 
 
@@ -124,6 +126,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tails-file", type=Path)
     parser.add_argument("--faults", default="", help="see pliant.testing.faults")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait per micro-batch")
+    parser.add_argument("--slow", nargs=2, default=("", 0), help="a worker, and its own pace")
+    parser.add_argument("--mesh", help="JSON: sizes of a mesh over the workers of a replica")
     parser.add_argument("--until", type=Path, help="file that ends the run as soon as it exists")
     parser.add_argument("--misfit", help="the replica that has another model")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")

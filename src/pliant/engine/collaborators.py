@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.replica import workers
+from pliant.engine.replica.followers import NO_FOLLOWERS
+from pliant.engine.replica.lead_membership import LeadMembership
+from pliant.engine.replica.team_slots import TeamSlots
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
@@ -86,6 +91,12 @@ class Collaborators:
         self.schedule = _schedule(data, settings)
         parameters = dict(objects.model.named_parameters())
         self.buffers = BufferRules(objects.model, buffer_rules, settings.num_slots)
+        workers.check_possible(
+            context,
+            parameters,
+            has_checkpoint=checkpoint is not None,
+            has_local=bool(self.buffers.local),
+        )
         layout = Layout.of(
             parameters.items(),
             buffers=objects.model.named_buffers(),
@@ -101,7 +112,9 @@ class Collaborators:
             with attributes.fetching():
                 loading.warn_if_random(dataset, settings.seed)
         self._load_initial_weights()
-        self._sums = GradientSums(parameters, layout)
+        self._num_workers = workers.num_workers(context)
+        self._lost: threading.Event | None = None
+        self._sums = GradientSums(parameters, layout, is_shared=self._num_workers > 1)
         self._loader = loading.SlotLoader(
             dataset,
             self.schedule,
@@ -119,7 +132,7 @@ class Collaborators:
             [*objects.schedulers, *objects.plateau.values()],
             objects.extra.values(),
         )
-        self._ledger = Ledger(_ledger_path(context))
+        self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
         self._attributes = ScriptAttributes(attributes, objects.model, self.reporter.noted)
         self._saver = Saver(self.state, checkpoint, self._attributes.pack)
@@ -137,16 +150,19 @@ class Collaborators:
         self.training = self._training(len(parameters))
 
     def _training(self, num_parameters: int) -> Training:
-        slots = Slots(
-            sums=self._sums,
-            num_parameters=num_parameters,
-            buffers=self.buffers,
-            schedule=self.schedule,
-            loader=self._loader,
-            watch=self._watch,
-            ledger=self._ledger,
-            scaler=self._objects.scaler,
-        )
+        parts: dict[str, Any] = {
+            "sums": self._sums,
+            "num_parameters": num_parameters,
+            "buffers": self.buffers,
+            "schedule": self.schedule,
+            "loader": self._loader,
+            "watch": self._watch,
+            "ledger": self._ledger,
+            "scaler": self._objects.scaler,
+        }
+        slots = Slots(**parts)
+        if self._num_workers > 1:
+            slots = TeamSlots(workers.leaf_exchange(self._shape.layout), **parts)
         return Training(
             shape=self._shape,
             schedule=self.schedule,
@@ -195,6 +211,11 @@ class Collaborators:
             last_first.callback(self._saver.close, is_leaving=is_leaving, is_over=is_over)
             last_first.callback(self.reporter.closed)
 
+    def look_for_cause(self, error: Sequence[object]) -> None:
+        """If another worker of this replica has gone, wait to be ended: the error follows."""
+        if self._lost is not None and any(isinstance(one, RuntimeError) for one in error):
+            workers.await_end_if(self._lost)
+
     def planned(self, total: int) -> Planned:
         """Return what a step consists of, and how many there are."""
         return Planned(
@@ -208,8 +229,17 @@ class Collaborators:
 
     def _join(self, context: WorkerContext) -> WorkerMembership:
         shape = self._shape
+        if workers.is_follower(context):
+            follower = workers.follow(context, shape, self.training)
+            self._lost = follower.lost
+            return follower
+        followers = workers.followers_of(context)
+        self._lost = None if followers is None else followers.lost
         runtime = ProtocolRuntime(
-            context, shape.layout, lambda order: window_size_for(order, shape, context.replica)
+            context,
+            shape.layout,
+            lambda order: window_size_for(order, shape, context.replica),
+            followers or NO_FOLLOWERS,
         )
         work, said = context.assignment.work, self.identity()
         facts = Facts(
@@ -221,7 +251,7 @@ class Collaborators:
             from_checkpoint=work.from_checkpoint,
         )
         self._saver.open(facts, CoordinatorCheckpointChannel(runtime, self.reporter))
-        return ElasticMembership(
+        elastic = ElasticMembership(
             context,
             runtime,
             shape,
@@ -230,7 +260,9 @@ class Collaborators:
             found=self._saver.found,
             look=self._saver.find_anew,
             is_durable=self._is_durable,
+            followers=followers or NO_FOLLOWERS,
         )
+        return elastic if followers is None else LeadMembership(elastic, followers)
 
     def _join_alone(self) -> WorkerMembership:
         threads = self._settings.threads
@@ -354,4 +386,5 @@ def _as_script(command: tuple[str, ...]) -> tuple[str, ...]:
 def _ledger_path(context: WorkerContext | None) -> Path | None:
     if context is None:
         return None
-    return Path(context.assignment.work.out) / run_files.LEDGER / f"{context.replica}.jsonl"
+    place = f".{context.assignment.place}" if workers.is_follower(context) else ""
+    return Path(context.assignment.work.out) / run_files.LEDGER / f"{context.replica}{place}.jsonl"

@@ -178,7 +178,8 @@ class Session:
             self._context.open_session(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._parts.look_for_cause(rest)
         is_stopped = kind is SystemExit and self._training.is_stopped
         try:
             if (kind is None or is_stopped) and not self._is_closed:
@@ -203,8 +204,8 @@ class Session:
         a step is of, ``step.is_last_of_epoch`` where one ends.
 
         Raises:
-            SystemExit: this replica leaves, or the job was stopped before these steps were done,
-                to go on another day; on every later call again.
+            SystemExit: this replica leaves, or the job was stopped before these steps were done;
+                on every later call again.
         """
         self._check_open()
         self._training.check_stopped()

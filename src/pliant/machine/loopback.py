@@ -9,6 +9,9 @@ import socket
 
 IPV4, IPV6 = "127.0.0.1", "::1"
 
+INTERFACE = "lo"
+"""What Linux calls it."""
+
 
 def loopback() -> str:
     """Return an address of this machine that no other reaches; on hosts with IPv6 only, that."""

@@ -27,9 +27,11 @@ PART_BYTES = 4 << 20
 
 
 class Ledger:
-    """The ledger of one replica; without a path every line is dropped."""
+    """The ledger of one worker; without a path every line is dropped."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, has_commits: bool = True) -> None:
+        """``has_commits``: false where another worker of the replica records them."""
+        self._has_commits = has_commits
         self._fd = -1
         self._is_torn = False
         self._path = path
@@ -72,6 +74,8 @@ class Ledger:
 
         ``draws``: of a sampler, a hash of what it draws for the step here.
         """
+        if not self._has_commits:
+            return
         place = {"lineage": lineage, "step": step, "generation": generation}
         drawn = {"draws": draws} if draws else {}
         self._write(**place, commit=True, digest=digest, **drawn)

@@ -123,7 +123,9 @@ class Slots:
     ) -> None:
         self._sums = sums
         self._num_parameters = num_parameters
-        self._extras = ValueSums(extras_width(num_parameters, buffers))
+        self.width = extras_width(num_parameters, buffers)
+        """Of what every slot says beside its gradients."""
+        self._extras = ValueSums(self.width)
         self._buffers = buffers
         self._schedule = schedule
         self._loader = loader
@@ -245,12 +247,23 @@ class Slots:
         slot, self._open = self._open, None
         if slot is None:
             return
+        self._record(slot)
+        self._end(slot.position, slot)
+
+    def _record(self, slot: _OpenSlot, *, is_own: bool = True) -> None:
+        """Write a slot that has ended to the ledger; ``is_own``: this replica's sums hold it.
+
+        Raises:
+            UsageError: its backward has failed.
+        """
         if slot.weight and slot.loss is None:
             raise UsageError(
                 "the backward of a micro-batch failed and the script went on; a part of its "
                 "gradients is added already. Let the error end the script"
             )
         attempt = self._current()
+        if not is_own:
+            return
         self._ledger.slot(
             lineage=attempt.lineage,
             step=attempt.step,
@@ -259,26 +272,42 @@ class Slots:
             ids=slot.request.samples,
             is_used=slot.loss is not None,
         )
-        self._end(slot.position, slot)
 
     @torch.no_grad()
     def _end(self, position: Position, slot: _OpenSlot | None) -> None:
         """Add the slot's leaves: its own, or absent ones."""
         present = self._sums.close()
-        values = None
-        if slot is not None and slot.loss is not None:
-            values = torch.zeros(extras_width(self._num_parameters, self._buffers)).double()
-            values[_LOSS] = slot.loss * slot.weight
-            values[_WEIGHT] = slot.weight
-            values[_COMPUTED] = 1.0
-            values[_INVALID] = float(self._sums.is_invalid)
-            presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
-            if len(present) == self._num_parameters:
-                presence.fill_(1.0)
-            else:
-                presence[present] = 1.0
-            buffers = values[_PRESENCE + self._num_parameters :]
-            self._buffers.write_changes(buffers, position.slot)
+        self._push(position, self._values(slot, present))
+
+    def _values(self, slot: _OpenSlot | None, present: list[int]) -> torch.Tensor | None:
+        """Return what a slot says beside its gradients; None if it is absent."""
+        if slot is None or slot.loss is None:
+            return None
+        values = torch.zeros(self.width).double()
+        values[_LOSS] = slot.loss * slot.weight
+        values[_WEIGHT] = slot.weight
+        values[_COMPUTED] = 1.0
+        values[_INVALID] = float(self._sums.is_invalid)
+        presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
+        if len(present) == self._num_parameters:
+            presence.fill_(1.0)
+        else:
+            presence[present] = 1.0
+        buffers = values[_PRESENCE + self._num_parameters :]
+        self._buffers.write_changes(buffers, slot.position.slot)
+        return values
+
+    @staticmethod
+    def is_computed(values: torch.Tensor) -> bool:
+        """Whether these are of a slot that had a backward."""
+        return bool(values[_COMPUTED])
+
+    def present_in(self, values: torch.Tensor) -> list[int]:
+        """Return the numbers of the parameters that a slot touched."""
+        presence = values[_PRESENCE : _PRESENCE + self._num_parameters]
+        return [number for number, count in enumerate(presence.tolist()) if count]
+
+    def _push(self, position: Position, values: torch.Tensor | None) -> None:
         self._extras.push(
             values,
             merges=position.merges,

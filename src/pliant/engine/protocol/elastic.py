@@ -44,6 +44,7 @@ from pliant.engine.protocol.membership_port import (
 from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
+from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import SaveFailed
 
@@ -68,9 +69,10 @@ class ElasticMembership:
         found: Sequence[Found],
         look: Callable[[], Sequence[Found]],
         is_durable: bool,
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
         """``found``: checkpoints to go on from; ``look`` finds what there is by then;
-        ``is_durable``: the script keeps some.
+        ``is_durable``: the script keeps some; ``followers``: the other workers of this replica.
         """
         self._found = tuple(found)
         self._look = look
@@ -80,7 +82,8 @@ class ElasticMembership:
         self._shape = shape
         self._callbacks = callbacks
         self._identity = identity
-        self._handover = StateHandover(runtime, callbacks)
+        self._followers = followers
+        self._handover = StateHandover(runtime, callbacks, followers)
         self._formed: Formed | None = None
         self._crossing: Order | None = None
         self._owes_tail = False
@@ -191,6 +194,7 @@ class ElasticMembership:
             if order is None:
                 return
             probe.at("reform", self.member.committed)
+            self._followers.lose()
             self._callbacks.lose()
             try:
                 self._enter(order)
@@ -300,6 +304,7 @@ class ElasticMembership:
         self._ending = max(self._ending, meeting.ending)
         self._act_on(order, group, meeting)
         self._runtime.enter(order)
+        self._followers.enter(order, self.member)
         previous = None if self._formed is None else self._formed.reduction
         self._formed = form(
             order, group, self._shape, replica=self.member.replica, previous=previous
@@ -315,9 +320,13 @@ class ElasticMembership:
         rank, resolution = group.rank, meeting.resolution
         if rank in resolution.commits:
             self._owes_tail = True
+            self._followers.commit(resolution.made_by, self.member)
             self._callbacks.commit_voted(self._late_decision(order, resolution))
         elif self.member.reform is not None:
+            self._followers.give_up_attempt()
             self._callbacks.give_up_attempt(buffers_may_be_written=True)
+        if not meeting.apart:
+            self._followers.hand_over(order, resolution, self.member, owes_tail=self._owes_tail)
         self._handover.start(order, group, meeting, owes_tail=self._owes_tail)
 
     def _late_decision(self, order: Order, resolution: Resolution) -> StepDecision:

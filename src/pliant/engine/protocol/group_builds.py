@@ -18,6 +18,7 @@ from pliant.engine.groups.port import Port
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowCache, WindowSize
+from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 
 OnBuilt = Callable[[Order, Group | None, str, tuple[ReplicaId, ...]], None]
 """Gets the connected group, or None and why there is none and who could not be reached; on the
@@ -36,8 +37,12 @@ class GroupBuilds:
         on_built: OnBuilt,
         committed: Callable[[], int],
         tls: TlsContexts | None = None,
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
-        """``committed``: how many steps, for the fault points."""
+        """``committed``: how many steps, for the fault points; ``followers``: the other workers
+        of this replica, each with a group of its own in every generation.
+        """
+        self._followers = followers
         self._replica = replica
         self._layout = layout
         self._window_size_for = window_size_for
@@ -83,6 +88,7 @@ class GroupBuilds:
                 window_size=self._window_size_for(order),
                 tls=None if self._tls is None else self._tls.renewed(),
             ).run()
+            self._followers.build(order, group, secret, abort)
             probe.at("prepared", self._committed())
         except Exception as error:  # a thread boundary: silence would cost the others a deadline
             reason = error.reason if isinstance(error, GroupBroken) else str(error)
@@ -110,11 +116,13 @@ class GroupBuilds:
     def break_connected(self, generation: Generation, reason: str) -> None:
         """Give up a group that was to be entered and has failed."""
         if generation in self._groups:
+            self._followers.abandon(generation)
             self._groups.pop(generation).abandon(reason)
 
     def abandon(self, generation: Generation) -> None:
         """Give up a generation, whether it is being built, connected or entered."""
         reason = f"generation {generation} was given up"
+        self._followers.abandon(generation)
         if generation in self._aborts:
             self._aborts.pop(generation).set(reason)
         self.break_connected(generation, reason)
@@ -126,4 +134,5 @@ class GroupBuilds:
         for generation in [*self._aborts, *self._groups]:
             self.abandon(generation)
         if self._entered is not None:
+            self._followers.abandon(Generation(self._entered.generation))
             self._entered.abandon(reason)

@@ -31,6 +31,7 @@ from pliant.engine.groups.group import Group
 from pliant.engine.protocol.group_builds import GroupBuilds
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowSize
+from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import WorkerNote
 
@@ -47,7 +48,11 @@ class ProtocolRuntime:
     """
 
     def __init__(
-        self, context: WorkerContext, layout: Layout, window_size_for: Callable[[Order], WindowSize]
+        self,
+        context: WorkerContext,
+        layout: Layout,
+        window_size_for: Callable[[Order], WindowSize],
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
         """``window_size_for``: how much memory this replica needs in its window as a member."""
         self._context = context
@@ -59,6 +64,7 @@ class ProtocolRuntime:
             on_built=self._after_build,
             committed=lambda: self._member.committed,
             tls=context.tls,
+            followers=followers,
         )
         self.endpoint = self._groups.endpoint
         """Where this worker is reached while a generation is met."""

@@ -10,10 +10,11 @@ do without.  Must not know what the state is: it calls back (``TrainingCallbacks
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pliant.core.errors import ConfigError, UsageError
-from pliant.core.events import Refused, Unrestorable
+from pliant.core.events import Event, Refused, Unrestorable
+from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_CHECKPOINT, Order, ReplicaId, Restore
 from pliant.engine import probe
@@ -21,7 +22,7 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.protocol.meeting import Meeting
 from pliant.engine.protocol.membership_port import TrainingCallbacks
-from pliant.engine.protocol.runtime import ProtocolRuntime
+from pliant.engine.replica.followers import NO_FOLLOWERS, Followers, StateRefused
 from pliant.engine.state.durable import CheckpointDamaged
 from pliant.engine.state.tagged_codec import CodecError
 from pliant.engine.state.transfer import (
@@ -39,10 +40,34 @@ RESTORE_S = 3600.0
 """For how long a replica that reads a checkpoint asks to be waited for, in seconds."""
 
 
-class StateHandover:
-    """What one replica does for it, generation after generation."""
+class HandoverRuntime(Protocol):
+    """What it asks of the protocol's runtime."""
 
-    def __init__(self, runtime: ProtocolRuntime, callbacks: TrainingCallbacks) -> None:
+    @property
+    def member(self) -> Member:
+        """The protocol's value."""
+
+    def tell(self, message: Event) -> None:
+        """Tell the coordinator."""
+
+    def tell_busy(self, max_s: float) -> None:
+        """Tell that no step will end for a while."""
+
+    def receive(self, order: Order, resolution: Resolution) -> None:
+        """Hold the state that was received, or loaded."""
+
+
+class StateHandover:
+    """What one worker does for it, generation after generation."""
+
+    def __init__(
+        self,
+        runtime: HandoverRuntime,
+        callbacks: TrainingCallbacks,
+        followers: Followers = NO_FOLLOWERS,
+    ) -> None:
+        """``followers``: the other workers of its replica, if it speaks for them."""
+        self._followers = followers
         self._runtime = runtime
         self._callbacks = callbacks
         self._due: Callable[[], None] | None = None
@@ -107,7 +132,7 @@ class StateHandover:
             raise GroupBroken(order.generation, f"{restore.checkpoint}: {error}") from error
         finally:
             self._runtime.tell_busy(0.0)
-        self._runtime.receive(order, resolution)
+        self._receive_everywhere(order, resolution)
 
     def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)
@@ -146,6 +171,15 @@ class StateHandover:
             raise GroupBroken(order.generation, str(error)) from error
         shared = group.share(_DATASET, self._callbacks.dataset_attributes())
         self._callbacks.compare_dataset([shared[rank] for rank in resolution.survivors])
+        self._receive_everywhere(order, resolution)
+
+    def _receive_everywhere(self, order: Order, resolution: Resolution) -> None:
+        """Hold the state once every worker of this replica has its part."""
+        try:
+            self._followers.await_received(order.generation)
+        except StateRefused as refused:
+            self._refuse(order, self._runtime.member.replica, refused.reason)
+            raise
         self._runtime.receive(order, resolution)
 
     def _keep_apart(self, order: Order, resolution: Resolution, calls: int) -> NoReturn:

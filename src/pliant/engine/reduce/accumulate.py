@@ -47,7 +47,8 @@ class _Column:
     zeroed: list[bool] = field(default_factory=list)
     fired: bool = False
     is_deferred: bool = False
-    """Its hook was seen to fire twice in one backward: merge when the backward has ended."""
+    """Merge when the backward has ended: its hook was seen to fire twice, or the sums are shared
+    with other workers."""
     is_merged: bool = False
     """Whether the open slot's leaf was merged when the hook fired."""
     is_tracked: bool = False
@@ -67,7 +68,14 @@ class GradientSums:
     read or write them.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], layout: Layout) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        layout: Layout,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """``is_shared``: other workers compute slots of these sums, too (``take_leaves``)."""
         self._buckets = layout.buckets[: layout.extras_index]
         self.num_buckets = len(self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
@@ -75,6 +83,8 @@ class GradientSums:
             _Column(index, parameters[entry.name], bucket.index, bucket.dtype, entry)
             for index, (bucket, entry) in enumerate(entries)
         ]
+        for column in self._columns:
+            column.is_deferred = is_shared
         self._hooked: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._flats: list[list[torch.Tensor]] = [[] for _ in self._buckets]
         self._lent: Sequence[Sequence[torch.Tensor]] = ()
@@ -145,6 +155,25 @@ class GradientSums:
             backward()
         finally:
             self._is_capturing = False
+
+    @torch.no_grad()
+    def take_leaves(self) -> dict[int, torch.Tensor]:
+        """Take the leaves of the open slot, as they are to be added, by parameters' numbers."""
+        leaves = {}
+        for column in self._tracked:
+            leaf, column.pending = column.pending, None
+            if column.fired and leaf is not None:
+                leaf = leaf.to(column.dtype)
+                leaves[column.index] = leaf if self._factor == 1.0 else leaf.mul(self._factor)
+            column.fired = False
+        return leaves
+
+    def put_leaves(self, leaves: Mapping[int, torch.Tensor]) -> None:
+        """Let these be the leaves of the open slot."""
+        self._factor = 1.0
+        for column in self._tracked:
+            column.pending = leaves.get(column.index)
+            column.fired = column.pending is not None
 
     @torch.no_grad()
     def close(self) -> list[int]:

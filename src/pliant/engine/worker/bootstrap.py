@@ -104,8 +104,6 @@ class WorkerContext:
 
     def meet_session(self) -> None:
         """Take note that the script makes a session: it was written for one."""
-        if self.worker is not None:
-            raise ConfigError("leave out --workers-per-replica: a session needs one worker so far")
         if self.watch is not None:
             self.watch.close()
 

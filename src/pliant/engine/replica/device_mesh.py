@@ -1,0 +1,112 @@
+"""Device mesh: the workers of this replica as PyTorch's own modules want them.
+
+Owns ``pliant.mesh`` and the process group inside a replica.  Must not know what is sharded over the
+mesh, nor other replicas.
+
+The group and its store know no secret: the store is a file in the private directory of the replica,
+and the sockets listen on the loopback interface only, for a replica is on one host.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, HashStore, Store
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from pliant.core.errors import ConfigError
+from pliant.engine.worker.bootstrap import WorkerContext, worker_context
+from pliant.machine.loopback import INTERFACE
+
+SHARD = "shard"
+"""The dimension over which workers compute different slots."""
+
+_made: DeviceMesh | None = None
+"""Of this process, which has one."""
+
+
+def mesh(**sizes: int) -> DeviceMesh:
+    """Return a mesh over the workers of this replica: ``pliant.mesh(shard=2, tp=2)``.
+
+    For ``fully_shard``, ``parallelize_module`` and the like.  Over ``shard`` the workers compute
+    different micro-batches, over every other dimension the same.  Before the session is made; a
+    second call returns the same mesh.  Alone, ``shard`` is 1 whatever is asked for: the bits of a
+    run do not depend on it.
+
+    Raises:
+        ConfigError: the sizes do not multiply to the workers of a replica.
+    """
+    global _made  # a process group is the process's
+    context = worker_context()
+    shape = _shape(sizes, context)
+    names = tuple(shape)
+    if _made is not None:
+        if (_made.mesh_dim_names, tuple(_made.mesh.shape)) != (names, tuple(shape.values())):
+            raise ConfigError(
+                "pliant.mesh was called twice with different sizes; a replica has one"
+            )
+        return _made
+    _connect(context)
+    _made = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=names)
+    return _made
+
+
+def made_mesh() -> DeviceMesh | None:
+    """Return the mesh that the script has made, if it has."""
+    return _made
+
+
+def shard_group(found: DeviceMesh) -> dist.ProcessGroup | None:
+    """Return the group of those who compute different slots; None if all compute the same."""
+    if SHARD not in (found.mesh_dim_names or ()) or found[SHARD].size() == 1:
+        return None
+    return found[SHARD].get_group()
+
+
+def is_first_of_shard(found: DeviceMesh) -> bool:
+    """Whether this worker is the first of those who compute the same slots."""
+    coordinate: Sequence[int] = found.get_coordinate() or ()
+    names = found.mesh_dim_names or ()
+    return not any(at for name, at in zip(names, coordinate, strict=True) if name != SHARD)
+
+
+def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, int]:
+    """Return the size of each dimension, checked."""
+    if not sizes:
+        raise ConfigError("pliant.mesh() takes the size of each dimension: pliant.mesh(shard=2)")
+    said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for size in sizes.values():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"pliant.mesh({said}): every size is an integer of at least 1")
+    count = math.prod(sizes.values())
+    if context is None:
+        if any(size > 1 for name, size in sizes.items() if name != SHARD):
+            raise ConfigError(
+                f"pliant.mesh({said}) needs {count} workers, and a script that runs alone is one: "
+                f"pliant run --workers-per-replica {count} ..."
+            )
+        return dict.fromkeys(sizes, 1)
+    workers = context.assignment.workers_per_replica
+    if count != workers:
+        raise ConfigError(
+            f"pliant.mesh({said}) is of {count} workers, and a replica of this job has {workers}; "
+            f"say other sizes, or --workers-per-replica {count}"
+        )
+    return dict(sizes)
+
+
+def _connect(context: WorkerContext | None) -> None:
+    """Make the process group of this replica, unless there is one."""
+    if dist.is_initialized():
+        return
+    os.putenv("GLOO_SOCKET_IFNAME", INTERFACE)  # read by gloo itself, for each group anew
+    place, workers = 0, 1
+    store: Store = HashStore()
+    if context is not None and context.assignment.workers_per_replica > 1:
+        place, workers = context.assignment.place, context.assignment.workers_per_replica
+        store = FileStore(str(Path(context.assignment.inner) / "store"), workers)
+    dist.init_process_group("gloo", store=store, rank=place, world_size=workers)

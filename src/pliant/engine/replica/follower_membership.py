@@ -1,0 +1,379 @@
+"""Follower membership: that of a worker which follows worker 0 of its replica.
+
+Owns the worker's half of the lockstep: in each call it does what worker 0 says, until that says how
+the call ends.  Decides nothing, and says nothing to the coordinator.
+
+    inner channel's thread   BuildPlace, AbandonPlace at once; the rest waits for the main thread
+    main thread              in a call: takes directives in order; else computes
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, assert_never
+
+import torch
+
+from pliant.core.errors import UsageError
+from pliant.core.events import Event, ExitKind, Refused
+from pliant.core.exits import EXIT_OK
+from pliant.core.membership.follower_answers import (
+    Answer,
+    Failed,
+    Received,
+    Reduced,
+    Voted,
+)
+from pliant.core.membership.member_value import Member
+from pliant.core.membership.resolve import Resolution
+from pliant.core.values import NO_GENERATION, Generation, Order
+from pliant.engine.evaluation import EvaluationTeam
+from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.protocol.formed import Formed, Shape, form
+from pliant.engine.protocol.meeting import Meeting
+from pliant.engine.protocol.membership_port import (
+    Condition,
+    Ending,
+    StepDecision,
+    TrainingCallbacks,
+    VoteRequests,
+)
+from pliant.engine.protocol.state_handover import StateHandover
+from pliant.engine.replica.followers import wait_to_be_ended
+from pliant.engine.replica.inner_channel import InnerConnection, connect_to_worker_0
+from pliant.engine.replica.inner_messages import (
+    AbandonPlace,
+    BuildPlace,
+    CallBroke,
+    CallReturned,
+    CommitVoted,
+    Deed,
+    EnterPlace,
+    FollowerCame,
+    GiveUpAttempt,
+    HandOver,
+    InnerMessage,
+    LeaveNow,
+    LoseMember,
+    MemberStanding,
+)
+from pliant.engine.replica.place_groups import PlaceGroups
+from pliant.engine.worker.bootstrap import WorkerContext
+from pliant.wire.messages import WorkerNote
+
+_TAKES_NO_BREAK = frozenset({"recover", "arrive", "settle", "attend", "exchange", "finish"})
+"""Calls that do not end with GroupBroken: one that is told there is of the call before."""
+
+
+class FollowerMembership:
+    """See the module's text; one per process."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        shape: Shape,
+        callbacks: TrainingCallbacks,
+        directory: Path,
+        *,
+        within_s: float,
+    ) -> None:
+        """``within_s``: how long worker 0 may take to come."""
+        self._context = context
+        self._place = context.assignment.place
+        self._shape = shape
+        self._callbacks = callbacks
+        self.member = Member(replica=context.replica)
+        """As of worker 0, when it said something last."""
+        self.leads = False
+        self._formed: Formed | None = None
+        self._handover = StateHandover(_PlaceRuntime(self), callbacks)
+        self._directives: queue.SimpleQueue[Deed | CallReturned | CallBroke | None] = (
+            queue.SimpleQueue()
+        )
+        self.lost = threading.Event()
+        """Worker 0 has ended before its time: this process is about to be ended by its agent."""
+        self._is_over = False
+        self._groups = PlaceGroups(
+            context, shape, say=self._say, committed=lambda: self.member.committed
+        )
+        self._connection = InnerConnection(
+            connect_to_worker_0(directory, within_s), self._hear_worker_0, self._end
+        )
+        self._connection.start()
+        self._connection.send(FollowerCame(place=self._place, endpoint=self._groups.endpoint))
+
+    # --- WorkerMembership ---------------------------------------------------------------
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this replica in the generation it is in, and the number of its members."""
+        self._follow("place")
+        return self._seat(self._current())
+
+    @staticmethod
+    def _seat(formed: Formed) -> tuple[int, int]:
+        return formed.group.rank, formed.group.size
+
+    def arrive(self) -> bool:
+        """Be a member that holds state; False if this ``steps()`` call is over."""
+        self._check_leaving()
+        return bool(self._follow("arrive").number)
+
+    def formed(self) -> Formed:
+        """Return the generation to compute the next pass in."""
+        self._follow("formed")
+        return self._current()
+
+    def reduce(self) -> list[torch.Tensor]:
+        """Wait for the sums of this place, then for those of the others."""
+        formed = self._current()
+        try:
+            reduced = formed.reduction.finish()
+        except GroupBroken as broken:
+            self._fail(formed.order.generation, broken.reason)
+            raise
+        step = self.member.committed
+        generation = formed.order.generation
+        self._say(Reduced(place=self._place, generation=generation, step=step))
+        self._follow("reduce")
+        return reduced
+
+    def decide(self, step: int, condition: Condition, requests: VoteRequests) -> StepDecision:
+        """Wait until the step is committed."""
+        self._say(
+            Voted(
+                place=self._place,
+                generation=self._current().order.generation,
+                step=step,
+                stop=requests.stop,
+                digests=condition.digests,
+            )
+        )
+        said = self._follow("decide")
+        return StepDecision(
+            generation=Generation(said.number),
+            is_leader=False,
+            is_stopped=said.is_stopped,
+            is_saved=said.is_saved,
+        )
+
+    def recover(self, reason: str) -> None:
+        """Enter the generation that follows a broken one.
+
+        Raises:
+            UsageError: the fault is that the script's replicas differ.
+        """
+        self._handover.check()
+        self._follow("recover")
+
+    def settle(self, *, is_over: bool) -> Ending:
+        """Between steps: whatever worker 0 does there."""
+        self._check_leaving()
+        if not is_over:
+            self._handover.complete()
+        return Ending(self._follow("settle").number)
+
+    def team(self, generation: Generation) -> EvaluationTeam:
+        """Return those who run the tail of a step together."""
+        return _FollowerTeam(self, generation)
+
+    def tell_busy(self, max_s: float) -> None:
+        """Worker 0 tells."""
+
+    def await_kept(self) -> None:
+        """Wait until every worker has done its part of what is being kept."""
+        self._follow("await_kept")
+
+    def finish(self, *, has_left_loop: bool) -> None:
+        """The script is done: wait until nobody needs this replica."""
+        del has_left_loop
+        self._check_leaving()
+        self._follow("finish")
+        self._is_over = True
+        self._context.end_as(ExitKind.FINISHED)
+
+    def _current(self) -> Formed:
+        if self._formed is None:
+            raise GroupBroken(NO_GENERATION, "no generation was entered")
+        return self._formed
+
+    def _check_leaving(self) -> None:
+        if self.member.leaving:
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        self._is_over = True
+        self._context.end_as(ExitKind.LEFT)
+        raise SystemExit(EXIT_OK)
+
+    # --- following ------------------------------------------------------------------------
+
+    def _follow(self, call: str) -> CallReturned:
+        """Do what worker 0 says, until it says how this call ends."""
+        while True:
+            match self._directives.get():
+                case None:
+                    wait_to_be_ended("worker 0 of this replica has ended")
+                case CallReturned() as returned:
+                    self._stand(returned.standing)
+                    if returned.call != call:
+                        raise UsageError(
+                            f"worker {self._place} of this replica is in {_CALLS[call]}, and "
+                            f"worker 0 in {_CALLS[returned.call]}; the workers of a replica run "
+                            "the same script in lockstep, so every one makes the same calls"
+                        )
+                    return returned
+                case CallBroke(generation=generation, reason=reason):
+                    if call not in _TAKES_NO_BREAK:
+                        raise GroupBroken(generation, reason)
+                case directive:
+                    self._obey(directive)
+
+    def _obey(self, directive: Deed) -> None:
+        match directive:
+            case LeaveNow():
+                self.member = replace(self.member, leaving=True)
+                self._leave()
+            case LoseMember():
+                self._callbacks.lose()
+            case GiveUpAttempt():
+                self._callbacks.give_up_attempt(buffers_may_be_written=True)
+            case CommitVoted(generation=generation, standing=standing):
+                self._stand(standing)
+                self._callbacks.commit_voted(StepDecision(generation=generation, is_leader=False))
+            case HandOver() as handed:
+                self._hand_over(handed)
+            case EnterPlace(order=order, standing=standing):
+                self._enter(order, standing)
+            case other:
+                assert_never(other)
+
+    def _stand(self, standing: MemberStanding) -> None:
+        self.member = Member(
+            replica=self._context.replica,
+            lineage=standing.lineage,
+            committed=standing.committed,
+            calls=standing.calls,
+            made_by=standing.made_by,
+            current=standing.current,
+            has_state=standing.has_state,
+            leaving=standing.leaving,
+        )
+
+    def _hand_over(self, handed: HandOver) -> None:
+        """Do this place's part; worker 0 is told if it does not come about."""
+        self._stand(handed.standing)
+        order = handed.order
+        meeting = Meeting(resolution=handed.resolution, ending=Ending.NONE, apart=0)
+        try:
+            group = self._groups.connected(order)
+            self._handover.start(order, group, meeting, owes_tail=handed.owes_tail)
+        except GroupBroken as broken:
+            self._fail(order.generation, broken.reason)
+
+    def _enter(self, order: Order, standing: MemberStanding) -> None:
+        """Be in a generation; that its group was given up since shows at the first use of it."""
+        self._stand(standing)
+        group, previous = self._groups.enter(order), self._formed
+        self._formed = form(
+            order,
+            group,
+            self._shape,
+            replica=self._context.replica,
+            previous=None if previous is None else previous.reduction,
+        )
+        if previous is not None and previous.group.broken is None:
+            previous.group.retire()
+
+    def _say(self, answer: Answer) -> None:
+        self._connection.send(answer)
+
+    def _fail(self, generation: Generation, reason: str, *, is_refusal: bool = False) -> None:
+        self._say(
+            Failed(place=self._place, generation=generation, reason=reason, is_refusal=is_refusal)
+        )
+
+    # --- the inner channel's thread -----------------------------------------------------
+
+    def _hear_worker_0(self, message: InnerMessage) -> None:
+        match message:
+            case BuildPlace(order=order, secret=secret):
+                self._groups.build(order, secret)
+            case AbandonPlace(generation=generation):
+                self._groups.abandon(generation)
+            case _:
+                self._directives.put(message)  # type: ignore[arg-type]  # worker 0 says nothing else
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self.lost.set()
+        self._directives.put(None)
+
+
+_CALLS = {
+    "arrive": "session.steps()",
+    "formed": "the loop over a step",
+    "reduce": "the end of a step",
+    "decide": "the end of a step",
+    "recover": "the loop over a step",
+    "settle": "the loop over session.steps()",
+    "await_kept": "the end of session.steps()",
+    "place": "the end of session.steps()",
+    "attend": "session.evaluate",
+    "exchange": "session.evaluate",
+    "finish": "the end of the session",
+}
+"""Calls of the membership, by what the script is in."""
+
+
+class _FollowerTeam:
+    """The team of a tail: worker 0 exchanges, and tells what came."""
+
+    def __init__(self, membership: FollowerMembership, generation: Generation) -> None:
+        self._membership = membership
+        self._generation = generation
+
+    @property
+    def place(self) -> tuple[int, int]:
+        formed = self._membership._formed  # noqa: SLF001  # one thing, in two classes
+        if formed is None or formed.order.generation != self._generation:
+            return 0, 1
+        return self._membership._seat(formed)  # noqa: SLF001
+
+    def attend(self) -> None:
+        self._membership._follow("attend")  # noqa: SLF001
+
+    def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+        del name, payload  # worker 0's: all computed the same
+        parts = self._membership._follow("exchange").parts  # noqa: SLF001
+        return None if parts is None else [part.encode("latin-1") for part in parts]
+
+
+class _PlaceRuntime:
+    """What a state's handover asks of the protocol, on a follower: worker 0 is told."""
+
+    def __init__(self, membership: FollowerMembership) -> None:
+        self._membership = membership
+
+    @property
+    def member(self) -> Member:
+        return self._membership.member
+
+    def tell(self, message: Event | WorkerNote) -> None:
+        if isinstance(message, Refused) and message.replica == self.member.replica:
+            self._membership._fail(  # noqa: SLF001  # one thing, in two classes
+                message.generation, message.reason, is_refusal=True
+            )
+
+    def tell_busy(self, max_s: float) -> None:
+        """Worker 0 tells."""
+
+    def receive(self, order: Order, resolution: Resolution) -> None:
+        del resolution
+        generation = order.generation
+        self._membership._say(  # noqa: SLF001
+            Received(place=self._membership._place, generation=generation)  # noqa: SLF001
+        )

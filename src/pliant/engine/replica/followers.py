@@ -1,0 +1,335 @@
+"""Followers, as worker 0 of their replica sees them; and the none that a replica of one has.
+
+Owns telling them what to do, and waiting for what they say.  What follows from that is decided in
+``core.membership.follower_answers``.  Must not know steps, state or the coordinator.
+
+    link's thread      abandon ----+
+    builder threads    build ------+--> connections --> followers
+    main thread        the rest ---+                       |
+    one per follower   answers <---------------------------+   (wakes whoever waits)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED
+from pliant.core.membership import follower_answers as rules
+from pliant.core.membership.follower_answers import (
+    Asked,
+    FollowersSaid,
+    Lost,
+    Received,
+    Reduced,
+    Voted,
+    Whole,
+)
+from pliant.core.membership.member_value import Member
+from pliant.core.membership.resolve import Resolution
+from pliant.core.values import Generation, Order
+from pliant.engine.groups.ending import Abort, GroupBroken
+from pliant.engine.groups.group import Group
+from pliant.engine.replica.inner_channel import InnerConnection, InnerListener
+from pliant.engine.replica.inner_messages import (
+    AbandonPlace,
+    BuildPlace,
+    CommitVoted,
+    Directive,
+    EnterPlace,
+    FollowerCame,
+    GiveUpAttempt,
+    HandOver,
+    InnerMessage,
+    LoseMember,
+    MemberStanding,
+)
+
+LOOK_S = 1.0
+"""Between two looks of who waits for followers, in seconds; their answers wake it at once."""
+
+KILLED_S = 30.0
+"""How long a worker whose replica has lost another waits to be ended by their agent."""
+
+_PLACES = "places"
+"""Name under which the members of a generation say where their followers are."""
+
+
+class StateRefused(GroupBroken):
+    """A follower cannot take the state that its place was given."""
+
+
+class Followers:
+    """Of a replica of one worker: nobody, so nothing costs anything."""
+
+    def await_all(self) -> None:
+        """Wait until each has come."""
+
+    def build(self, order: Order, group: Group, secret: bytes, abort: Abort) -> None:
+        """Have the groups of all further places connected; on the thread that built ``group``.
+
+        Raises:
+            GroupBroken: one cannot be; then ``group`` is given up, too.
+        """
+
+    def abandon(self, generation: Generation) -> None:
+        """Give up a generation on all of them; any thread may call it, at any time."""
+
+    def lose(self) -> None:
+        """A member of the generation is gone, or may be."""
+
+    def commit(self, generation: Generation, member: Member) -> None:
+        """Commit the step that was voted for; ``member`` counts it already."""
+
+    def give_up_attempt(self) -> None:
+        """Forget the unfinished attempt at a step."""
+
+    def hand_over(
+        self, order: Order, resolution: Resolution, member: Member, *, owes_tail: bool
+    ) -> None:
+        """Give or take state, each place its own."""
+
+    def await_received(self, generation: Generation) -> None:
+        """Wait until each holds what it was given.
+
+        Raises:
+            StateRefused: one cannot take it.
+            GroupBroken: one has not got it.
+        """
+
+    def enter(self, order: Order, member: Member) -> None:
+        """Compute in ``order``."""
+
+
+class FollowerCrew(Followers):
+    """Those of a replica of several workers; on its worker 0."""
+
+    def __init__(self, directory: Path, num_workers: int, *, within_s: float) -> None:
+        """``within_s``: how long each may take to come."""
+        self._within_s = within_s
+        self._said = FollowersSaid(places=tuple(range(1, num_workers)))
+        self._endpoints: dict[int, str] = {}
+        self._connections: dict[int, InnerConnection] = {}
+        self._changed = threading.Condition()
+        self._is_over = False
+        self.lost = threading.Event()
+        """One has ended before its time: this process is about to be ended by its agent."""
+        self._listener = InnerListener(directory, self._connect)
+
+    # --- connections --------------------------------------------------------------------
+
+    def _connect(self, sock: socket.socket) -> None:
+        place = 0
+
+        def heard(message: InnerMessage) -> None:
+            nonlocal place
+            if isinstance(message, FollowerCame):
+                place = message.place
+                with self._changed:
+                    self._endpoints[place] = message.endpoint
+                    self._connections[place] = connection
+                    self._changed.notify_all()
+            else:
+                self._hear_follower(message)
+
+        def ended() -> None:
+            with self._changed:
+                if place and not self._is_over:
+                    self.lost.set()
+                self._changed.notify_all()
+
+        connection = InnerConnection(sock, heard, ended)
+        connection.start()
+
+    def _hear_follower(self, message: InnerMessage) -> None:
+        with self._changed:
+            self._said = rules.hear_answer(self._said, message)  # type: ignore[arg-type]  # followers say nothing else
+            self._changed.notify_all()
+
+    def tell(self, directive: Directive) -> None:
+        """Say the same to all."""
+        with self._changed:
+            for connection in self._connections.values():
+                connection.send(directive)
+
+    def await_all(self) -> None:
+        """Wait until each has come.
+
+        Raises:
+            ConfigError: one has not, in time.
+        """
+        deadline_s = time.monotonic() + self._within_s
+        with self._changed:
+            while missing := [p for p in self._said.places if p not in self._endpoints]:
+                if time.monotonic() > deadline_s:
+                    who = ", ".join(map(str, missing))
+                    raise ConfigError(
+                        f"worker 0 of this replica has made its pliant.Session, and worker {who} "
+                        f"has not within {self._within_s:g} s; every worker runs the same script"
+                    )
+                self._changed.wait(LOOK_S)
+                self._check_lost()
+        self._listener.close()
+
+    def end_orderly(self) -> None:
+        """Take note that all workers end from now on."""
+        with self._changed:
+            self._is_over = True
+
+    def _check_lost(self) -> None:
+        """Wait to be ended if a follower has gone; the lock is held."""
+        if self.lost.is_set():
+            self._changed.release()  # others go on until then
+            try:
+                wait_to_be_ended("another worker of this replica has ended")
+            finally:
+                self._changed.acquire()
+
+    # --- waiting ------------------------------------------------------------------------
+
+    def _await(
+        self,
+        kind: Asked,
+        generation: Generation,
+        step: int | None = None,
+        why_not: Callable[[], str | None] = lambda: None,
+    ) -> Whole:
+        """Wait for an answer of each; ``why_not`` is asked each time something came."""
+        with self._changed:
+            while (found := rules.conclude(self._said, kind, generation, step)) is None:
+                if (reason := why_not()) is not None:
+                    raise GroupBroken(generation, reason)
+                self._check_lost()
+                self._changed.wait(LOOK_S)
+            self._said = rules.taken(self._said, kind)
+        if isinstance(found, Lost):
+            if found.is_refusal:
+                raise StateRefused(generation, found.reason)
+            raise GroupBroken(generation, found.reason, unreached=found.unreached)
+        return found
+
+    def await_reduced(self, generation: Generation, step: int) -> None:
+        """Wait until all bucket results of a step are complete on each (R14).
+
+        Raises:
+            GroupBroken: on one they are not, or the generation was given up.
+        """
+        self._await(Reduced, generation, step)
+
+    def await_voted(self, generation: Generation, step: int) -> Sequence[Voted]:
+        """Return what each says beside its vote.
+
+        Raises:
+            GroupBroken: the generation was given up.
+        """
+        answers = self._await(Voted, generation, step).answers
+        return [one for one in answers if isinstance(one, Voted)]
+
+    def await_received(self, generation: Generation) -> None:
+        """See ``Followers``."""
+        self._await(Received, generation)
+
+    # --- telling ------------------------------------------------------------------------
+
+    def build(self, order: Order, group: Group, secret: bytes, abort: Abort) -> None:
+        """See ``Followers``."""
+        try:
+            with abort.calling(lambda: group.abandon(str(abort.reason))):
+                self._build(order, group, secret, abort)
+        except BaseException:
+            self.abandon(order.generation)
+            group.abandon("the group of another worker's place was not built")
+            raise
+
+    def _build(self, order: Order, group: Group, secret: bytes, abort: Abort) -> None:
+        own_row = [self._endpoints[place] for place in self._said.places]
+        rows = [json.loads(part) for part in group.share(_PLACES, json.dumps(own_row).encode())]
+        for replica, row in zip(order.replicas, rows, strict=True):
+            if len(row) != len(own_row):
+                numbers = f"{len(row) + 1} workers, this replica {len(own_row) + 1}"
+                raise GroupBroken(order.generation, f"{replica} has {numbers}")
+        with self._changed:
+            if order.generation in self._said.given_up:
+                raise GroupBroken(order.generation, "it was given up")
+            for column, place in enumerate(self._said.places):
+                seats = zip(order.members, rows, strict=True)
+                members = tuple(replace(seat, endpoint=row[column]) for seat, row in seats)
+                directive = BuildPlace(
+                    order=replace(order, members=members),
+                    secret=secret_of_place(secret, place).hex(),
+                )
+                self._connections[place].send(directive)
+        with abort.calling(self._wake):
+            self._await(rules.Built, order.generation, why_not=lambda: abort.reason)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def abandon(self, generation: Generation) -> None:
+        """See ``Followers``."""
+        with self._changed:
+            if generation in self._said.given_up:
+                return
+            self._said = rules.give_up(self._said, generation)
+            self.tell(AbandonPlace(generation=generation))
+            self._changed.notify_all()
+
+    def lose(self) -> None:
+        """See ``Followers``."""
+        self.tell(LoseMember())
+
+    def commit(self, generation: Generation, member: Member) -> None:
+        """See ``Followers``."""
+        self.tell(CommitVoted(generation=generation, standing=MemberStanding.of(member)))
+
+    def give_up_attempt(self) -> None:
+        """See ``Followers``."""
+        self.tell(GiveUpAttempt())
+
+    def hand_over(
+        self, order: Order, resolution: Resolution, member: Member, *, owes_tail: bool
+    ) -> None:
+        """See ``Followers``."""
+        self.tell(
+            HandOver(
+                order=order,
+                resolution=resolution,
+                owes_tail=owes_tail,
+                standing=MemberStanding.of(member),
+            )
+        )
+
+    def enter(self, order: Order, member: Member) -> None:
+        """See ``Followers``."""
+        self.tell(EnterPlace(order=order, standing=MemberStanding.of(member)))
+
+
+NO_FOLLOWERS = Followers()
+
+
+def secret_of_place(secret: bytes, place: int) -> bytes:
+    """Return the secret of one place of a generation: never that of another one."""
+    return hmac.digest(secret, f"pliant place {place}".encode(), hashlib.sha256)
+
+
+def wait_to_be_ended(why: str) -> NoReturn:
+    """Wait for the agent to end this process, whose replica is lost; then end it anyway.
+
+    What it could say by itself is not why the replica was lost.
+    """
+    threading.Event().wait(KILLED_S)
+    sys.stderr.write(f"pliant: {why}, and nobody ended this one within {KILLED_S:g} s\n")
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)

@@ -1,0 +1,115 @@
+"""Workers: what a session of a replica of several workers is made of beside the usual.
+
+Owns which membership a worker gets, by its place, and the refusal of what a replica of several
+workers cannot do.  Must not know how any of it does its work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from pliant.core.errors import ConfigError
+from pliant.engine.protocol.formed import Shape
+from pliant.engine.protocol.membership_port import TrainingCallbacks
+from pliant.engine.reduce.buckets import Layout
+from pliant.engine.replica.device_mesh import is_first_of_shard, made_mesh, shard_group
+from pliant.engine.replica.follower_membership import FollowerMembership
+from pliant.engine.replica.followers import FollowerCrew, wait_to_be_ended
+from pliant.engine.replica.leaf_exchange import LeafExchange
+from pliant.engine.worker.bootstrap import WorkerContext
+
+LOST_S = 2.0
+"""How long an error waits for the news that another worker has gone, of which it may only follow:
+the kernel closes the sockets of a process one after the other."""
+
+
+def num_workers(context: WorkerContext | None) -> int:
+    """Return how many workers a replica has."""
+    return 1 if context is None else context.assignment.workers_per_replica
+
+
+def is_follower(context: WorkerContext | None) -> bool:
+    """Whether this worker is one of several, and not the one that speaks for them."""
+    return context is not None and context.assignment.place > 0
+
+
+def check_possible(
+    context: WorkerContext | None,
+    parameters: Mapping[str, torch.nn.Parameter],
+    *,
+    has_checkpoint: bool,
+    has_local: bool,
+) -> None:
+    """Refuse what replicas of several workers cannot do.
+
+    Raises:
+        ConfigError: says what to change.
+    """
+    for name, parameter in parameters.items():
+        if type(parameter).__name__ == "DTensor":
+            raise ConfigError(
+                f"parameter {name!r} is sharded, which is not possible yet; leave out fully_shard "
+                "and parallelize_module"
+            )
+    count = num_workers(context)
+    if count == 1:
+        return
+    if made_mesh() is None:
+        raise ConfigError(
+            f"a replica of this job has {count} workers, and the script has not said what each is "
+            f"for; call pliant.mesh(shard={count}) before the session is made"
+        )
+    if has_checkpoint:
+        raise ConfigError(
+            f"Session(checkpoint=...) with {count} workers per replica is not possible yet; leave "
+            "out one of the two"
+        )
+    if has_local:
+        raise ConfigError(
+            f'buffers={{...: "local"}} with {count} workers per replica is not possible: the '
+            "workers would have different ones; leave out one of the two"
+        )
+
+
+def leaf_exchange(layout: Layout) -> LeafExchange:
+    """Return what the workers of this replica exchange leaves with."""
+    found = made_mesh()
+    if found is None:
+        raise AssertionError("check_possible has let it pass")
+    return LeafExchange(layout, shard_group(found), is_first_of_shard=is_first_of_shard(found))
+
+
+def followers_of(context: WorkerContext) -> FollowerCrew | None:
+    """Return the other workers of this replica; None if it is the only one."""
+    assignment = context.assignment
+    if assignment.workers_per_replica == 1:
+        return None
+    return FollowerCrew(
+        Path(assignment.inner),
+        assignment.workers_per_replica,
+        within_s=assignment.work.session_s,
+    )
+
+
+def await_end_if(lost: threading.Event) -> None:
+    """Wait for the agent to end this process, if another worker of its replica has gone."""
+    if lost.wait(LOST_S):
+        wait_to_be_ended("another worker of this replica has ended")
+
+
+def follow(
+    context: WorkerContext, shape: Shape, callbacks: TrainingCallbacks
+) -> FollowerMembership:
+    """Return the membership of a worker that follows worker 0."""
+    assignment = context.assignment
+    return FollowerMembership(
+        context,
+        shape,
+        callbacks,
+        Path(assignment.inner),
+        within_s=assignment.work.session_s,
+    )

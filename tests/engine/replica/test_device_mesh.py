@@ -1,0 +1,68 @@
+"""A mesh is over the workers of this replica, and says so where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pliant
+from pliant.core.errors import ConfigError
+from pliant.engine.worker import bootstrap
+
+
+@pytest.fixture
+def two_workers() -> Iterator[None]:
+    assignment = SimpleNamespace(workers_per_replica=2, place=0, inner="")
+    context: Any = SimpleNamespace(assignment=assignment)
+    bootstrap.set_context(context)
+    yield
+    bootstrap.set_context(None)
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_sizes_that_do_not_fit_are_told_with_both_numbers() -> None:
+    with pytest.raises(ConfigError) as refused:
+        pliant.mesh(shard=2, tp=2)
+
+    assert str(refused.value) == (
+        "pliant.mesh(shard=2, tp=2) is of 4 workers, and a replica of this job has 2; say other "
+        "sizes, or --workers-per-replica 4"
+    )
+
+
+def test_a_mesh_has_dimensions() -> None:
+    with pytest.raises(ConfigError, match="takes the size of each dimension"):
+        pliant.mesh()
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, True])
+def test_a_size_is_a_positive_integer(size: Any) -> None:
+    with pytest.raises(ConfigError, match="every size is an integer of at least 1"):
+        pliant.mesh(shard=size)
+
+
+def test_alone_what_changes_bits_needs_its_workers() -> None:
+    with pytest.raises(ConfigError, match=r"pliant.mesh\(shard=2, tp=2\) needs 4 workers"):
+        pliant.mesh(shard=2, tp=2)
+
+
+def test_a_script_that_runs_alone_has_a_mesh_of_one() -> None:
+    code = (
+        "import pliant; mesh = pliant.mesh(shard=4); assert mesh is pliant.mesh(shard=2)\n"
+        "print(tuple(mesh.shape), mesh.mesh_dim_names, mesh['shard'].size())\n"
+        "try: pliant.mesh(other=1)\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert done.stdout.splitlines() == [
+        "(1,) ('shard',) 1",
+        "pliant.mesh was called twice with different sizes; a replica has one",
+    ], done.stderr

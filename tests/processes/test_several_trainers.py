@@ -1,0 +1,186 @@
+"""Replicas of several workers: whatever happens to one of them, a run ends as the run alone.
+
+Real processes under a real agent; the reference is the same model trained alone in this process.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes.elastic import (
+    drain,
+    kill_worker,
+    reference,
+    run,
+    run_until_over,
+    scale,
+    wait_for_members,
+)
+from tests.processes.launching import RunningJob
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+def nothing(job: RunningJob) -> None:
+    """Let the faults of the plan happen."""
+
+
+@pytest.mark.parametrize(
+    ("model", "workers", "more"),
+    [
+        ("gpt", 2, {}),
+        ("cnn", 2, {"num_workers": 2}),
+        ("moe", 3, {}),
+        pytest.param("judged", 2, {}, marks=pytest.mark.soak),
+        pytest.param("drawn", 2, {}, marks=pytest.mark.soak),
+    ],
+)
+def test_one_replica_of_several_workers_ends_as_one_worker_alone(
+    tmp_path: Path, model: str, workers: int, more: Any
+) -> None:
+    outcome = run(tmp_path, model, 9, nothing, replicas=1, workers=workers, **more)
+
+    outcome.check(reference(model, 9))
+    assert len(outcome.digests) == workers
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [("moe", {}), pytest.param("cnn", {"num_workers": 1}, marks=pytest.mark.soak)],
+)
+def test_join_drain_and_the_death_of_either_worker_leave_no_trace(
+    tmp_path: Path, model: str, more: Any
+) -> None:
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(3)
+        scale(job, 3)
+        wait_for_members(job, "r1", "r2", "r3")
+        drain(job, "r1")
+        wait_for_members(job, "r2", "r3")
+        kill_worker(job, "r2", 0)
+        wait_for_members(job, "r3", "r4")
+        kill_worker(job, "r3", 1)
+        wait_for_members(job, "r4", "r5")
+
+    outcome = run_until_over(
+        tmp_path, model, play, replicas=3, start=2, workers=2, pace=0.02, restarts=9, **more
+    )
+
+    outcome.check(reference(model, outcome.steps))
+
+
+POINTS = ("micro_batch", "bucket", "reduced", "commit", "tail", "build", "prepared", "transfer")
+
+
+@pytest.mark.parametrize(
+    ("victim", "fault"),
+    [
+        ("r2", "vote:6=SIGKILL"),
+        ("r2.1", "reduced:6=SIGKILL"),
+        ("r2.1", "commit:6=SIGKILL"),
+        pytest.param("r2", "reduced:6=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r2", "commit:6=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r2.1", "micro_batch:6=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r2.1", "bucket:6=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r2.1", "tail:6=SIGKILL", marks=pytest.mark.soak),
+    ],
+)
+def test_a_kill_of_either_worker_at_any_point_of_a_step_loses_nothing(
+    tmp_path: Path, victim: str, fault: str
+) -> None:
+    outcome = run(tmp_path, "moe", 12, nothing, replicas=2, workers=2, faults=f"{victim}@{fault}")
+
+    outcome.check(reference("moe", 12))
+    assert "r2" in {r["replica"] for r in outcome.kinds("exited") if r["exited_kind"] == "signal"}
+
+
+@pytest.mark.parametrize(
+    ("victim", "fault"),
+    [
+        ("r1.1", "transfer:3+=SIGKILL"),
+        ("r4.1", "transfer=SIGKILL"),
+        pytest.param("r4.1", "build=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r1.1", "prepared:3+=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r1", "boundary:3+=SIGKILL", marks=pytest.mark.soak),
+        pytest.param("r1", "reform:2+=SIGKILL", marks=pytest.mark.soak),
+    ],
+)
+def test_a_kill_of_either_worker_at_any_point_of_a_resize_loses_nothing(
+    tmp_path: Path, victim: str, fault: str
+) -> None:
+    plan = f"r2.1@tail:2=SIGKILL,{victim}@{fault}"
+    outcome = run(
+        tmp_path, "frozen", 24, nothing, replicas=3, workers=2, pace=0.03, faults=plan, restarts=9
+    )
+
+    outcome.check(reference("frozen", 24))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6))
+def test_kills_at_any_moment_lose_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+
+    def fault(number: int) -> str:
+        victim = f"r{number}" + rng.choice(["", ".1"])
+        return f"{victim}@{rng.choice(POINTS)}:{rng.randrange(3 * number)}+=SIGKILL"
+
+    plan = ",".join(map(fault, (2, 3, 5)))
+    outcome = run(
+        tmp_path, "moe", 30, nothing, replicas=3, workers=2, pace=0.02, faults=plan, restarts=9
+    )
+
+    outcome.check(reference("moe", 30))
+
+
+def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        3,
+        nothing,
+        replicas=2,
+        workers=2,
+        arguments=("--slow", "r2.1", 1.0),
+    )
+
+    outcome.check(reference("moe", 3))
+
+
+def test_an_error_of_one_worker_is_what_the_user_sees(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        8,
+        nothing,
+        replicas=1,
+        workers=2,
+        restarts=0,
+        expected_code=1,
+        arguments=("--fail-at", "r1.1", 3),
+    )
+
+    (said,) = outcome.kinds("traceback")
+    assert (said["replica"], said["worker"]) == ("r1", 1)
+    assert "the script failed" in said["text"]
+
+
+def test_workers_that_do_not_do_the_same_are_told_so(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "moe",
+        8,
+        nothing,
+        replicas=1,
+        workers=2,
+        restarts=0,
+        expected_code=2,
+        arguments=("--break-at", "r1.1", 3),
+    )
+
+    sentences = {r["sentence"] for r in outcome.kinds("usage")}
+    assert any("run the same script in lockstep" in sentence for sentence in sentences)
