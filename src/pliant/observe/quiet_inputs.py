@@ -12,9 +12,10 @@ was.  Knows nothing of files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Any
 
 from pliant.core.durations import is_moment
@@ -29,11 +30,17 @@ Quiet = Ticked | Progressed | Running
 
 Entry = list[Any]
 
-_OF_COMMITS = {"committed", "hung_at_s"}
-_JOB = [one.name for one in fields(Job) if one.compare]
-_MEMBERSHIP = [one.name for one in fields(Membership) if one.compare]
-_JOB_REST = [name for name in _JOB if name not in ("membership", "seen_s", "costs")]
-_MEMBERSHIP_REST = [name for name in _MEMBERSHIP if name not in ("pulses", *_OF_COMMITS)]
+_COMMITS = ("committed", "hung_at_s")
+
+
+def _all_but(kind: type, *names: str) -> Callable[[object], tuple[object, ...]]:
+    """Return what reads the other fields at once: a thousand agents send two thousand a second."""
+    return attrgetter(*(one.name for one in fields(kind) if one.compare and one.name not in names))
+
+
+_rest_of_job = _all_but(Job, "membership", "seen_s", "costs")
+_rest_of_membership = _all_but(Membership, "pulses", *_COMMITS)
+_commits_of = attrgetter(*_COMMITS)
 
 
 class _Effect(Enum):
@@ -181,21 +188,19 @@ def _effect(event: Quiet, before: Job, after: Job, now_s: float, silence_s: floa
     """Say what came of an event.  A tick has looked at everybody's signs of life."""
     if isinstance(event, Ticked) or now_s - before.seen_s > silence_s:
         return _Effect.OTHER
-    if not _alike(before, after, _JOB_REST):
+    if _rest_of_job(before) != _rest_of_job(after):
         return _Effect.OTHER
     old, new = before.membership, after.membership
     if old is new and before.costs is after.costs:
         return _Effect.LIFE
-    if not _alike(old, new, _MEMBERSHIP_REST) or _was_mute(event, old) != _was_mute(event, new):
+    if _rest_of_membership(old) != _rest_of_membership(new):
         return _Effect.OTHER
-    is_same = before.costs is after.costs and _alike(old, new, sorted(_OF_COMMITS))
+    if _was_mute(event, old) != _was_mute(event, new):
+        return _Effect.OTHER
+    is_same = before.costs is after.costs and _commits_of(old) == _commits_of(new)
     return _Effect.LIFE if is_same else _Effect.COMMIT
 
 
 def _was_mute(event: Event, state: Membership) -> bool | None:
     pulse = state.pulses.get(event.replica) if isinstance(event, Progressed) else None
     return None if pulse is None else pulse.is_mute
-
-
-def _alike(one: object, other: object, names: Sequence[str]) -> bool:
-    return all((a := getattr(one, name)) is (b := getattr(other, name)) or a == b for name in names)

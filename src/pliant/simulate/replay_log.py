@@ -7,6 +7,7 @@ a log that is none: what cannot be read is a ``Gap``.  Knows nothing of what the
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -29,6 +30,16 @@ from pliant.wire.codec import COMMANDS, EVENTS, type_name
 
 EVENT_KINDS: dict[str, type] = {type_name(kind): kind for kind in EVENTS}
 SAID_KINDS = frozenset({"decision", *map(type_name, COMMANDS)})
+
+MOST_COUNT = 1_000_000
+"""Of replicas or slots that somebody wants: a core looks at each size up to it."""
+
+COUNTS = frozenset(
+    {"target", "wished", "replicas", "offered", "num_slots", "spares", "replica_increment_step"}
+    | {"min_replicas", "max_replicas", "start_replicas", "replica_discrete_values"}
+)
+
+POOL_STARTED = "pool_started"
 
 MOST_EARLY = 1000
 """Lines that are no records before one that is."""
@@ -134,14 +145,26 @@ def entries(log: Path) -> Iterator[Entry]:
     early: list[Entry] = []  # as long as it may be no log at all
     for position, line in parts.lines(log):
         early.extend(reader.entries_of(log, position, line))
+        if reader.is_pool:
+            break
         if reader.is_log or len(early) > MOST_EARLY:
             yield from early
             early = []
+    if reader.is_pool:
+        raise ConfigError(f"{log} is of a pool; only the runs of jobs can be replayed")
     if reader.place is None or not reader.is_log:
         name = "" if reader.place is None else f"{reader.place.where}: "
         raise ConfigError(f"{name}{log} is no log of a job: nothing in it is a record of one")
-    if parts.grown(log, position):
+    if _is_torn(log):
         yield Gap(place=reader.place, why="the last line is cut off")
+
+
+def _is_torn(log: Path) -> bool:
+    """Whether the log ends in the midst of a line."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) not in (b"", b"\n")
 
 
 @dataclass(slots=True)
@@ -150,6 +173,7 @@ class _InputReader:
 
     place: LogPlace | None = None
     is_log: bool = False
+    is_pool: bool = False
     _part: int = -1
     _line: int = 0
     _name: str = ""
@@ -171,6 +195,7 @@ class _InputReader:
             if line.strip():
                 yield Gap(place=self.place, why="this line is no record")
             return
+        self.is_pool |= record.get("kind") == POOL_STARTED
         self.is_log |= isinstance(record.get("kind"), str) and "mono" in record
         try:
             yield from self._of_record(record, self.place)
@@ -180,6 +205,8 @@ class _InputReader:
 
     def _of_record(self, record: Record, place: LogPlace) -> Iterator[Entry]:
         kind = record.get("kind")
+        if kind in EVENT_KINDS or kind in ("core_began", "core_state", "declined"):
+            _require_counts(record)
         match kind:
             case "core_began":
                 yield _began(record, place)
@@ -271,6 +298,18 @@ def _within(event: Any) -> Event:
     if (found := excess(asdict(event))) is not None:
         raise ValueError(found)
     return event  # type: ignore[no-any-return]  # the kinds are those of events
+
+
+def _require_counts(data: Any, name: str = "") -> None:
+    """Refuse numbers of replicas or slots that no job has."""
+    if isinstance(data, dict):
+        for key, item in data.items():
+            _require_counts(item, str(key))
+    elif isinstance(data, list):
+        for item in data:
+            _require_counts(item, name)
+    elif name in COUNTS and isinstance(data, int | float) and data > MOST_COUNT:
+        raise ValueError(f"{name}: {data} is above {MOST_COUNT}"[:100])
 
 
 def _moment(record: Record) -> float:
