@@ -16,6 +16,7 @@ from tests.agent.world import DEADLINE_S, NODE, Play, World, end, start
 from tests.certificates import Authority
 
 from pliant.agent import placement
+from pliant.core.agreement import NodeFacts
 from pliant.core.commands import EndJob, Release
 from pliant.core.errors import PermanentError
 from pliant.core.events import (
@@ -29,7 +30,7 @@ from pliant.core.events import (
 )
 from pliant.core.values import ReplicaId
 from pliant.machine import device_locks as locks
-from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Superseded, Work
+from pliant.wire.messages import AgentFailed, Alive, Heard, Started, Unfit, Work
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(40)]
 
@@ -134,7 +135,7 @@ def test_what_is_of_now_alone_is_not_said_to_the_next_coordinator(play: Play) ->
 
         await world.hear(Started)
         before = world.heard[: world.heard.index(world.all(Started)[0])]
-        assert [type(one) for one in before] == [NodeJoined]
+        assert [type(one) for one in before] == [NodeFacts, NodeJoined]
 
     play(scene)
 
@@ -142,7 +143,7 @@ def test_what_is_of_now_alone_is_not_said_to_the_next_coordinator(play: Play) ->
 def test_an_agent_goes_when_another_was_started_under_its_name(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.hear(NodeJoined)
-        await world.say(Superseded(reason="another agent was started later"))
+        await world.say(Unfit(reason="another agent was started later"))
         assert world.serving is not None
         with pytest.raises(PermanentError, match="another agent was started later"):
             await asyncio.wait_for(world.serving, DEADLINE_S)

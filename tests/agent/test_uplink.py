@@ -35,7 +35,7 @@ def looking(place: socket.socket, give_up_s: float) -> Uplink:
         greeting=list,
         on_work=ignore,
         on_command=ignore,
-        on_superseded=ignore,
+        on_unfit=ignore,
         give_up_s=give_up_s,
     )
 

@@ -147,9 +147,12 @@ def test_without_a_job_every_command_says_how_to_start_one(
         (["run", "--init", "gone.pt", "here.py"], "--init gone.pt does not exist"),
         (["run", "--out", "here.py/x", "here.py"], "here.py/x cannot be written: Not a directory"),
         (["run", "job.yaml"], "job.yaml cannot be read: No such file"),
-        (["coordinator", "here.py"], "a coordinator needs a --port of its own"),
-        (["agent", "here", "--token-file", "here.py"], "here is no URL of a coordinator"),
-        (["agent", "http://here:7", "--token-file", "x"], "--token-file x cannot be read: No such"),
+        (["coordinator", "here.py"], "a coordinator needs a place of its own"),
+        (["agent", "--join", "here", "--token-file", "here.py"], "--join here is no HOST:PORT"),
+        (
+            ["agent", "--join", "127.0.0.1:7", "--token-file", "x"],
+            "the token file x cannot be read: No such",
+        ),
         (["scale", "many"], "Invalid value for 'N': "),
         (["scale", "0"], "a job has at least 1 replica, not 0; pliant stop ends it"),
         (

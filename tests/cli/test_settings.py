@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
+from pliant.cli.job_settings import job_name, policy_of, shown_replica
 from pliant.cli.pool_settings import pool_of
-from pliant.cli.settings import (
-    SETTINGS,
-    job_name,
-    policy_of,
-    resolve,
-    shown_replica,
-)
+from pliant.cli.settings import SETTINGS, resolve
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import PolicyBackoff
 from pliant.core.tenancy import PoolPlace

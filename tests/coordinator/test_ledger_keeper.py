@@ -11,7 +11,9 @@ from tests.observe.test_condensing import left, run
 
 from pliant.coordinator import ledger_keeper
 from pliant.coordinator.ledger_keeper import LOOK_S, LedgerKeeper
+from pliant.core.values import ReplicaId
 from pliant.observe import condensing
+from pliant.wire.messages import LedgerGrown
 
 
 def looked(out: Path, *moments_s: float) -> None:
@@ -55,3 +57,23 @@ def test_a_directory_that_cannot_be_written_ends_no_job(
     looked(run(tmp_path, r1=steps(0)), *(at * (LOOK_S + 1) for at in range(9)))
 
     assert caplog.text.count("the ledgers could not be condensed") == 1  # not read at each look
+
+
+def test_what_replicas_write_elsewhere_is_written_once(tmp_path: Path) -> None:
+    """An agent says again what no coordinator has heard; another coordinator may hear it."""
+
+    def grown(part: int, offset: int, lines: str) -> LedgerGrown:
+        return LedgerGrown(replica=ReplicaId("r2"), part=part, offset=offset, lines=lines)
+
+    first, second = LedgerKeeper(tmp_path), LedgerKeeper(tmp_path)
+    for keeper, told in (
+        (first, grown(0, 0, "a\n")),
+        (first, grown(0, 2, "b\n")),
+        (first, grown(0, 2, "b\n")),
+        (second, grown(0, 0, "a\nb\nc\n")),
+        (second, grown(1, 0, "d\n")),
+    ):
+        keeper.append(told)
+
+    assert (tmp_path / "ledger" / "r2.jsonl").read_text() == "a\nb\nc\n"
+    assert (tmp_path / "ledger" / "r2.000001.jsonl").read_text() == "d\n"

@@ -20,7 +20,7 @@ import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
 from tests.features import refusals_elsewhere as elsewhere
-from tests.features import refusals_simulated
+from tests.features import refusals_of_nodes, refusals_simulated
 from tests.features.methods import CountedSchedule
 from tests.features.refusal import Refusal, Script
 from tests.features.refusals_of_workers import WORKERS
@@ -1656,7 +1656,7 @@ TYPED = [
     ),
     Refusal(
         sentence="--nproc_per_node is torchrun's: leave it out; --max N is how many replicas there "
-        "may be, and on several nodes pliant coordinator and pliant agent run them",
+        "may be, and on several hosts pliant run --join HOST:PORT --nnodes MIN:MAX runs them",
         when="an option of torchrun is typed",
         instead="`pliant run --max 2 train.py`",
         command="run --nproc_per_node=2 train.py",
@@ -2106,7 +2106,7 @@ TABLES = {
     "In a job file": [*WRITTEN, *elsewhere.WRITTEN],
     "A run that is there already, and going on with one": elsewhere.RUNS,
     "Jobs that run, and what they have printed": elsewhere.JOBS,
-    "On several nodes": elsewhere.NODES,
+    "On several nodes": refusals_of_nodes.NODES,
     "Replicas of several workers": WORKERS,
     "TLS": TLS,
     "Checkpoints": elsewhere.CHECKPOINTS,

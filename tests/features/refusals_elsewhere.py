@@ -23,7 +23,6 @@ from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.starting_weights import write_starting_weights
 from pliant.checkpoint.store.open import open_storage
 from pliant.cli.device_arguments import number_of
-from pliant.http.server import open_socket
 from pliant.machine import granted_locks, shared_pools
 from pliant.machine.discovery import RuntimeFiles, StateDirectory
 from pliant.pool.admin import PoolAdmin
@@ -488,79 +487,6 @@ JOBS = [
         before=printed("r1", "r2"),
     ),
 ]
-
-NODES = [
-    Refusal(
-        sentence="a coordinator needs a --port of its own, to which its agents come back",
-        when="`pliant coordinator` without one",
-        instead="`--port 7000`",
-        command="coordinator train.py",
-    ),
-    Refusal(
-        sentence="a coordinator's agents are in no pool; --pool is for pliant run",
-        when="the job file of a coordinator names a pool",
-        instead="leave out `spec.pool`",
-        command="coordinator --port 7000 job.yaml",
-        replaced=("  startReplicas: 2\n", "  startReplicas: 2\n  pool: {name: lab}\n"),
-    ),
-    Refusal(
-        sentence="... holds another run; choose another --out",
-        when="a coordinator is to follow one of another job",
-        instead="the command of the one before, or another `--out`",
-        command="coordinator --port 7000 --out run train.py",
-        before=began(),
-    ),
-    Refusal(
-        sentence="the run of ... has finished; choose another --out",
-        when="a coordinator is to follow one that came to its end",
-        instead="another `--out`",
-        command="coordinator --port 7000 --out run train.py",
-        before=ended(job="train", command=["train.py"]),
-    ),
-    Refusal(
-        sentence="gone/token cannot be used: No such file or directory",
-        when="the token for the agents cannot be written or read",
-        instead="a directory of one's own",
-        script=lambda: run_directory.lasting_token(Path("gone")),
-    ),
-    Refusal(
-        sentence="x is no URL of a coordinator, such as http://127.0.0.1:7000",
-        when="`pliant agent` is given something else",
-        instead="the URL that the coordinator says",
-        command="agent x --token-file train.py",
-    ),
-    Refusal(
-        sentence="--token-file gone cannot be read: No such file or directory",
-        when="there is no token",
-        instead="`DIR/token` of the coordinator's `--out`, or a copy",
-        command="agent http://x --token-file gone",
-    ),
-    Refusal(
-        sentence="--devices 0 must be between 1 and 10000",
-        when="a node is to run no replica, or too many",
-        instead="a number in range",
-        command="agent http://x --token-file train.py --devices 0",
-    ),
-    Refusal(
-        sentence="--node 'a b' must be letters, digits, '.', '_' and '-', at most 253",
-        when="the name of a node has other letters",
-        instead="`--node a-b`",
-        command="agent http://x --token-file train.py --node 'a b'",
-    ),
-    Refusal(
-        sentence="port 70000 is not between 0 and 65535",
-        when="there is no such port",
-        instead="a port in range, or leave it out",
-        command="run --port 70000 train.py",
-    ),
-    Refusal(
-        sentence="cannot listen on 192.0.2.1 port 7000: Cannot assign requested address",
-        when="the address is none of this machine's, or the port is not this user's to take",
-        instead="a port above 1023",
-        script=lambda: open_socket("192.0.2.1", 7000),
-    ),
-]
-
 
 CHECKPOINTS = [
     Refusal(

@@ -15,11 +15,12 @@ from tests.live.forking import ForkedServer
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli import start
 from pliant.cli.main import code_of
+from pliant.core.commands import EndJob
 from pliant.run import local, separate
 from pliant.run.separate import run_agent as agent_of
 
 
-def run_agent(url: str, token_file: Path, config: AgentConfig) -> int:
+def run_agent(url: str, token_file: Path, config: AgentConfig) -> EndJob | None:
     """Run it with a fork server that is forked."""
     return agent_of(url, token_file, replace(config, start_server=ForkedServer))
 

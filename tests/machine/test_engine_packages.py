@@ -34,7 +34,7 @@ def _without_engine(code: str, directory: Path) -> subprocess.CompletedProcess[s
         ["run", "--pool", "train.py"],
         ["run", "--detach", "train.py"],
         ["resume"],
-        ["agent", "http://127.0.0.1:1", "--token-file", "token"],
+        ["agent", "--join", "127.0.0.1:1", "--token-file", "token"],
         ["demo"],
     ],
     ids=" ".join,

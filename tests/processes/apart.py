@@ -135,7 +135,7 @@ class ApartJob(RunningJob):
         """Start an agent on a road of its own."""
         road = self.roads[node] = road or self.roads.get(node) or Road()
         road.port = _port_of(self)
-        words = ["agent", road.url, "--token-file", self.out / "token", "--node", node]
+        words = ["agent", "--join", road.url, "--token-file", self.out / "token", "--node", node]
         words += ["--devices", devices, *options]
         pliant = [FORKED_PLIANT] if self.is_forked else ["-m", "pliant"]
         self.agents[node] = self._start(*pliant, *words)

@@ -29,12 +29,13 @@ from typing import Any, assert_never
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica, not_started
+from pliant.agent.node_facts import node_facts
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Uplink
-from pliant.agent.work import obstacle_to, told
-from pliant.agent.worker import LOOK_S
+from pliant.agent.work import JobHere
+from pliant.agent.worker import LAST_WORDS_S, LOOK_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
-from pliant.core.errors import PermanentError
+from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.events import Exited, ExitKind, NodeJoined, Running
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.machine import run_files
@@ -75,7 +76,7 @@ class Agent:
     ) -> None:
         self.node = config.node
         self._config = config
-        self._work = config.work
+        self._job = JobHere(config.work, config.here, config.asked, config.devices)
         self._listener = listener
         self._replicas: dict[ReplicaId, LocalReplica] = {}
         self._waiting: deque[ReplicaId] = deque()
@@ -93,6 +94,7 @@ class Agent:
         self._life = new_life()
         self._signs = 0
         self._over = asyncio.Event()
+        self.ended: EndJob | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -100,7 +102,7 @@ class Agent:
 
         Without work this waits for what the coordinator says.
         """
-        if self._work is None:
+        if (work := self._job.work) is None:
             return
         self._lives += 1
         self._launcher = Launcher(
@@ -110,8 +112,8 @@ class Agent:
         )
         self._launcher.start(
             environment=self._config.environment,
-            cwd=Path(self._work.cwd),
-            log=Path(self._work.out) / run_files.LOGS / "forkserver.log",
+            cwd=Path(work.cwd),
+            log=Path(work.out) / run_files.LOGS / "forkserver.log",
         )
         if self._config.guarded:
             self.guard()
@@ -143,7 +145,7 @@ class Agent:
             greeting=self._greeting,
             on_work=self._employ,
             on_command=self._obey,
-            on_superseded=self._leave,
+            on_unfit=self._leave,
             give_up_s=self._config.give_up_s,
         )
         for message in self._early:
@@ -157,6 +159,7 @@ class Agent:
             if uplink.done():
                 uplink.result()
             if self._misfit is not None:
+                await self._uplink.emptied(LAST_WORDS_S)
                 raise self._misfit
         finally:
             for task in tasks:
@@ -182,17 +185,12 @@ class Agent:
 
     def _employ(self, work: Work) -> None:
         """Take on a job; a coordinator that comes later must be of the same."""
-        if self._work is None:
-            if (why := obstacle_to(work, devices=self._config.devices)) is not None:
-                self._leave(why)
-                return
-            self._work = work
-            self.open()
-        elif work != self._work:
-            self._leave(
-                f"the coordinator runs {told(work)}, and the workers here belong to "
-                f"{told(self._work)}"
-            )
+        try:
+            if self._job.take_on(work):
+                self.open()
+        except ConfigError as error:
+            self._fail(str(error))
+            self._leave(str(error))
 
     def _leave(self, reason: str) -> None:
         """Have no part in this job, which may go on without this node."""
@@ -207,6 +205,7 @@ class Agent:
             case EndReplica(replica=replica):
                 self._end(replica)
             case EndJob():
+                self.ended = command
                 self._over.set()
             case _:
                 for replica in command.to:
@@ -226,7 +225,7 @@ class Agent:
         """Start those who wait, as far as devices are free; none where nothing can be started."""
         while self._waiting and self._has_failed:
             self._report_exit(not_started(self._waiting.popleft(), "its agent has failed"))
-        count = 1 if self._work is None else self._work.workers_per_replica
+        count = 1 if self._job.work is None else self._job.work.workers_per_replica
         while self._waiting and (devices := self._devices.put(self._waiting[0], count)):
             replica = LocalReplica(
                 self._waiting.popleft(),
@@ -240,7 +239,7 @@ class Agent:
             self._on_devices()
 
     async def _launch(self, replica: LocalReplica) -> None:
-        name, work = replica.name, self._work
+        name, work = replica.name, self._job.work
         if work is None:
             raise PermanentError(f"{name} is to start before anybody said what it runs")
         try:
@@ -352,13 +351,12 @@ class Agent:
         self._signs = 0  # the list of all that runs comes soon
         node, replicas = self.node, (*self._replicas, *self._waiting)
         devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
-        return [NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
+        facts = node_facts(address=self._config.address, environment=self._config.environment)
+        return [facts, NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
 
     def _send(self, message: Message) -> None:
-        if self._uplink is None:
-            self._early.append(message)
-        else:
-            self._uplink.send(message)
+        for one in (*self._job.news_before(message), message):
+            (self._early.append if self._uplink is None else self._uplink.send)(one)
 
     def _fail(self, reason: str) -> None:
         """Report the first failure; what follows follows from it."""

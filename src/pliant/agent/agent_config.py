@@ -36,6 +36,12 @@ class AgentConfig:
     address: str = field(default_factory=loopback)
     """Address under which workers elsewhere reach this node."""
 
+    here: Path = field(default_factory=Path.cwd)
+    """Where it was started: scripts are looked for there, too."""
+
+    asked: tuple[str, ...] = ()
+    """What it was asked to run; empty: whatever its coordinator says."""
+
     work: Work | None = None
     """What the job runs; the agent writes ``logs/`` in the directory of the run."""
 

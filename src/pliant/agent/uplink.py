@@ -31,7 +31,7 @@ from pliant.wire.codec import (
     decode,
     encode,
 )
-from pliant.wire.messages import Alive, Heard, Superseded, Work
+from pliant.wire.messages import Alive, Heard, Unfit, Work
 
 RECONNECT_S = 10.0
 """How long a lost coordinator is looked for unless told otherwise, in seconds."""
@@ -77,11 +77,11 @@ class Uplink:
         greeting: Callable[[], list[Message]],
         on_work: Callable[[Work], None],
         on_command: Callable[[Command, Incarnation], None],
-        on_superseded: Callable[[str], None],
+        on_unfit: Callable[[str], None],
         give_up_s: float = RECONNECT_S,
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
-        answered, ``on_superseded`` why this agent is to go; ``give_up_s``: how long a lost
+        answered, ``on_unfit`` why this agent is to go; ``give_up_s``: how long a lost
         coordinator is looked for.
         """
         self.is_connected = False
@@ -95,7 +95,7 @@ class Uplink:
         self._greeting = greeting
         self._on_work = on_work
         self._on_command = on_command
-        self._on_superseded = on_superseded
+        self._on_unfit = on_unfit
         self._give_up_s = give_up_s
         self._queue: deque[Message] = deque(maxlen=MAX_KEPT)
         self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
@@ -109,6 +109,14 @@ class Uplink:
             return
         self._queue.append(message)
         self._something.set()
+
+    async def emptied(self, limit_s: float) -> None:
+        """Wait until all was sent, for so long at most."""
+        looks = 20
+        for _ in range(looks):
+            if not self._queue or not self.is_connected:
+                return
+            await asyncio.sleep(limit_s / looks)
 
     async def run(self) -> None:
         """Connect and serve until cancelled.
@@ -143,8 +151,10 @@ class Uplink:
                         last_seen_s, wait_s = clock.now_s(), RETRY_S
             except (OSError, WebSocketException, TimeoutError) as error:
                 if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
-                    sentence = f"the coordinator refused this agent: {error}"
-                    raise PermanentError(sentence) from error
+                    raise PermanentError(
+                        f"the coordinator at {self._url} refused this agent ({error}): its token "
+                        "is another; give both the same --token-file"
+                    ) from error
                 if clock.now_s() - last_seen_s > self._give_up_s:
                     raise PermanentError(f"no coordinator at {self._url}: {error}") from error
             await asyncio.sleep(wait_s)
@@ -203,8 +213,8 @@ class Uplink:
                     self._num_heard += 1
             case Work() as work:
                 self._on_work(work)
-            case Superseded(reason=reason):
-                self._on_superseded(reason)
+            case Unfit(reason=reason):
+                self._on_unfit(reason)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
 

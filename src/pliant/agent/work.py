@@ -1,47 +1,174 @@
-"""What a job runs, as an agent judges it before it takes part.
+"""What a job runs, as an agent judges it before it takes part, and as it is on this node.
 
-Owns whether this node has what the job needs, and how both are worded.  Starts nothing.
+Owns whether this node has what the job needs, in which directories it has it, and how that is
+worded.  Starts nothing.
+
+    working directory   the job's if this node has it, with the script in it; else the one in which
+                        the agent was started
+    directory of the    the job's if this node sees the same one, which the file ``holder`` in it
+    run                 shows; else one of its own, ``runs/HOLDER`` where the agent was started
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from pliant.agent.ledger_news import LedgerNews
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
+from pliant.core.events import Exited
 from pliant.engine.groups.tls import TlsContexts, exposed_key
-from pliant.wire.messages import Work
+from pliant.machine import run_files
+from pliant.machine.files import make_private_directory
+from pliant.machine.named_modules import digest_of, file_of
+from pliant.wire.codec import Message
+from pliant.wire.messages import Alive, Work
+
+SHOWN_DIGITS = 12
+"""Of a digest, for people."""
 
 _log = logging.getLogger(__name__)
 
 
-def obstacle_to(work: Work, *, devices: int) -> str | None:
-    """Say why a job cannot run on this node, which has so many devices."""
-    missing = [path for path in (work.cwd, work.out) if not Path(path).is_dir()]
-    if missing:
-        return (
-            f"{missing[0]} of job {work.job} is no directory on this node; an agent needs the "
-            "directories of its coordinator"
+class JobHere:
+    """The job of an agent: as it was told, and as it is on this node."""
+
+    def __init__(
+        self, work: Work | None, here: Path, asked: tuple[str, ...] = (), devices: int = 1
+    ) -> None:
+        """``work``: known before anybody says it; ``here``: where the agent was started, and
+        ``asked`` to run what; empty: anything.  The node has so many ``devices``.
+        """
+        self.work = work
+        """As it runs on this node; None: nobody has said what runs."""
+        self._told = work
+        self._here = here
+        self._asked = asked
+        self._devices = devices
+        self._ledgers: LedgerNews | None = None
+
+    def news_before(self, message: Message) -> Iterable[Message]:
+        """Return what is to be said before a message: what else the coordinator does not see."""
+        if self._ledgers is None or not isinstance(message, Alive | Exited):
+            return ()
+        return self._ledgers.new()
+
+    def take_on(self, told: Work) -> bool:
+        """Take on a job; False if it is the one that was taken on before.
+
+        Raises:
+            ConfigError: it is another one, or this node has not what it needs.
+        """
+        if self._told is None:
+            if self._asked and not _is_alike(self._asked, told.command):
+                raise ConfigError(
+                    f"job {told.job} runs {' '.join(told.command)}, and this node was to run "
+                    f"{' '.join(self._asked)}; give the same command on every host"
+                )
+            _check_room(told, self._devices)
+            self.work = placed(told, self._here)
+            self._told = told
+            self._ledgers = None if sees(told) else LedgerNews(Path(self.work.out))
+            return True
+        if replace(told, digest=self._told.digest) != self._told:  # a script may be edited
+            raise ConfigError(
+                f"the coordinator runs {named(told)}, and the workers here belong to "
+                f"{named(self._told)}"
+            )
+        return False
+
+
+def placed(work: Work, here: Path) -> Work:
+    """Return a job with its directories as they are on this node.
+
+    Raises:
+        ConfigError: this node has not what the job needs.
+    """
+    cwd = _working_directory(work, here)
+    if work.init is not None and not Path(work.init).is_file():
+        raise ConfigError(
+            f"job {work.job} begins with the weights in {work.init}, which this node does not "
+            "have; copy the file to that path"
         )
+    _check_tls(work)
+    return replace(work, cwd=str(cwd), out=str(_run_directory(work, here)))
+
+
+def named(work: Work) -> str:
+    """Name a job for people."""
+    how = "" if work.tls is None else f" with the certificate {work.tls.certificate}"
+    return f"{' '.join(work.command)} of job {work.job} in {work.out}{how}"
+
+
+def _check_room(work: Work, devices: int) -> None:
     if devices < work.workers_per_replica:
-        return (
+        raise ConfigError(
             f"a replica of job {work.job} has {work.workers_per_replica} workers, all on one node, "
             f"and this one has {counted(devices, 'device')}; start its agent with --devices "
             f"{work.workers_per_replica} or more, or leave it out"
         )
+
+
+def _is_alike(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    """Whether two commands are the same, wherever the script lies: it is compared by itself."""
+    return (Path(mine[0]).name, *mine[1:]) == (Path(theirs[0]).name, *theirs[1:])
+
+
+def _working_directory(work: Work, here: Path) -> Path:
+    places = [place for place in (Path(work.cwd), here) if place.is_dir()]
+    if not work.digest:
+        return places[0]
+    found = {place: file for place in places if (file := file_of(work.command, place))}
+    digests = {place: digest_of(file) for place, file in found.items()}
+    for place, digest in digests.items():
+        if digest == work.digest:
+            return place
+    what = " ".join(work.command[: 2 if work.command[0] == "-m" else 1])
+    if not found:
+        raise ConfigError(
+            f"this node has no {what} of job {work.job}, neither in {work.cwd} nor in {here}; "
+            "start the agent in the directory that has it"
+        )
+    place, digest = next(iter(digests.items()))
+    raise ConfigError(
+        f"{found[place]} is not what job {work.job} runs on its other nodes (SHA-256 "
+        f"{digest[:SHOWN_DIGITS]} here, {work.digest[:SHOWN_DIGITS]} there); copy {what} from there"
+    )
+
+
+def _run_directory(work: Work, here: Path) -> Path:
+    if sees(work):
+        return Path(work.out)
+    if not work.holder:
+        raise ConfigError(f"{work.out} of job {work.job} is no directory on this node")
+    own = here / "runs" / work.holder
+    try:
+        make_private_directory(own)
+    except OSError as error:
+        raise ConfigError(f"{own} cannot be written: {error.strerror}") from None
+    return own
+
+
+def sees(work: Work) -> bool:
+    """Whether this node sees the directory of the run, and not another under its path."""
+    out = Path(work.out)
+    if not work.holder:
+        return out.is_dir()
+    try:
+        return (out / run_files.HOLDER).read_text().strip() == work.holder
+    except OSError:
+        return False
+
+
+def _check_tls(work: Work) -> None:
     if work.tls is None:
-        return None
+        return
     try:
         TlsContexts.of(work.tls)
         if (warning := exposed_key(work.tls)) is not None:
             _log.warning("%s", warning)
     except (ConfigError, OSError) as error:
-        return f"job {work.job} needs TLS files of this node: {error}"
-    return None
-
-
-def told(work: Work) -> str:
-    """Name a job for people."""
-    how = "" if work.tls is None else f" with the certificate {work.tls.certificate}"
-    return f"{' '.join(work.command)} of job {work.job} in {work.out}{how}"
+        raise ConfigError(f"job {work.job} needs TLS files of this node: {error}") from error

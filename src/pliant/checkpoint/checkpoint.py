@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pliant.checkpoint import catalogue, origin
-from pliant.checkpoint.dcp.layout import DOCUMENT
+from pliant.checkpoint.dcp.layout import DOCUMENT, PLACE
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.failures import DamagedError, MissingError
 from pliant.checkpoint.lease.job_lease import JobLease
@@ -106,6 +106,7 @@ class Checkpoint:
         self._origin: Origin | None = None
         self._look: Callable[[], tuple[Found, ...]] | None = None
         self._found: tuple[Found, ...] = ()
+        self._mark = ""
 
     @property
     def path(self) -> str:
@@ -123,6 +124,7 @@ class Checkpoint:
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
         self._lease.ensure()
+        self._mark = _mark_of(self._storage) if facts.holder else ""
         self._channel = channel
         self._origin = Origin.of(facts, run=holder, place=self._path)
         self._look = partial(self._usable, facts, channel, run=holder)
@@ -142,6 +144,11 @@ class Checkpoint:
         )
         self._writer = Writer(publisher)
         return found
+
+    @property
+    def mark(self) -> str:
+        """What tells this place from others of its name on other nodes; empty: not known."""
+        return self._mark
 
     def find_anew(self) -> tuple[Found, ...]:
         """Return what is there by now; what was seen last, if the place cannot be read."""
@@ -294,6 +301,16 @@ def _told_as_damage() -> Iterator[None]:
         yield
     except (DamagedError, MissingError, ConfigError) as error:
         raise CheckpointDamaged(str(error)) from error
+
+
+def _mark_of(storage: Storage) -> str:
+    """Return the mark of a place, which the first replica that comes makes."""
+    if not storage.has_one_winner:  # two might make one
+        return ""
+    mark = uuid.uuid4().hex
+    if storage.create(PLACE, mark.encode()):
+        return mark
+    return bytes(storage.read_range(PLACE, 0, len(mark))).decode("ascii", "replace")
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

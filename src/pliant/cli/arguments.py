@@ -32,7 +32,7 @@ LISTS = ("replicaDiscreteValues",)
 
 
 TORCHRUNS = (
-    *("--nproc-per-node", "--nnodes", "--node-rank", "--standalone", "--master-addr"),
+    *("--nproc-per-node", "--node-rank", "--standalone", "--master-addr"),
     *("--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"),
 )
 """Options that are typed out of habit, for which pliant has no use."""
@@ -78,7 +78,7 @@ def _refuse_torchruns(typed: Sequence[str]) -> None:
     if flag.replace("_", "-") in TORCHRUNS:
         raise ConfigError(
             f"{flag} is torchrun's: leave it out; --max N is how many replicas there may be, and "
-            "on several nodes pliant coordinator and pliant agent run them"
+            "on several hosts pliant run --join HOST:PORT --nnodes MIN:MAX runs them"
         )
 
 

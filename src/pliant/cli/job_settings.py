@@ -1,4 +1,4 @@
-"""What a job is given besides its sizes: workers, limits and files, by its settings.
+"""What the settings of a job mean: its name, sizes, workers, limits and files.
 
 Owns the bounds of each, and the contradictions between them.  Knows nothing of where they come
 from.
@@ -6,12 +6,19 @@ from.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pliant.cli.arguments import some_seconds
-from pliant.cli.settings import Settings
+from pliant.cli.settings import BOUNDS, Settings
 from pliant.core.errors import ConfigError
+from pliant.core.policy.decide import Policy
 from pliant.core.tls_files import TlsFiles
+from pliant.machine.named_modules import name_of
+from pliant.spec.load import parse_policy
+from pliant.spec.model import NAME, NAME_RULE
+from pliant.spec.policy import core_policy
 from pliant.wire.bounds import MOST_DEVICES
 
 
@@ -64,3 +71,52 @@ def tls_of(settings: Settings) -> TlsFiles | None:
         flags = " and ".join(missing)
         raise ConfigError(f"{flags} must be given, too: replicas need all three files for TLS")
     return TlsFiles(**{name: str(Path(item.value).absolute()) for name, item in given.items()})
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return the core's policy; contradicting bounds are named by the flags that people typed.
+
+    Raises:
+        ConfigError: the sizes are not positive, or contradict each other.
+    """
+    low, high = settings["min_replicas"], settings["max_replicas"]
+    start = settings["start_replicas"]
+    for size in (low, high, start):
+        if size.value is not None and size.value < 1:
+            raise ConfigError(f"{size.given} must be at least 1")
+    if high.value is not None and low.value > high.value:
+        raise ConfigError(f"{low.given} is greater than {high.given}")
+    if start.value is not None and start.value < low.value:
+        raise ConfigError(f"{start.given} is less than {low.given}")
+    if None not in (start.value, high.value) and start.value > high.value:
+        raise ConfigError(f"{start.given} is greater than {high.given}")
+    fields = dict(settings["policy"].value)
+    for name, flag in BOUNDS.items():
+        if name in fields:
+            raise ConfigError(f"{name} is set with {flag}, not with --policy")
+    if low.source != "default":
+        fields["minReplicas"] = low.value
+    if high.value is not None:
+        fields["maxReplicas"] = high.value
+    return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
+
+
+def shown_replica(settings: Settings) -> str | None:
+    """Return whose output to show: ``all``, ``none``, the name of a replica or of one of its
+    workers, or None by default.
+    """
+    show = settings["show"].value
+    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*(\.\d+)?", show):
+        raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
+    return None if show is None else str(show)
+
+
+def job_name(settings: Settings, command: Sequence[str]) -> str:
+    """Return the job's name; without one, the script's in the letters a name may have."""
+    name = settings["name"]
+    if name.value is None:
+        made = re.sub(r"[^a-z0-9]+", "-", name_of(command).lower()).strip("-")
+        return made[:63].strip("-") or "job"
+    if not NAME.fullmatch(name.value):
+        raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")
+    return str(name.value)

@@ -7,7 +7,6 @@ slow to import.
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +20,13 @@ from pliant.cli.names import job_names
 from pliant.cli.options import Arguments, Detach, Json, LogJson, Target, with_settings
 from pliant.cli.printing import print_json
 from pliant.cli.settings import COORDINATOR, RUN, resolve
-from pliant.cli.terminal import PlainConsole, complain
-from pliant.core.errors import ConfigError, PermanentError
+from pliant.cli.terminal import PlainConsole
+from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.core.values import NodeId
 from pliant.machine.engine_packages import require_engine
+from pliant.machine.interfaces import resolved
 from pliant.observe.runs import find_resumable
-from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
+from pliant.wire.bounds import MOST_DEVICES
 
 
 @with_settings(RUN)
@@ -43,11 +42,16 @@ def run(
     Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
     job file, default.
     """
-    from pliant.cli import start
+    from pliant.cli import several_hosts, start
 
     require_engine("pliant run")
     what = read_command(target, arguments or [])
     settings = resolve(given, os.environ, what.job)
+    if settings["join"].value is not None:
+        if detach:
+            raise ConfigError("--detach does not go with --join; start it with nohup, or in tmux")
+        return several_hosts.run_on_several(what, settings, os.environ, as_json=as_json)
+    several_hosts.refuse_without_join(settings)
     planned = start.planned(what.words, settings, os.environ)
     planned = start.working_in(planned, what.directory)
     return (start.detached if detach else start.attached)(planned, as_json=as_json)
@@ -62,20 +66,27 @@ def coordinator(
     One that has died is started again with the same command: what runs goes on meanwhile, and the
     new one takes over.
     """
-    from pliant.cli import start
+    from pliant.cli import several_hosts, start
 
     what = read_command(target, arguments or [])
     settings = resolve(given, os.environ, what.job)
-    planned = start.planned_coordinator(what.words, settings, os.environ)
+    planned = several_hosts.planned_coordinator(what.words, settings, os.environ)
     planned = start.working_in(planned, what.directory)
     return start.attached(planned, as_json=as_json)
 
 
 def agent(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the coordinator is.")],
+    join: Annotated[
+        str,
+        typer.Option("--join", metavar="HOST:PORT|URL", help="Where the coordinator listens."),
+    ],
     token_file: Annotated[
         Path,
-        typer.Option("--token-file", metavar="FILE", help="DIR/token of the coordinator's --out."),
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="DIR/token of the coordinator's --out, or a copy of it.",
+        ),
     ],
     devices: Annotated[
         int | None,
@@ -88,6 +99,15 @@ def agent(
     node: Annotated[
         str | None, typer.Option("--node", metavar="NAME", help="[default: the host's name]")
     ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface",
+            metavar="ADDRESS|NAME",
+            help="Where other nodes reach the replicas of this one."
+            "  [default: the interface that leads to the coordinator]",
+        ),
+    ] = None,
     give_up: Annotated[
         str,
         typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
@@ -95,24 +115,21 @@ def agent(
 ) -> int:
     """Run replicas on this node for a coordinator, until the job ends."""
     from pliant.agent.agent_config import AgentConfig
-    from pliant.run import separate
+    from pliant.cli import several_hosts
     from pliant.run.local import count_cores
 
     require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
-    if node is not None and not NAME.fullmatch(node):
-        raise ConfigError(f"--node {node!r} must be letters, digits, '.', '_' and '-', at most 253")
+    host, _ = several_hosts.place_of(join)
     config = AgentConfig(
-        node=NodeId(node or name_from(socket.gethostname())),
+        node=several_hosts.node_named(node),
+        address=several_hosts.reached_at(resolved(host, "--join"), interface),
         devices=devices or count_cores(),
         environment=dict(os.environ),
         give_up_s=seconds(give_up),
     )
-    try:
-        return separate.run_agent(url, token_file, config)
-    except PermanentError as error:
-        return complain(str(error), EXIT_FAILED)
+    return several_hosts.run_agent(join, token_file, config, is_job=False)
 
 
 def resume(

@@ -6,8 +6,7 @@ Commands take their options from it (``options.with_settings``).  Knows nothing 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,10 @@ from pydantic.alias_generators import to_snake
 from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
-from pliant.core.policy.decide import Policy
 from pliant.core.values import FromCheckpoint
-from pliant.machine.named_modules import name_of
 from pliant.spec.job import ElasticJob
 from pliant.spec.limits import Limits
-from pliant.spec.load import parse_policy
-from pliant.spec.model import NAME, NAME_RULE
-from pliant.spec.policy import ElasticPolicy, core_policy, merged
+from pliant.spec.policy import ElasticPolicy, merged
 
 RUN, COORDINATOR = "run", "coordinator"
 
@@ -150,6 +145,51 @@ SETTINGS = (
         default=0,
         help="Port of the REST interface.  [default: any]",
         help_in={COORDINATOR: "Where its agents find it."},
+    ),
+    Setting(
+        name="listen",
+        metavar="HOST:PORT",
+        commands=(COORDINATOR,),
+        help="Where its agents on other hosts find it: an address or interface of this host.",
+    ),
+    Setting(
+        name="join",
+        metavar="HOST:PORT",
+        commands=(RUN,),
+        help="Run on several hosts, with this command on each: the one that has this address"
+        " coordinates.",
+    ),
+    Setting(
+        name="nnodes",
+        metavar="MIN[:MAX]",
+        commands=(RUN,),
+        help="With --join: how many hosts, in place of --min and --max.",
+    ),
+    Setting(
+        name="devices_per_node",
+        kind=int,
+        commands=(RUN,),
+        help="With --join: replicas at a time on each host.  [default: cores, at most 4]",
+    ),
+    Setting(
+        name="interface",
+        metavar="ADDRESS|NAME",
+        commands=(RUN,),
+        help="With --join: where the other hosts reach this one's replicas."
+        "  [default: the interface that leads to the coordinator]",
+    ),
+    Setting(
+        name="node",
+        metavar="NAME",
+        commands=(RUN,),
+        help="With --join: what this host is called.  [default: the host's name]",
+    ),
+    Setting(
+        name="token_file",
+        metavar="FILE",
+        kind=Path,
+        help="With --join: what the hosts prove themselves with; the coordinating one makes it.",
+        help_in={COORDINATOR: "What agents prove themselves with.  [default: DIR/token of --out]"},
     ),
     Setting(
         name="show",
@@ -315,52 +355,3 @@ def _in_file(item: Setting, job: ElasticJob) -> Any:
         document = value.model_dump(by_alias=True, exclude_unset=True)
         return {name: inner for name, inner in document.items() if name not in BOUNDS}
     return value
-
-
-def policy_of(settings: Settings) -> Policy:
-    """Return the core's policy; contradicting bounds are named by the flags that people typed.
-
-    Raises:
-        ConfigError: the sizes are not positive, or contradict each other.
-    """
-    low, high = settings["min_replicas"], settings["max_replicas"]
-    start = settings["start_replicas"]
-    for size in (low, high, start):
-        if size.value is not None and size.value < 1:
-            raise ConfigError(f"{size.given} must be at least 1")
-    if high.value is not None and low.value > high.value:
-        raise ConfigError(f"{low.given} is greater than {high.given}")
-    if start.value is not None and start.value < low.value:
-        raise ConfigError(f"{start.given} is less than {low.given}")
-    if None not in (start.value, high.value) and start.value > high.value:
-        raise ConfigError(f"{start.given} is greater than {high.given}")
-    fields = dict(settings["policy"].value)
-    for name, flag in BOUNDS.items():
-        if name in fields:
-            raise ConfigError(f"{name} is set with {flag}, not with --policy")
-    if low.source != "default":
-        fields["minReplicas"] = low.value
-    if high.value is not None:
-        fields["maxReplicas"] = high.value
-    return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
-
-
-def shown_replica(settings: Settings) -> str | None:
-    """Return whose output to show: ``all``, ``none``, the name of a replica or of one of its
-    workers, or None by default.
-    """
-    show = settings["show"].value
-    if show is not None and not re.fullmatch(r"all|none|r[1-9]\d*(\.\d+)?", show):
-        raise ConfigError(f"--show {show!r} is neither all nor none nor a replica such as r1")
-    return None if show is None else str(show)
-
-
-def job_name(settings: Settings, command: Sequence[str]) -> str:
-    """Return the job's name; without one, the script's in the letters a name may have."""
-    name = settings["name"]
-    if name.value is None:
-        made = re.sub(r"[^a-z0-9]+", "-", name_of(command).lower()).strip("-")
-        return made[:63].strip("-") or "job"
-    if not NAME.fullmatch(name.value):
-        raise ConfigError(f"{name.source} {name.value!r} {NAME_RULE}")
-    return str(name.value)

@@ -10,22 +10,27 @@ said at its end.  Knows nothing of how a job runs (``run.local``, ``run.separate
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from pliant.cli.job_settings import session_limit_of, tls_of, verify_every_of, workers_of
+from pliant.agent.agent_config import AgentConfig
+from pliant.cli.job_settings import (
+    job_name,
+    policy_of,
+    session_limit_of,
+    shown_replica,
+    tls_of,
+    verify_every_of,
+    workers_of,
+)
 from pliant.cli.patient_output import patient_output
 from pliant.cli.pool_settings import pool_of
 from pliant.cli.printing import print_record, say
-from pliant.cli.settings import (
-    Settings,
-    job_name,
-    policy_of,
-    shown_replica,
-)
+from pliant.cli.settings import Settings
 from pliant.cli.terminal import PlainConsole, complain, say_aside
 from pliant.cli.view import JobView, JsonView, view_for
 from pliant.core.counts import counted
@@ -47,6 +52,7 @@ from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import running_jobs
+from pliant.machine.loopback import loopback
 from pliant.machine.named_modules import file_of, module_of
 from pliant.machine.pools import any_pool
 from pliant.observe.history import read_history
@@ -58,7 +64,6 @@ from pliant.run import background, run_directory
 from pliant.run.hosting import refuse_second
 from pliant.run.job_config import SESSION_SHARE, JobConfig, check_command
 from pliant.run.local import run_job
-from pliant.run.run_directory import RUNS
 from pliant.run.separate import run_coordinator
 from pliant.spec.limits import core_limits
 from pliant.spec.load import parse_limits
@@ -77,6 +82,12 @@ class Start:
     show: str | None = None
     is_apart: bool = False
     """Its agents are in other processes."""
+
+    sock: socket.socket | None = None
+    """Bound where the coordinator is to listen; None: it binds one."""
+
+    agent: AgentConfig | None = None
+    """Runs replicas in the coordinator's process."""
 
     made: tuple[Path, ...] = ()
     """Directories that were made for it: they go if it is refused."""
@@ -100,7 +111,12 @@ class Start:
 
 
 def planned(
-    command: list[str], settings: Settings, environ: Mapping[str, str], *, is_apart: bool = False
+    command: list[str],
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    is_apart: bool = False,
+    address: str | None = None,
 ) -> Start:
     """Check everything that can be checked before anything is written, and make the directory."""
     check_command(command)
@@ -131,6 +147,8 @@ def planned(
             settings=of_job,
             out=out,
             port=settings["port"].value,
+            address=address or loopback(),
+            token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
             pool=place,
             environ=environ,
             from_checkpoint=from_checkpoint,
@@ -162,22 +180,6 @@ def _told_to_core(settings: Settings) -> JobSettings:
         raise ConfigError(f"--max-restarts {restarts} must be at least 0")
     limits = core_limits(parse_limits(limit.value, source=limit.source))
     return JobSettings(policy=policy_of(settings), restart_budget=restarts, **limits)
-
-
-def planned_coordinator(
-    command: list[str], settings: Settings, environ: Mapping[str, str]
-) -> Start:
-    """Plan a job whose agents are elsewhere, in the directory that an earlier coordinator has left.
-
-    Raises:
-        ConfigError: it cannot run like this, or has no port to which agents can come back.
-    """
-    if not settings["port"].value:
-        raise ConfigError("a coordinator needs a --port of its own, to which its agents come back")
-    out = settings["out"].value or RUNS / job_name(settings, command)
-    found = {"out": out, "resume": run_files.holds_run(out)}
-    fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
-    return planned(command, {**settings, **fixed}, environ, is_apart=True)
 
 
 def resumed(out: Path, environ: Mapping[str, str]) -> Start:
@@ -288,8 +290,11 @@ def attached(start: Start, *, as_json: bool) -> int:
     try:
         with view:
             if start.is_apart:
-                invite = (lambda url: None) if as_json else partial(_invite, out)
-                code = run_coordinator(config, observer=view, on_serving=invite)
+                token = config.token_file or out / run_files.TOKEN
+                invite = (lambda url: None) if as_json else partial(_invite, token)
+                code = run_coordinator(
+                    config, observer=view, on_serving=invite, sock=start.sock, agent=start.agent
+                )
             else:
                 code = run_job(config, observer=view)
     except ConflictError as error:
@@ -312,9 +317,10 @@ def attached(start: Start, *, as_json: bool) -> int:
     return code
 
 
-def _invite(out: Path, url: str) -> None:
+def _invite(token: Path, url: str) -> None:
     """Say how agents come."""
-    say_aside(f"waiting for agents: pliant agent {url} --token-file {out / run_files.TOKEN}")
+    place = url.removeprefix("http://")
+    say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}")
 
 
 def detached(start: Start, *, as_json: bool) -> int:

@@ -15,12 +15,13 @@ from fastapi import WebSocket, status
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from pliant.coordinator.driver import JobDriver
+from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command
 from pliant.core.events import Exited, NodeJoined, Running
 from pliant.core.values import Incarnation
 from pliant.machine.event_loop import within
 from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
-from pliant.wire.messages import Alive, CoordinatorNote, Heard, Superseded, Work
+from pliant.wire.messages import Alive, CoordinatorNote, Heard, Unfit, Work
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
@@ -33,7 +34,7 @@ HEARD_EVERY = 100
 
 _log = logging.getLogger(__name__)
 
-_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES | {Exited, NodeJoined, Running}
+_MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | {Exited, NodeJoined, Running}
 
 
 class AgentChannel:
@@ -75,18 +76,20 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
     It is told what the job runs before anything else.
     """
     await socket.accept()
-    joined = await _hello(socket, driver)
+    facts, joined = await _hello(socket, driver)
     if joined is None:
         await _close(socket)
         return
     channel = AgentChannel(socket)
-    if (why := driver.superseded(joined)) is not None:
-        note = encode(Superseded(reason=why), driver.incarnation)
-        await socket.send_text(note.decode())
+    why = driver.superseded(joined) or driver.nodes.disagreement(joined.node, facts)
+    if why is not None:
+        driver.log.write("note", text=f"node {joined.node} is not taken: {why}")
+        await socket.send_text(encode(Unfit(reason=why), driver.incarnation).decode())
         await _close(socket)
         return
     channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
+    driver.nodes.learn(joined.node, facts)
     writer = asyncio.create_task(channel.write())
     try:
         await channel.until_hung_up(_listen(socket, joined, channel, driver))
@@ -123,16 +126,22 @@ async def _listen(
             channel.send(Heard(count=count), driver.incarnation)
 
 
-async def _hello(socket: WebSocket, driver: JobDriver) -> NodeJoined | None:
-    """Return the first message if it says who speaks."""
-    data = await within(_receive(socket), HELLO_S)
-    if data is None:
-        return None
-    received = decode(data, {NodeJoined})
-    if isinstance(received, Refusal):
-        driver.refuse("agent", received.reason)
-        return None
-    return received.message if isinstance(received.message, NodeJoined) else None
+async def _hello(socket: WebSocket, driver: JobDriver) -> tuple[NodeFacts, NodeJoined | None]:
+    """Return what the first messages say: what the node is like, and who speaks."""
+    facts = NodeFacts()
+    for allowed in ({NodeFacts, NodeJoined}, {NodeJoined}):
+        data = await within(_receive(socket), HELLO_S)
+        if data is None:
+            break
+        received = decode(data, allowed)
+        if isinstance(received, Refusal):
+            driver.refuse("agent", received.reason)
+            break
+        if isinstance(received.message, NodeJoined):
+            return facts, received.message
+        if isinstance(received.message, NodeFacts):
+            facts = received.message
+    return facts, None
 
 
 async def _receive(socket: WebSocket) -> str | bytes | None:

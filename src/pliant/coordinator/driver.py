@@ -54,7 +54,7 @@ from pliant.observe.log import EventLog
 from pliant.observe.status import Board
 from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
-from pliant.wire.messages import AgentFailed, Alive, Committed, SaveFailed
+from pliant.wire.messages import AgentFailed, Alive, Committed, LedgerGrown, SaveFailed
 from pliant.wire.ports import NodeChannel
 
 LOOK_S = 2.0
@@ -343,6 +343,8 @@ class JobDriver:
                 self._on_committed(note)
             case SaveFailed(reason=reason, committed=committed, retry_s=None):
                 self._give_up(f"no checkpoint since step {committed}: {reason}")
+            case LedgerGrown():
+                self._ledgers.append(note)
             case AgentFailed(node=node, reason=reason):
                 self.put(NodeFailed(node=node, reason=reason))
             case Alive(node=node, refused=refused):

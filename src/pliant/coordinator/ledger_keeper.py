@@ -1,17 +1,24 @@
 """The ledgers of a job's replicas, kept short while it runs.
 
-Owns when that is looked at.  What may go is for ``observe.condensing`` to say.  It is done on
-another thread; a coordinator that cannot do it goes on, and tries again when there is more.
+Owns when that is looked at, and the ledgers of replicas whose nodes do not see the directory of the
+run: their agents tell what they write.  What may go is for ``observe.condensing`` to say.  It is
+done on another thread; a coordinator that cannot do it goes on, and tries again when there
+is more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
+from pliant.machine import run_files
 from pliant.machine.event_loop import aside
+from pliant.machine.files import make_private_directory, open_private
+from pliant.observe import parts
 from pliant.observe.condensing import condense, ledger_bytes
+from pliant.wire.messages import LedgerGrown
 
 LEDGER_BYTES = 64 << 20
 """What the ledgers of a job may have: more is condensed.  What has to stay may be more: the newest
@@ -31,6 +38,8 @@ class LedgerKeeper:
         self._most_bytes = LEDGER_BYTES
         self._look_at_s: float | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._ends: dict[Path, int] = {}
+        """How far each ledger was told that is written here."""
 
     def look_if_due(self, now_s: float) -> None:
         """Condense the ledgers, on another thread, if they have grown enough."""
@@ -39,6 +48,21 @@ class LedgerKeeper:
         if now_s >= self._look_at_s and (self._looking is None or self._looking.done()):
             self._look_at_s = now_s + LOOK_S
             self._looking = asyncio.create_task(self._condense_aside())
+
+    def append(self, grown: LedgerGrown) -> None:
+        """Write what a replica wrote elsewhere, unless that was told before."""
+        path = self._out / run_files.LEDGER / f"{grown.replica}.jsonl"
+        path = parts.closed_path(path, grown.part) if grown.part else path
+        data = grown.lines.encode("ascii", "replace")
+        try:
+            make_private_directory(path.parent)
+            fd = open_private(path, os.O_WRONLY | os.O_APPEND)
+            with os.fdopen(fd, "ab") as file:
+                known = self._ends.setdefault(path, file.tell())
+                file.write(data[max(0, known - grown.offset) :])
+            self._ends[path] = max(known, grown.offset + len(data))
+        except OSError as error:  # the audit will miss it; the run does not
+            _log.warning("the ledger of %s could not be written: %s", grown.replica, error)
 
     async def _condense_aside(self) -> None:
         try:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pliant.core import agreement
+from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined, Refused
 from pliant.core.job.state import JobSettings
@@ -30,6 +32,7 @@ class _Node:
 
     channel: NodeChannel | None
     life: AgentLife
+    facts: NodeFacts = field(default_factory=NodeFacts)
     away_since_s: float = 0.0
 
 
@@ -54,6 +57,15 @@ class JobNodes:
             before.channel.hang_up()
         self._nodes[joined.node] = _Node(channel, joined.life)
         self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
+
+    def learn(self, node: NodeId, facts: NodeFacts) -> None:
+        """Note what a node is like that has joined."""
+        self._nodes[node].facts = facts
+
+    def disagreement(self, node: NodeId, facts: NodeFacts) -> str | None:
+        """Say in what a node differs from those that are here; None if it may join them."""
+        others = {name: known.facts for name, known in self._nodes.items() if name != node}
+        return agreement.disagreement(node, facts, others)
 
     def is_on(self, replica: ReplicaId, boot: int) -> bool:
         """Whether a replica runs on the machine of this boot, and so by its monotonic clock."""

@@ -37,6 +37,9 @@ NO_INCARNATION = Incarnation(0)
 NO_LINEAGE = Lineage(0)
 FIRST_LINEAGE = Lineage(1)
 
+CHECKPOINT_PLACE = "checkpoint_place"
+"""In the identity of a worker: the mark of where it keeps checkpoints."""
+
 NO_CHECKPOINT = ""
 """Name of the checkpoint that a history begins from if it begins at step 0 once more."""
 

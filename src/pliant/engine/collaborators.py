@@ -20,6 +20,7 @@ import torch
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.step import batching
+from pliant.core.values import CHECKPOINT_PLACE
 from pliant.engine import identity
 from pliant.engine.data import loading, randomness
 from pliant.engine.data.dataset_attributes import DatasetAttributes
@@ -256,7 +257,7 @@ class Collaborators:
             runtime,
             shape,
             self.training,
-            said,
+            (*said, (CHECKPOINT_PLACE, self._saver.mark)) if self._saver.mark else said,
             found=self._saver.found,
             look=self._saver.find_anew,
             is_durable=self._is_durable,

@@ -28,11 +28,16 @@ STOP_S = 2
 """Longest wait for open requests when the server stops, in seconds."""
 
 
+class PortInUseError(ConfigError):
+    """Another process listens there."""
+
+
 def open_socket(address: str, port: int) -> socket.socket:
     """Bind a listening socket; port 0 takes any that is free.
 
     Raises:
-        ConfigError: the port is in use, or the address is not this machine's.
+        PortInUseError: another process listens there.
+        ConfigError: the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -43,11 +48,11 @@ def open_socket(address: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         sock.close()
         if isinstance(error, OverflowError):
-            sentence = f"port {port} is not between 0 and 65535"
-        elif error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} is not between 0 and 65535") from error
+        if error.errno == errno.EADDRINUSE:
             sentence = f"port {port} of {address} is in use; choose another with --port"
-        else:
-            sentence = f"cannot listen on {address} port {port}: {error.strerror}"
+            raise PortInUseError(sentence) from error
+        sentence = f"cannot listen on {address} port {port}: {error.strerror}"
         raise ConfigError(sentence) from error
     return sock
 

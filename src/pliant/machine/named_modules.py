@@ -9,6 +9,7 @@ of its package.  Knows nothing of jobs.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -33,6 +34,14 @@ def file_of(command: Sequence[str], directory: Path) -> Path | None:
     module = module_of(command)
     found = directory / command[0] if module is None else _file_of_module(module, directory)
     return found if found is not None and found.is_file() else None
+
+
+def digest_of(script: Path) -> str:
+    """Return what tells a script from others; empty: it cannot be read."""
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _file_of_module(module: str, directory: Path) -> Path | None:

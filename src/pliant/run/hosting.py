@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -123,6 +124,7 @@ async def hosted(
     follows: bool = False,
     is_apart: bool = False,
     room: int | None = None,
+    sock: socket.socket | None = None,
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
 ) -> AsyncIterator[Host]:
@@ -132,6 +134,7 @@ async def hosted(
         follows: another coordinator has gone before, and what it started may still run.
         is_apart: its agents are in other processes.
         room: for how many replicas there are devices, if that is known.
+        sock: bound where the job is served, and closed at the end; None: one is opened.
         on_offer: takes what the job's pool offers; None: it is in none.
     """
     from pliant.coordinator.app import create_app
@@ -139,7 +142,7 @@ async def hosted(
     from pliant.coordinator.register import RegisterFile
     from pliant.http.server import open_socket, serving, url_of
 
-    sock = open_socket(config.address, config.port)
+    sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock), RuntimeFiles.of("job", config.name, config.state.jobs)
     log = Journal(run_files.event_log(config.out), job=config.name)
     if observer is not None:
@@ -240,10 +243,12 @@ def _or_unsaved(end: EndJob, board: Board) -> EndJob:
 
 def agents_url(url: str) -> str:
     """Return where the agents of a coordinator connect."""
-    parts = urlsplit(url)
+    parts = urlsplit(url if "://" in url else f"http://{url}")
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     if parts.scheme not in schemes or not parts.netloc:
-        raise ConfigError(f"{url} is no URL of a coordinator, such as http://127.0.0.1:7000")
+        raise ConfigError(
+            f"{url} is no place of a coordinator, such as gpu1:7000 or https://gpu1:7000"
+        )
     return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/agents"
 
 

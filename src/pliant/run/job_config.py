@@ -20,6 +20,7 @@ from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.loopback import loopback
+from pliant.machine.named_modules import digest_of, file_of
 from pliant.run.run_directory import holder_of
 from pliant.spec.limits import core_limits, document_of_limits
 from pliant.spec.load import parse_limits, parse_policy
@@ -74,6 +75,11 @@ class JobConfig:
     """Port of the coordinator; 0: any that is free."""
 
     address: str = field(default_factory=loopback)
+    """Where the coordinator listens, and no other address does."""
+
+    token_file: Path | None = None
+    """What agents prove themselves with; None: a file in the directory of the run."""
+
     init: Path | None = None
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
@@ -106,6 +112,7 @@ class JobConfig:
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
             verify_every=self.verify_every,
             workers_per_replica=self.workers_per_replica,
+            digest="" if (script := file_of(self.argv, Path.cwd())) is None else digest_of(script),
         )
 
     def document(self) -> dict[str, Any]:

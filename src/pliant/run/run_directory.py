@@ -176,15 +176,33 @@ def _running_already(out: Path) -> str:
     return f"the job of {out} is running already; see pliant status"
 
 
-def lasting_token(out: Path) -> str:
-    """Return the token of all coordinators of a directory; the first of them makes it."""
-    path = out / run_files.TOKEN
+def lasting_token(path: Path) -> str:
+    """Return the token of all coordinators of a run; the first of them makes the file."""
     try:
         if not path.exists():
             replace_file(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
-        return path.read_text().strip()
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
+    return read_token(path)
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        token = path.read_text("ascii").strip()
+    except OSError as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        token = ""
+    if not re.fullmatch(r"[\x21-\x7e]{16,4096}", token):
+        raise ConfigError(
+            f"{path} holds no token: one line of 16 or more letters and digits is one"
+        )
+    return token
 
 
 def holder_of(out: Path, job: str) -> str:

@@ -6,25 +6,30 @@ of two coordinators counts is for the register to say.  Decides nothing about th
 
     run_coordinator: register --> serve --> agents come --> end: wait until they have heard it
     run_agent:       connect --> what the job runs --> fork server, workers --> end, or given up
+
+A coordinator may have an agent in its own process as well (``pliant run --join``); then both end
+together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from pliant.agent.agent import Agent
+from pliant.agent.agent import Agent, nobody_listens
 from pliant.agent.agent_config import AgentConfig
+from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError
-from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_STOPPED
+from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.event_loop import on_signals
 from pliant.observe.reading import only
 from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
 from pliant.run.job_config import JobConfig
-from pliant.run.run_directory import lasting_token, locked
+from pliant.run.run_directory import lasting_token, locked, read_token
 
 HANG_UP_S = 15.0
 """How long a coordinator whose job has ended waits for its agents to hear it, in seconds."""
@@ -35,10 +40,13 @@ def run_coordinator(
     *,
     observer: Observer | None = None,
     on_serving: Callable[[str], None] = lambda url: None,
+    sock: socket.socket | None = None,
+    agent: AgentConfig | None = None,
 ) -> int:
     """Run the coordinator of a job whose agents are elsewhere; return the job's exit code.
 
-    Agents can come once ``on_serving`` is called, to the URL that it is told.
+    Agents can come once ``on_serving`` is called, to the URL that it is told.  ``sock`` is bound
+    where they come, if that is done; ``agent`` runs replicas here, too.
 
     Raises:
         ConfigError: the port is in use, the directory holds something else, or a file cannot be
@@ -46,38 +54,44 @@ def run_coordinator(
         ConflictError: another coordinator has taken over; the job goes on.
     """
     try:
-        return asyncio.run(_coordinate(config, observer, on_serving))
+        return asyncio.run(_coordinate(config, observer, on_serving, sock, agent))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
 
-def run_agent(url: str, token_file: Path, config: AgentConfig) -> int:
-    """Run workers for the coordinator at a URL until the job ends; return the exit code.
+def run_agent(url: str, token_file: Path, config: AgentConfig) -> EndJob | None:
+    """Run workers for the coordinator at a URL; return how the job ended, None if interrupted.
 
     Raises:
         ConfigError: the URL or the token cannot be used.
         PermanentError: the coordinator refuses this agent, or was not found for too long.
     """
-    url = agents_url(url)
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file {token_file} cannot be read: {error.strerror}") from None
-    return asyncio.run(_serve(Agent(config), url, token))
+    return asyncio.run(_serve(Agent(config), agents_url(url), read_token(token_file)))
 
 
 async def _coordinate(
-    config: JobConfig, observer: Observer | None, on_serving: Callable[[str], None]
+    config: JobConfig,
+    observer: Observer | None,
+    on_serving: Callable[[str], None],
+    sock: socket.socket | None,
+    here: AgentConfig | None,
 ) -> int:
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = _follows(config)
-        token = lasting_token(config.out)
+        token = lasting_token(config.token_file or config.out / run_files.TOKEN)
+        listener = observer.output if observer else nobody_listens
+        agent = None if here is None else Agent(here, listener=listener)
         async with hosted(
-            config, token=token, follows=follows, is_apart=True, observer=observer
+            config, token=token, follows=follows, is_apart=True, sock=sock, observer=observer
         ) as host:
             on_serving(host.url)
-            end = await host.until_the_end()
+            serving = () if agent is None else (agent.serve(agents_url(host.url), token),)
+            try:
+                end = await host.until_the_end(*serving)
+            finally:
+                if agent is not None:
+                    await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
         (config.out / run_files.TOKEN).unlink(missing_ok=True)
     return end.exit_code
@@ -105,22 +119,24 @@ def _follows(config: JobConfig) -> bool:
     return False
 
 
-async def _serve(agent: Agent, url: str, token: str) -> int:
+async def _serve(agent: Agent, url: str, token: str) -> EndJob | None:
     interrupted = asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with on_signals(dict.fromkeys(signals, interrupted.set)):
         return await _serve_until(agent, url, token, interrupted)
 
 
-async def _serve_until(agent: Agent, url: str, token: str, interrupted: asyncio.Event) -> int:
+async def _serve_until(
+    agent: Agent, url: str, token: str, interrupted: asyncio.Event
+) -> EndJob | None:
     serving = asyncio.create_task(agent.serve(url, token))
     stopping = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
-            return EXIT_INTERRUPTED
+            return None
         serving.result()
-        return EXIT_OK
+        return agent.ended
     finally:
         for task in (serving, stopping):
             task.cancel()

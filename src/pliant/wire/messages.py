@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId
@@ -149,6 +150,21 @@ class AgentFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerGrown:
+    """What a replica wrote into its ledger, where the coordinator does not see that."""
+
+    replica: ReplicaId
+    part: int
+    """Of its ledger; 0: the first."""
+
+    offset: int
+    """Of the first of the lines in that part, in bytes."""
+
+    lines: str
+    """Whole ones, in ASCII."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What a job runs: the first thing that a coordinator says to an agent, on each connection."""
 
@@ -158,10 +174,10 @@ class Work:
     """The script and its arguments."""
 
     cwd: str
-    """Where it runs; absolute, and the same on every node."""
+    """Where it runs, absolute; a node without it, or without the script in it, has another."""
 
     out: str
-    """Directory of the run, absolute; every node sees the same one."""
+    """Directory of the run, absolute; a node that does not see it has one of its own."""
 
     init: str | None = None
     """File with weights to start from."""
@@ -182,6 +198,9 @@ class Work:
     """Steps between two looks at the whole state of all replicas; 0: never."""
     workers_per_replica: int = 1
     """Processes of one replica, all of them on one node."""
+    digest: str = ""
+    """SHA-256 of the script where the job was started, which every node must have; empty: not
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +211,9 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
-    """Another agent of this one's name was started later: this one is to end its workers and go."""
+class Unfit:
+    """An agent is to end its workers and go: another of its name was started later, or its node
+    differs from the others."""
 
     reason: str
 
@@ -212,6 +232,6 @@ WorkerNote = (
 )
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
-AgentNote = Started | Alive | AgentFailed
-CoordinatorNote = Work | Heard | Superseded
+AgentNote = Started | Alive | AgentFailed | NodeFacts | LedgerGrown
+CoordinatorNote = Work | Heard | Unfit
 Note = WorkerNote | AgentNote | CoordinatorNote

@@ -28,6 +28,7 @@ DOCUMENT = "pliant.document"
 """Name of the item that holds all that is no tensor, and lists those."""
 
 LEASE = "lease.json"
+PLACE = "place"
 MANIFEST = "pliant.json"
 METADATA = ".metadata"
 

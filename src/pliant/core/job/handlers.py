@@ -22,7 +22,7 @@ from pliant.core.membership import changes, rejoin, worker_events
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.policy import costs
 from pliant.core.policy.decide import objection, require_slots
-from pliant.core.values import ReplicaId
+from pliant.core.values import CHECKPOINT_PLACE, ReplicaId
 
 # --- workers ---------------------------------------------------------------------------
 
@@ -89,6 +89,9 @@ def _accept_spare(tx: Transaction, event: events.Spare, replica: Replica) -> boo
         wait_s = tx.now_s + tx.settings.start_wait_s
         tx.job = replace(tx.job, reference=event, start_by_s=wait_s)
     elif (why := difference(event, reference)) is not None:
+        if why == ANOTHER_PLACE and tx.job.membership.recorded is None:  # so it is for all nodes
+            lifecycle.end_job(tx, EXIT_USAGE, why, StageCause.INPUT_REFUSED)
+            return False
         left, commands = changes.lose(tx.job.membership, frozenset({event.replica}), tx.moment)
         dismiss = Dismiss(to=(event.replica,), reason=why)
         replicas.accept_membership(tx, (left, (dismiss, *commands)))
@@ -168,6 +171,11 @@ def _on_unrestorable(tx: Transaction, event: events.Unrestorable) -> None:
 
 # --- whether a spare may join ----------------------------------------------------------
 
+ANOTHER_PLACE = (
+    "the checkpoints of some nodes go to a directory that others do not see under its path; name "
+    "one that all nodes share, or an object store (s3://..., gs://...)"
+)
+
 
 def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     """Say in what a spare differs from the run it is to join; None if it may join.
@@ -179,6 +187,8 @@ def difference(spare: events.Spare, reference: events.Spare) -> str | None:
     if spare.layout != reference.layout:
         return _other_model(spare.layout.splitlines(), reference.layout.splitlines())
     ours, theirs_ = dict(spare.identity), dict(reference.identity)
+    if ours.pop(CHECKPOINT_PLACE, "") != theirs_.pop(CHECKPOINT_PLACE, ""):
+        return ANOTHER_PLACE
     is_exact = theirs_.get("reduction", "exact") == "exact"
     for name in sorted(ours.keys() | theirs_.keys()):
         if ours.get(name) != theirs_.get(name) and (is_exact or name == "reduction"):

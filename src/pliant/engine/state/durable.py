@@ -142,6 +142,12 @@ class Durability(Protocol):
             ConfigError: another job holds it or wrote what is there, or it cannot be used.
         """
 
+    @property
+    def mark(self) -> str:
+        """What tells the place from others of its name on other nodes, once it is open; empty: it
+        is not known.
+        """
+
     def find_anew(self) -> tuple[Found, ...]:
         """Return those that are there by now; what was seen last, if the place cannot be read."""
 

@@ -55,6 +55,11 @@ class Saver:
         if self._durability is not None:
             self.found = self._durability.open(facts, channel)
 
+    @property
+    def mark(self) -> str:
+        """What tells the place of the checkpoints from those of other nodes; empty: not known."""
+        return "" if self._durability is None else self._durability.mark
+
     def find_anew(self) -> Sequence[Found]:
         """Return what the run can go on from by now; what was there before, if nobody can tell."""
         if self._durability is not None:

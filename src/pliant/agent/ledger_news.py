@@ -1,0 +1,53 @@
+"""What is new in the ledgers of an agent whose directory the coordinator does not see.
+
+Owns how far each file was told.  Whole lines go up as messages, with the place of each, so that one
+that is told twice is written once.  Knows nothing of what a line says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pliant.core.values import ReplicaId
+from pliant.machine import run_files
+from pliant.wire.messages import LedgerGrown
+
+PIECE_BYTES = 1 << 18
+"""Of one message, which may have 1 MB; no line is as long."""
+
+_NAME = re.compile(r"(r[1-9]\d*)(?:\.(\d{6,}))?\.jsonl")
+
+
+class LedgerNews:
+    """Of one directory of a run."""
+
+    def __init__(self, out: Path) -> None:
+        self._ledgers = out / run_files.LEDGER
+        self._told: dict[Path, int] = {}
+
+    def new(self) -> Iterator[LedgerGrown]:
+        """Yield what was written since the last look."""
+        for path in sorted(self._ledgers.glob("*.jsonl")):
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            while lines := self._lines(path):
+                offset = self._told.get(path, 0)
+                self._told[path] = offset + len(lines)
+                yield LedgerGrown(
+                    replica=ReplicaId(name[1]),
+                    part=int(name[2] or 0),
+                    offset=offset,
+                    lines=lines.decode("ascii", "replace"),
+                )
+
+    def _lines(self, path: Path) -> bytes:
+        """Return the whole lines that come next, a piece of them; empty: there is none."""
+        with suppress(OSError), path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), PIECE_BYTES, self._told.get(path, 0))
+            return data[: data.rfind(b"\n") + 1]
+        return b""

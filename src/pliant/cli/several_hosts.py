@@ -1,0 +1,326 @@
+"""``pliant run --join HOST:PORT``: one command on every host of a job; and a coordinator alone.
+
+Owns who of them coordinates (the one that has the address, and binds it first), the bounds that
+numbers of hosts stand for, and where the replicas of a host are reached.  Knows nothing of how a
+coordinator or an agent runs (``run.separate``).
+
+    HOST is an address of this host, and PORT is free --> coordinator, and an agent beside it
+    else                                              --> an agent, which looks for the coordinator
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pliant.agent.agent_config import AgentConfig
+from pliant.cli.job_file import WhatToRun
+from pliant.cli.job_settings import job_name, workers_of
+from pliant.cli.settings import Resolved, Settings
+from pliant.cli.terminal import complain, say_aside
+from pliant.core.counts import counted
+from pliant.core.errors import ConfigError, PermanentError
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pliant.core.values import NodeId
+from pliant.machine import run_files
+from pliant.machine.interfaces import (
+    address_named,
+    address_towards,
+    host_addresses,
+    is_loopback,
+    is_own,
+    others_reach,
+    resolved,
+    split_place,
+    told,
+)
+from pliant.observe.history import read_history
+from pliant.run import separate
+from pliant.run.local import count_cores
+from pliant.run.run_directory import RUNS
+from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
+
+if TYPE_CHECKING:
+    from pliant.cli import start
+
+GIVE_UP_S = 300.0
+"""How long an agent looks for a coordinator unless told otherwise, in seconds."""
+
+TOKEN_S = 30.0
+"""How long a host waits for the token that the one that coordinates makes, in seconds: a shared
+file system may take a moment to show it."""
+
+POLL_S = 0.1
+
+BOUNDS = ("min_replicas", "max_replicas")
+
+NEEDS_JOIN = ("nnodes", "devices_per_node", "interface", "token_file", "node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """What this host is to do for a job of several."""
+
+    place: str
+    """Of the coordinator, as it was given."""
+
+    address: str
+    """The coordinator's, as this host finds it."""
+
+    port: int
+    token_file: Path
+    node: NodeId
+    devices: int
+    reached_at: str
+    """Where the other hosts reach the replicas of this one."""
+
+    def agent(self, what: WhatToRun, environ: Mapping[str, str]) -> AgentConfig:
+        """Return what this host's agent is made of."""
+        return AgentConfig(
+            node=self.node,
+            devices=self.devices,
+            environment=dict(environ),
+            address=self.reached_at,
+            here=(what.directory or Path.cwd()).absolute(),
+            asked=tuple(what.words),
+            give_up_s=GIVE_UP_S,
+        )
+
+
+def run_on_several(
+    what: WhatToRun, settings: Settings, environ: Mapping[str, str], *, as_json: bool
+) -> int:
+    """Coordinate the job, or join it; return its exit code."""
+    from pliant.cli import start
+    from pliant.http.server import PortInUseError, open_socket
+
+    here, fixed = joining(settings), dict(settings)
+    fixed |= bounds_of(settings, (each := replicas_on(here.devices, workers_of(settings))))
+    try:
+        sock = open_socket(here.address, here.port) if is_own(here.address) else None
+    except PortInUseError:  # whoever it is coordinates
+        sock = None
+    if sock is None:
+        return take_part(here, what, environ)
+    with contextlib.closing(sock):
+        if settings["nnodes"].value is not None:
+            low, high = (fixed[name].value for name in BOUNDS)
+            many = counted(each, "replica")
+            say_aside(f"{settings['nnodes'].value} hosts, {many} on each: {low} to {high} in all")
+        if (out := directory_of(settings, what.words)) is not None:
+            found = {"out": out, "resume": run_files.holds_run(out)}
+            fixed |= {name: replace(settings[name], value=value) for name, value in found.items()}
+        planned = start.planned(what.words, fixed, environ, is_apart=True, address=here.address)
+        planned = replace(planned, sock=sock, agent=here.agent(what, environ))
+        planned = start.working_in(planned, what.directory)
+        return start.attached(planned, as_json=as_json)
+
+
+def planned_coordinator(
+    command: list[str], settings: Settings, environ: Mapping[str, str]
+) -> start.Start:
+    """Plan a job whose agents are elsewhere, in the directory that an earlier coordinator has left.
+
+    Raises:
+        ConfigError: it cannot run like this, or has no port to which agents can come back.
+    """
+    from pliant.cli import start
+
+    place, port = settings["listen"].value, settings["port"].value
+    if (place is None) == (not port):
+        raise ConfigError(
+            "a coordinator needs a place of its own, to which its agents come back: either "
+            "--listen HOST:PORT, or --port N for agents on this host"
+        )
+    address = None
+    if place is not None:
+        host, port = split_place(place, "--listen")
+        address = address_named(host, "--listen")
+    out = settings["out"].value or RUNS / job_name(settings, command)
+    found = {"out": out, "resume": run_files.holds_run(out), "port": port}
+    fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
+    return start.planned(command, {**settings, **fixed}, environ, is_apart=True, address=address)
+
+
+def refuse_without_join(settings: Settings) -> None:
+    """Refuse what has a meaning on several hosts only.
+
+    Raises:
+        ConfigError: something of it is given.
+    """
+    for name in NEEDS_JOIN:
+        if (given := settings[name]).source in (given.setting.flag, given.setting.variable):
+            raise ConfigError(
+                f"{given.given} is for a job on several hosts: leave it out, or add --join "
+                "HOST:PORT, the same on each of them"
+            )
+
+
+def joining(settings: Settings) -> Joining:
+    """Return what the settings say of a job on several hosts.
+
+    Raises:
+        ConfigError: they contradict each other, or do not fit this host.
+    """
+    join, token_file = settings["join"].value, settings["token_file"].value
+    if settings["pool"].value is not None:
+        raise ConfigError("a pool is of one host; leave out either --pool or --join")
+    if token_file is None:
+        raise ConfigError(
+            "--join needs --token-file FILE, with which the hosts of the job prove themselves to "
+            "each other; the one that coordinates makes it, the others need a copy"
+        )
+    host, port = split_place(join, "--join")
+    address = resolved(host, "--join")
+    if is_own(address):
+        address = address_named(host, "--join")
+    given = settings["devices_per_node"].value
+    devices = count_cores() if given is None else given
+    if not 1 <= devices <= MOST_DEVICES:
+        raise ConfigError(f"--devices-per-node {devices} must be between 1 and {MOST_DEVICES}")
+    return Joining(
+        place=join,
+        address=address,
+        port=port,
+        token_file=token_file.absolute(),
+        node=node_named(settings["node"].value),
+        devices=devices,
+        reached_at=reached_at(address, settings["interface"].value),
+    )
+
+
+def node_named(name: str | None) -> NodeId:
+    """Return the name of this node: the one that was given, or its host's.
+
+    Raises:
+        ConfigError: no node can be called so.
+    """
+    if name is not None and not NAME.fullmatch(name):
+        raise ConfigError(f"--node {name!r} must be letters, digits, '.', '_' and '-', at most 253")
+    return NodeId(name or name_from(socket.gethostname()))
+
+
+def reached_at(coordinator: str, interface: str | None) -> str:
+    """Return where the other hosts reach the replicas of this one; say so if it was a choice.
+
+    Raises:
+        ConfigError: this host has no such interface, or no way to the coordinator.
+    """
+    if interface is not None:
+        return address_named(interface, "--interface")
+    address = address_towards(coordinator)
+    known = {one.address: one for one in host_addresses()}
+    others = tuple(one for one in others_reach() if one.address != address)
+    if others and not is_loopback(address):
+        say_aside(
+            f"replicas of this host are reached at {known.get(address, address)}, which leads to "
+            f"the coordinator; --interface chooses another: {told(others)}"
+        )
+    return address
+
+
+def place_of(join: str) -> tuple[str, int | None]:
+    """Return the host of a coordinator, and its port, of ``HOST:PORT`` or a URL.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if "://" not in join:
+        return split_place(join, "--join")
+    try:
+        parts = urlsplit(join)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError(f"--join {join} is neither HOST:PORT nor a URL, as https://gpu1:7000")
+    return host, port
+
+
+def replicas_on(devices: int, workers: int) -> int:
+    """Return how many replicas of so many workers a host has room for.
+
+    Raises:
+        ConfigError: for none.
+    """
+    if devices < workers:
+        raise ConfigError(
+            f"--workers-per-replica {workers} needs --devices-per-node {workers} or more, not "
+            f"{devices}"
+        )
+    return devices // workers
+
+
+def bounds_of(settings: Settings, replicas: int) -> dict[str, Resolved]:
+    """Return the settings that numbers of hosts stand for.
+
+    Raises:
+        ConfigError: they are no such numbers, or other bounds are given as well.
+    """
+    nodes = settings["nnodes"]
+    if nodes.value is None:
+        return {}
+    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes.value)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= low <= high:
+        raise ConfigError(f"{nodes.given} is neither MIN nor MIN:MAX, such as 2:8")
+    for name in BOUNDS:
+        if settings[name].source == settings[name].setting.flag:
+            raise ConfigError(
+                f"{settings[name].given} and {nodes.given} both say how many; leave out one"
+            )
+    return {
+        name: replace(settings[name], value=nodes_wanted * replicas, source=nodes.source)
+        for name, nodes_wanted in zip(BOUNDS, (low, high), strict=True)
+    }
+
+
+def directory_of(settings: Settings, words: list[str]) -> Path | None:
+    """Return the run to follow: the newest of its name, if its coordinator has died; else None."""
+    if settings["out"].value is not None:
+        return Path(settings["out"].value)
+    name = job_name(settings, words)
+    runs = [one for one in run_files.runs_in(RUNS) if re.fullmatch(rf"{name}(-\d+)?", one.name)]
+    newest = max(runs, key=run_files.written_at, default=None)
+    if newest is None or read_history(run_files.event_log(newest)).board.exit_code is not None:
+        return None
+    return newest
+
+
+def take_part(joining: Joining, what: WhatToRun, environ: Mapping[str, str]) -> int:
+    """Run this host's replicas for the coordinator, until the job ends; return its exit code."""
+    if not _is_there_in_time(joining.token_file):
+        raise ConfigError(
+            f"--token-file {joining.token_file} is not there; copy it from the host that "
+            f"coordinates ({joining.place})"
+        )
+    say_aside(f"this host joins the job at {joining.place}")
+    return run_agent(joining.place, joining.token_file, joining.agent(what, environ), is_job=True)
+
+
+def _is_there_in_time(path: Path) -> bool:
+    pause = threading.Event()
+    for _ in range(int(TOKEN_S / POLL_S)):
+        if path.exists():
+            return True
+        pause.wait(POLL_S)
+    return path.exists()
+
+
+def run_agent(join: str, token_file: Path, config: AgentConfig, *, is_job: bool) -> int:
+    """Run an agent until the job ends; return an exit code, ``is_job``: the job's."""
+    try:
+        end = separate.run_agent(join, token_file, config)
+    except PermanentError as error:
+        return complain(str(error), EXIT_FAILED)
+    if end is None:
+        return EXIT_INTERRUPTED
+    say_aside(f"the job has ended: {end.reason}")
+    return end.exit_code if is_job else EXIT_OK

@@ -1,0 +1,84 @@
+"""What the nodes of a job must agree on before any of them trains, and how a difference is worded.
+
+Owns the list, and which of it counts.  Must not know where a node has it from, nor what becomes of
+one that differs.  The script itself is compared by its digest (``Work``), and what a session was
+made with by the workers (``Spare.identity``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pliant.core.values import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What an agent says of its node before it joins; empty: not known."""
+
+    pliant: str = ""
+    python: str = ""
+    """Without the last number, which changes no results."""
+
+    torch: str = ""
+    numpy: str = ""
+    processor: str = ""
+    """The family, as ``x86_64``."""
+
+    hash_seed: str = ""
+    """``PYTHONHASHSEED`` of its workers: by it goes the order of sets of strings."""
+
+    address: str = ""
+    """Where members elsewhere reach its workers."""
+
+    boot: int = 0
+    """Of which machine, and which of its starts."""
+
+
+NAMES = {
+    "pliant": "pliant",
+    "python": "Python",
+    "torch": "torch",
+    "numpy": "numpy",
+    "processor": "processors of the family",
+    "hash_seed": "PYTHONHASHSEED",
+}
+"""What must be the same on all nodes, and how it is called."""
+
+
+def disagreement(node: NodeId, mine: NodeFacts, others: Mapping[NodeId, NodeFacts]) -> str | None:
+    """Say in what a node differs from another one of its job; None if it may join."""
+    for other, theirs in others.items():
+        for name, called in NAMES.items():
+            here, there = getattr(mine, name), getattr(theirs, name)
+            if here and there and here != there:
+                return (
+                    f"node {node} has {called} {here:.40}, and node {other} has {there:.40}; a job "
+                    "needs the same on every node"
+                )
+        if (lone := _alone(node, mine, other, theirs)) is not None:
+            return lone
+    return None
+
+
+def _alone(node: NodeId, mine: NodeFacts, other: NodeId, theirs: NodeFacts) -> str | None:
+    """Say whose workers no other node reaches, where two nodes are told to train together."""
+    if not mine.address or not theirs.address:
+        return None
+    loops = [_is_loopback(one.address) for one in (mine, theirs)]
+    if not any(loops) or (all(loops) and mine.boot == theirs.boot):
+        return None
+    lone, address = (node, mine.address) if loops[0] else (other, theirs.address)
+    return (
+        f"workers of node {lone} are reached at {address}, which no other node reaches; give its "
+        "agent --interface, with the address or the interface that the others reach"
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # whatever it is, nothing is known against it
+        return False

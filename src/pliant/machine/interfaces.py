@@ -1,0 +1,204 @@
+"""The addresses of this host: which there are, and which of them others reach.
+
+Owns that what listens is bound to one address, and how that one is chosen: the one that was named,
+or that of the interface by which another host is reached.  Knows nothing of what listens there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from dataclasses import dataclass
+
+from pliant.core.errors import ConfigError
+
+_HEADER, _ADDRESS, _ATTRIBUTE = (
+    struct.Struct("=IHHII"),
+    struct.Struct("=BBBBI"),
+    struct.Struct("=HH"),
+)
+_GET_ADDRESSES, _DUMP, _DONE, _ERROR = 22, 0x301, 3, 2
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RECORDS_BYTES = 1 << 16
+_ANY_PORT = 9
+"""Nothing is sent there: the kernel is asked for the way only."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """One address of this host, and the interface that has it."""
+
+    address: str
+    interface: str
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no other host reaches it."""
+        return is_loopback(self.address)
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.interface})"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is of the machine that uses it, whichever that is."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def host_addresses() -> tuple[HostAddress, ...]:
+    """Return the addresses of this host, loopback's last.
+
+    Without those that mean something on one link only (``fe80::``): who is told one cannot use it.
+    """
+    try:
+        found = tuple(_asked_of_the_kernel())
+    except OSError:
+        found = ()
+    known = (one for one in found if not ipaddress.ip_address(one.address).is_link_local)
+    return tuple(sorted(known, key=lambda one: one.is_loopback))
+
+
+def split_place(text: str, option: str) -> tuple[str, int]:
+    """Read ``HOST:PORT`` or ``[HOST]:PORT``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if is_bracketed else host
+    if not colon or not plain or (":" in plain) != is_bracketed or not port.isascii():
+        raise ConfigError(
+            f"{option} {text} is no HOST:PORT, such as 10.0.0.1:7000, gpu1:7000 or [fd00::1]:7000"
+        )
+    if not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{option} {text}: the port must be between 1 and 65535")
+    return plain, int(port)
+
+
+def others_reach() -> tuple[HostAddress, ...]:
+    """Return the addresses of this host that are not loopback's."""
+    return tuple(one for one in host_addresses() if not one.is_loopback)
+
+
+def address_named(text: str, option: str) -> str:
+    """Return the address of this host that is meant by an address, an interface or a host's name.
+
+    Raises:
+        ConfigError: this host has no such address, or it would be all of them.
+    """
+    known = host_addresses()
+    if any(one.interface == text for one in known):
+        return next(one.address for one in known if one.interface == text)
+    return _own(resolved(text, option), text, option, known)
+
+
+def address_towards(address: str) -> str:
+    """Return the address of this host from which a host is reached.
+
+    Raises:
+        ConfigError: there is no way to it.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, _ANY_PORT))
+            return str(sock.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"this host has no way to {address}: {error.strerror}; its addresses are "
+            f"{told(host_addresses())}"
+        ) from None
+
+
+def resolved(host: str, option: str) -> str:
+    """Return the address of a host, as this one finds it.
+
+    Raises:
+        ConfigError: it has none that is known here.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name"
+        raise ConfigError(f"{option} {host}: no host of this name is known here: {why}") from None
+    return str(found[0][4][0])
+
+
+def is_own(address: str) -> bool:
+    """Whether an address is one of this host."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def told(addresses: tuple[HostAddress, ...]) -> str:
+    """Name addresses for people."""
+    return ", ".join(map(str, addresses)) or "none"
+
+
+def _own(address: str, text: str, option: str, known: tuple[HostAddress, ...]) -> str:
+    if ipaddress.ip_address(address).is_unspecified:
+        raise ConfigError(
+            f"{option} {text} would be every interface of this host; name the one that the "
+            f"others reach: {told(known)}"
+        )
+    if not is_own(address):
+        means = "" if address == text else f", which is {address},"
+        raise ConfigError(
+            f"{option} {text}{means} is no address of this host; it has {told(known)}"
+        )
+    if is_loopback(address) and not _means_loopback(text) and (others := others_reach()):
+        raise ConfigError(
+            f"{option} {text} is {address} on this host, which no other host reaches (see "
+            f"/etc/hosts); give an address: {told(others)}"
+        )
+    return address
+
+
+def _means_loopback(text: str) -> bool:
+    try:
+        return is_loopback(text)
+    except ValueError:
+        return text == "localhost"
+
+
+def _asked_of_the_kernel() -> list[HostAddress]:
+    """Return all addresses (rtnetlink(7))."""
+    found: list[HostAddress] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+        size = _HEADER.size + _ADDRESS.size
+        request = _HEADER.pack(size, _GET_ADDRESSES, _DUMP, 1, 0)
+        sock.send(request + _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+        while True:
+            data = sock.recv(_RECORDS_BYTES)
+            while len(data) >= _HEADER.size:
+                length, kind, *_ = _HEADER.unpack_from(data)
+                if kind in (_DONE, _ERROR) or length < _HEADER.size:
+                    return found
+                if (one := _address_in(data[_HEADER.size : length])) is not None:
+                    found.append(one)
+                data = data[(length + 3) & ~3 :]
+
+
+def _address_in(record: bytes) -> HostAddress | None:
+    family, _, _, _, index = _ADDRESS.unpack_from(record)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    values: dict[int, bytes] = {}
+    rest = record[_ADDRESS.size :]
+    while len(rest) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(rest)
+        if length < _ATTRIBUTE.size:
+            break
+        values[kind] = rest[_ATTRIBUTE.size : length]
+        rest = rest[(length + 3) & ~3 :]
+    raw = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
+    if raw is None:
+        return None
+    return HostAddress(socket.inet_ntop(family, raw), socket.if_indextoname(index))

@@ -1,0 +1,38 @@
+"""Each line of a ledger goes up once, in pieces that a message may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pliant.agent import ledger_news
+from pliant.agent.ledger_news import LedgerNews
+
+
+def test_whole_lines_go_up_once_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_news, "PIECE_BYTES", 8)
+    ledgers = tmp_path / "ledger"
+    ledgers.mkdir()
+    (ledgers / "r2.jsonl").write_text("aaa\nbbb\nccc\nd")
+    (ledgers / "r2.000001.jsonl").write_text("eee\n")
+    (ledgers / "notes.txt").write_text("no ledger\n")
+    news = LedgerNews(tmp_path)
+
+    first = [(one.replica, one.part, one.offset, one.lines) for one in news.new()]
+
+    assert sorted(first) == [
+        ("r2", 0, 0, "aaa\nbbb\n"),
+        ("r2", 0, 8, "ccc\n"),
+        ("r2", 1, 0, "eee\n"),
+    ]
+    with (ledgers / "r2.jsonl").open("a") as ledger:
+        ledger.write("dd\n")
+    assert [(one.offset, one.lines) for one in news.new()] == [(12, "ddd\n")]
+    assert list(news.new()) == []
+
+
+def test_without_ledgers_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert list(LedgerNews(tmp_path).new()) == []

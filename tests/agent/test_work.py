@@ -1,0 +1,147 @@
+"""A job as it is on a node: which directories, and what is missing there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.agent.work import JobHere, placed
+from pliant.core.errors import ConfigError
+from pliant.core.events import Exited, ExitKind
+from pliant.core.values import NodeId, ReplicaId
+from pliant.machine import run_files
+from pliant.wire.messages import Alive, LedgerGrown, Work
+
+SCRIPT = "print(1)\n"
+DIGEST = hashlib.sha256(SCRIPT.encode()).hexdigest()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    """Return a job that was started in ``there``, and keeps its files in ``there/out``."""
+    (tmp_path / "there" / "out").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there" / "train.py").write_text(SCRIPT)
+    (tmp_path / "there" / "out" / run_files.HOLDER).write_text("gpt-1a2b\n")
+    return Work(
+        job="gpt",
+        command=("train.py", "5"),
+        cwd=str(tmp_path / "there"),
+        out=str(tmp_path / "there" / "out"),
+        holder="gpt-1a2b",
+        digest=DIGEST,
+    )
+
+
+def test_a_node_that_sees_the_jobs_directories_works_there(work: Work, tmp_path: Path) -> None:
+    assert placed(work, tmp_path / "here") == work
+
+
+def test_a_node_with_the_script_elsewhere_works_where_its_agent_was_started(
+    work: Work, tmp_path: Path
+) -> None:
+    (tmp_path / "there" / "train.py").write_text("an older one")
+    (tmp_path / "here" / "train.py").write_text(SCRIPT)
+
+    assert placed(work, tmp_path / "here").cwd == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("there", ["nothing", "another run"])
+def test_a_node_that_does_not_see_the_run_keeps_its_files_beside_it(
+    work: Work, tmp_path: Path, there: str
+) -> None:
+    holder = tmp_path / "there" / "out" / run_files.HOLDER
+    holder.unlink() if there == "nothing" else holder.write_text("gpt-3c4d\n")
+    own = tmp_path / "here" / "runs" / "gpt-1a2b"
+
+    assert placed(work, tmp_path / "here").out == str(own)
+    assert own.is_dir()
+
+    own.rmdir()
+    own.touch()
+    with pytest.raises(ConfigError, match=r"/here/runs/gpt-1a2b cannot be written: "):
+        placed(work, tmp_path / "here")
+
+
+Change = Callable[[Path], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "asked", "said"),
+    [
+        (lambda there: (there / "train.py").unlink(), {}, (), "this node has no train.py of job"),
+        (
+            lambda there: (there / "train.py").write_text("other"),
+            {},
+            (),
+            "is not what job gpt runs on its other nodes (SHA-256 ",
+        ),
+        (lambda there: None, {"init": "/gone/w.pt"}, (), "job gpt begins with the weights in /gon"),
+        (
+            lambda there: None,
+            {},
+            ("../elsewhere/train.py", "6"),
+            "job gpt runs train.py 5, and this node was to run ../elsewhere/train.py 6; give the",
+        ),
+    ],
+)
+def test_what_differs_is_named(
+    work: Work,
+    tmp_path: Path,
+    change: Change,
+    more: dict[str, Any],
+    asked: tuple[str, ...],
+    said: str,
+) -> None:
+    change(tmp_path / "there")
+
+    with pytest.raises(ConfigError) as caught:
+        JobHere(None, tmp_path / "here", asked).take_on(replace(work, **more))
+
+    assert said in str(caught.value)
+
+
+def test_a_job_is_taken_once_and_its_script_may_be_edited_since(work: Work, tmp_path: Path) -> None:
+    job = JobHere(None, tmp_path / "here", ("/any/where/train.py", "5"))
+
+    assert job.take_on(work)
+    assert not job.take_on(replace(work, digest="0" * 64))
+    with pytest.raises(ConfigError, match="the coordinator runs train"):
+        job.take_on(replace(work, job="other"))
+
+
+def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
+    work: Work, tmp_path: Path
+) -> None:
+    (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
+    job = JobHere(None, tmp_path / "here")
+    job.take_on(work)
+    assert job.work is not None
+    ledger = Path(job.work.out) / "ledger" / "r1.jsonl"
+    ledger.parent.mkdir()
+    line = json.dumps({"step": 0}) + "\n"
+    ledger.write_text(line + "{torn")
+    alive = Alive(node=NodeId("b"), refused=0)
+    exited = Exited(replica=ReplicaId("r1"), kind=ExitKind.FINISHED)
+
+    first = LedgerGrown(replica=ReplicaId("r1"), part=0, offset=0, lines=line)
+    assert list(job.news_before(alive)) == [first]
+    assert list(job.news_before(alive)) == []
+    ledger.write_text(line + line)
+    assert list(job.news_before(exited)) == [replace(first, offset=len(line))]
+
+
+def test_of_ledgers_that_the_coordinator_sees_nothing_is_said(work: Work, tmp_path: Path) -> None:
+    job = JobHere(None, tmp_path / "here")
+    job.take_on(work)
+    ledger = Path(work.out) / "ledger" / "r1.jsonl"
+    ledger.parent.mkdir()
+    ledger.write_text("{}\n")
+
+    assert list(job.news_before(Alive(node=NodeId("b"), refused=0))) == []

@@ -1,0 +1,96 @@
+"""One command on every host: who coordinates, and what numbers of hosts stand for."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.cli import several_hosts
+from pliant.cli.job_file import WhatToRun
+from pliant.cli.settings import Settings, resolve
+from pliant.cli.several_hosts import bounds_of, joining, place_of, run_on_several, take_part
+from pliant.core.errors import ConfigError
+
+WHAT = WhatToRun(words=["train.py"])
+
+
+def settings(**given: Any) -> Settings:
+    token = {"token_file": Path("job.token")}
+    return resolve({"join": "127.0.0.1:7341", **token, **given}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "bounds"),
+    [("2:8", 1, (2, 8)), ("2:8", 4, (8, 32)), ("3", 2, (6, 6))],
+)
+def test_numbers_of_hosts_are_the_bounds_of_the_policy(
+    nodes: str, devices: int, bounds: tuple[int, int]
+) -> None:
+    found = bounds_of(settings(nnodes=nodes), devices)
+
+    assert (found["min_replicas"].value, found["max_replicas"].value) == bounds
+    assert bounds_of(settings(), devices) == {}
+
+
+@pytest.mark.parametrize("nodes", ["0", "3:2", "a:b", "2:", ":2", "1:2:3", "-1"])
+def test_what_is_no_number_of_hosts_is_refused(nodes: str) -> None:
+    with pytest.raises(ConfigError, match="is neither MIN nor MIN:MAX"):
+        bounds_of(settings(nnodes=nodes), 1)
+
+
+def test_replicas_of_a_host_are_reached_where_the_coordinator_is_found() -> None:
+    here = joining(settings())
+
+    assert (here.address, here.reached_at) == ("127.0.0.1", "127.0.0.1")
+    assert joining(settings(interface="lo")).reached_at in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize(
+    ("join", "place"),
+    [
+        ("gpu1:7000", ("gpu1", 7000)),
+        ("https://gpu1:7443/job", ("gpu1", 7443)),
+        ("wss://[fd00::1]", ("fd00::1", None)),
+    ],
+)
+def test_a_coordinator_is_named_by_place_or_url(join: str, place: tuple[str, int | None]) -> None:
+    assert place_of(join) == place
+
+
+def test_who_joins_waits_for_the_token_and_then_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(several_hosts, "TOKEN_S", 0.3)
+    here = joining(settings(token_file=tmp_path / "job.token"))
+
+    with pytest.raises(ConfigError, match=r"job\.token is not there; copy it from the host that"):
+        take_part(here, WHAT, {})
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        yield sock.getsockname()[1]
+
+
+def test_who_finds_the_address_taken_joins(
+    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[several_hosts.Joining] = []
+
+    def join(here: several_hosts.Joining, *_: object) -> int:
+        joined.append(here)
+        return 7
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(several_hosts, "take_part", join)
+
+    code = run_on_several(WHAT, settings(join=f"127.0.0.1:{taken}"), {}, as_json=False)
+
+    assert code == 7
+    assert [one.port for one in joined] == [taken]
+    assert list(tmp_path.iterdir()) == []

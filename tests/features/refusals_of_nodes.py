@@ -1,0 +1,261 @@
+"""What is refused of jobs on several nodes, with the sentence that a user reads.
+
+Owns this table; see ``refusals_elsewhere``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.features.refusal import Refusal
+from tests.features.refusals_elsewhere import began, ended
+
+from pliant.http.server import open_socket
+from pliant.run import run_directory
+
+NODES = [
+    Refusal(
+        sentence="a coordinator needs a place of its own, to which its agents come back: either "
+        "--listen HOST:PORT, or --port N for agents on this host",
+        when="`pliant coordinator` without one, or with both",
+        instead="`--listen gpu1:7000`",
+        command="coordinator train.py",
+    ),
+    Refusal(
+        sentence="a coordinator's agents are in no pool; --pool is for pliant run",
+        when="the job file of a coordinator names a pool",
+        instead="leave out `spec.pool`",
+        command="coordinator --port 7000 job.yaml",
+        replaced=("  startReplicas: 2\n", "  startReplicas: 2\n  pool: {name: lab}\n"),
+    ),
+    Refusal(
+        sentence="... holds another run; choose another --out",
+        when="a coordinator is to follow one of another job",
+        instead="the command of the one before, or another `--out`",
+        command="coordinator --port 7000 --out run train.py",
+        before=began(),
+    ),
+    Refusal(
+        sentence="the run of ... has finished; choose another --out",
+        when="a coordinator is to follow one that came to its end",
+        instead="another `--out`",
+        command="coordinator --port 7000 --out run train.py",
+        before=ended(job="train", command=["train.py"]),
+    ),
+    Refusal(
+        sentence="gone/token cannot be used: No such file or directory",
+        when="the token for the agents cannot be written",
+        instead="a directory of one's own",
+        script=lambda: run_directory.lasting_token(Path("gone/token")),
+    ),
+    Refusal(
+        sentence="--join x is no HOST:PORT, such as 10.0.0.1:7000, gpu1:7000 or [fd00::1]:7000",
+        when="`--join` or `--listen` is given something else",
+        instead="the place that the coordinator says",
+        command="agent --join x --token-file train.py",
+    ),
+    Refusal(
+        sentence="--join http://[x is neither HOST:PORT nor a URL, as https://gpu1:7000",
+        when="`--join` is given what looks like a URL and is none",
+        instead="a URL, or `HOST:PORT`",
+        command="agent --join 'http://[x' --token-file train.py",
+    ),
+    Refusal(
+        sentence="ftp://127.0.0.1 is no place of a coordinator, such as gpu1:7000 or "
+        "https://gpu1:7000",
+        when="`--join` is given a URL of something else",
+        instead="`http://` or `https://`",
+        command="agent --join ftp://127.0.0.1 --token-file train.py",
+    ),
+    Refusal(
+        sentence="--join 127.0.0.1:70000: the port must be between 1 and 65535",
+        when="there is no such port",
+        instead="a port in range",
+        command="agent --join 127.0.0.1:70000 --token-file train.py",
+    ),
+    Refusal(
+        sentence="--join nobody.invalid: no host of this name is known here: ... known",
+        when="the name of a host is none",
+        instead="its address",
+        command="agent --join nobody.invalid:7000 --token-file train.py",
+    ),
+    Refusal(
+        sentence="the token file gone cannot be read: No such file or directory",
+        when="there is no token",
+        instead="`DIR/token` of the coordinator's `--out`, or a copy",
+        command="agent --join 127.0.0.1:7000 --token-file gone",
+    ),
+    Refusal(
+        sentence="train.py holds no token: one line of 16 or more letters and digits is one",
+        when="the file is another one",
+        instead="`DIR/token` of the coordinator's `--out`, or a copy",
+        command="agent --join 127.0.0.1:7000 --token-file train.py",
+    ),
+    Refusal(
+        sentence="--devices 0 must be between 1 and 10000",
+        when="a node is to run no replica, or too many",
+        instead="a number in range",
+        command="agent --join 127.0.0.1:7000 --token-file train.py --devices 0",
+    ),
+    Refusal(
+        sentence="--node 'a b' must be letters, digits, '.', '_' and '-', at most 253",
+        when="the name of a node has other letters",
+        instead="`--node a-b`",
+        command="agent --join 127.0.0.1:7000 --token-file train.py --node 'a b'",
+    ),
+    Refusal(
+        sentence="port 70000 is not between 0 and 65535",
+        when="there is no such port",
+        instead="a port in range, or leave it out",
+        command="run --port 70000 train.py",
+    ),
+    Refusal(
+        sentence="cannot listen on 192.0.2.1 port 7000: Cannot assign requested address",
+        when="the address is none of this machine's, or the port is not this user's to take",
+        instead="a port above 1023",
+        script=lambda: open_socket("192.0.2.1", 7000),
+    ),
+    Refusal(
+        sentence="--listen 0.0.0.0 would be every interface of this host; name the one that the "
+        "others reach: ... (lo)",
+        when="`--listen` names all addresses",
+        instead="the address, or the interface, that the agents reach",
+        command="coordinator --listen 0.0.0.0:7000 train.py",
+    ),
+    Refusal(
+        sentence="--listen 192.0.2.99 is no address of this host; it has ... (lo)",
+        when="`--listen` or `--interface` names another host's",
+        instead="one of those it has",
+        command="coordinator --listen 192.0.2.99:7000 train.py",
+    ),
+    Refusal(
+        sentence="--listen gpu1 is 127.0.1.1 on this host, which no other host reaches (see "
+        "/etc/hosts); give an address: 10.0.0.1 (eth0)",
+        when="a host has its own name for loopback, as Debian does",
+        instead="its address",
+        proof="tests/machine/test_interfaces.py::"
+        "test_a_name_that_is_loopback_here_is_refused_for_others",
+    ),
+    Refusal(
+        sentence="this host has no way to 10.0.0.1: Network is unreachable; its addresses are "
+        "127.0.0.1 (lo)",
+        when="no interface leads to the coordinator",
+        instead="an address that the host reaches",
+        proof="tests/machine/test_interfaces.py::test_a_host_without_a_way_says_so",
+    ),
+    Refusal(
+        sentence="--nnodes 2 is for a job on several hosts: leave it out, or add --join HOST:PORT, "
+        "the same on each of them",
+        when="an option of several hosts is typed for one",
+        instead="`--join gpu1:7000`",
+        command="run --nnodes 2 train.py",
+    ),
+    Refusal(
+        sentence="--nnodes two is neither MIN nor MIN:MAX, such as 2:8",
+        when="`--nnodes` is no number, or its bounds contradict each other",
+        instead="`--nnodes 2:8`",
+        command="run --join 127.0.0.1:7341 --token-file t --nnodes two train.py",
+    ),
+    Refusal(
+        sentence="--max 4 and --nnodes 2 both say how many; leave out one",
+        when="both kinds of bounds are given",
+        instead="`--nnodes` for hosts, `--min` and `--max` for replicas",
+        command="run --join 127.0.0.1:7341 --token-file t --nnodes 2 --max 4 train.py",
+    ),
+    Refusal(
+        sentence="--devices-per-node 0 must be between 1 and 10000",
+        when="a host is to run no replica, or too many",
+        instead="a number in range",
+        command="run --join 127.0.0.1:7341 --token-file t --devices-per-node 0 train.py",
+    ),
+    Refusal(
+        sentence="--workers-per-replica 2 needs --devices-per-node 2 or more, not 1",
+        when="a host has no room for a whole replica",
+        instead="more devices, or fewer workers",
+        command="run --join 127.0.0.1:7341 --token-file t --devices-per-node 1 "
+        "--workers-per-replica 2 train.py",
+    ),
+    Refusal(
+        sentence="--join needs --token-file FILE, with which the hosts of the job prove themselves "
+        "to each other; the one that coordinates makes it, the others need a copy",
+        when="`pliant run --join` without a token",
+        instead="`--token-file job.token`",
+        command="run --join 127.0.0.1:7341 train.py",
+    ),
+    Refusal(
+        sentence="--token-file .../job.token is not there; copy it from the host that coordinates "
+        "(gpu1:7000)",
+        when="a host joins before it has the token",
+        instead="`scp`, or a shared directory",
+        proof="tests/cli/test_several_hosts.py::"
+        "test_who_joins_waits_for_the_token_and_then_says_where_it_is",
+    ),
+    Refusal(
+        sentence="a pool is of one host; leave out either --pool or --join",
+        when="`pliant run --join` in a pool",
+        instead="one of them",
+        command="run --join 127.0.0.1:7341 --pool lab train.py",
+    ),
+    Refusal(
+        sentence="--detach does not go with --join; start it with nohup, or in tmux",
+        when="`pliant run --join` is to run in the background",
+        instead="`nohup`, `tmux`, or a batch system",
+        command="run --detach --join 127.0.0.1:7341 train.py",
+    ),
+    Refusal(
+        sentence="the coordinator runs train.py of job other in /, and the workers here belong to "
+        "train.py of job gpt in /runs/gpt",
+        when="another job's coordinator answers at the place of an agent's",
+        instead="a place for each job",
+        proof="tests/agent/test_agent.py::test_an_agent_leaves_a_coordinator_of_another_job",
+    ),
+    Refusal(
+        sentence="job gpt runs train.py 5, and this node was to run train.py 6; give the same "
+        "command on every host",
+        when="`pliant run --join` is typed with other arguments on another host",
+        instead="the same command",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="this node has no train.py of job gpt, neither in /home/a nor in /home/b; start "
+        "the agent in the directory that has it",
+        when="a node lacks the script",
+        instead="a copy of it",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="/home/b/train.py is not what job gpt runs on its other nodes (SHA-256 "
+        "0123456789ab here, ba9876543210 there); copy train.py from there",
+        when="a script was edited on one host only",
+        instead="the same script",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="job gpt begins with the weights in /w.pt, which this node does not have; copy "
+        "the file to that path",
+        when="`--init` names a file that a node lacks",
+        instead="the same file on every node",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
+        sentence="/nowhere of job gpt is no directory on this node",
+        when="a coordinator that says of no run where it keeps its checkpoints",
+        instead="a coordinator of this version",
+        proof="tests/agent/test_agent.py::test_an_agent_without_the_jobs_directories_says_which",
+    ),
+    Refusal(
+        sentence="/home/b/runs/gpt-1a2b cannot be written: Read-only file system",
+        when="a node has no room for what its replicas write",
+        instead="start the agent in a directory of one's own",
+        proof="tests/agent/test_work.py::"
+        "test_a_node_that_does_not_see_the_run_keeps_its_files_beside_it",
+    ),
+    Refusal(
+        sentence="job gpt needs TLS files of this node: the CA /tls/ca.pem cannot be read: No such "
+        "file or directory",
+        when="a node lacks a certificate",
+        instead="its own, under the same paths",
+        proof="tests/agent/test_agent.py::"
+        "test_an_agent_whose_node_would_not_be_accepted_leaves_the_job_to_others",
+    ),
+]

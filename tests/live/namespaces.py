@@ -1,0 +1,223 @@
+"""Hosts for tests: each is a set of namespaces with a name, an interface and processes of its own.
+
+    host "a"  eth0 10.77.0.1, fd77::1  --veth--+
+    host "b"  eth0 10.77.0.2, fd77::2  --veth--+-- a bridge, in a namespace of its own
+    host "c"  ...                              +
+
+A host sees no process, shared memory or socket of another, and has a directory of its own under a
+path that is the same on all (``home``); the rest of the file system is shared.  A cut lets packets
+from one host to another go nowhere, without an error, in one direction: as behind a switch that has
+lost its way.  All is gone with ``close``.  Needs root, ``ip``, ``nsenter``, ``unshare``, ``mount``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from tests.live.stage import DEADLINE_S
+
+NOBODY = "02:00:00:00:00:99"
+"""No interface has this hardware address."""
+
+LASTS_S = 1200
+"""Longest that a host lives, whatever becomes of its test."""
+
+
+def obstacle() -> str:
+    """Return why there can be none here; nothing if there can."""
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    tools = ("ip", "nsenter", "unshare", "mount", "hostname")
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        return f"needs the command {missing[0]}"
+    tries = "ip link add br0 type bridge && ip link add v0 type veth peer name v1"
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "sh", "-c", tries],
+        capture_output=True,
+        check=False,
+    )
+    return "" if done.returncode == 0 else "needs the right to make bridges and namespaces"
+
+
+class NetworkHost:
+    """One host; see the module's text."""
+
+    def __init__(self, number: int, name: str, own: Path, home: Path) -> None:
+        self.name = name
+        self.address = f"10.77.0.{number}"
+        self.ipv6 = f"fd77::{number}"
+        self.own = own
+        """Its directory, as the test sees it; the host sees it as ``home``."""
+        self.home = home
+        script = (
+            f"mount -t tmpfs none /dev/shm && mount --bind {own} {home} && hostname {name}"
+            f" && ip link set lo up && echo && exec sleep {LASTS_S}"
+        )
+        words = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
+        self._process = subprocess.Popen(
+            [*words, "--kill-child", "--mount-proc", "sh", "-c", script], stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the host has no namespaces"
+        (init,) = psutil.Process(self._process.pid).children()
+        self.init = init.pid
+        self.programs: list[HostProgram] = []
+
+    def start(
+        self,
+        *words: object,
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
+        out: Path | None = None,
+    ) -> HostProgram:
+        """Start a command on this host; what it says is added to a file of the host's directory."""
+        out = out or self.own / "said.txt"
+        program = HostProgram(self, [str(word) for word in words], environment, cwd, out)
+        self.programs.append(program)
+        return program
+
+    def pliant(self, *words: object, environment: Mapping[str, str], **more: Path) -> HostProgram:
+        """Start ``pliant`` on this host."""
+        return self.start(sys.executable, "-m", "pliant", *words, environment=environment, **more)
+
+    def said(self) -> str:
+        """Return all that programs of this host have said."""
+        return "".join(path.read_text() for path in sorted({one.out for one in self.programs}))
+
+    def ip(self, words: str) -> None:
+        """Run ``ip`` there."""
+        self.inside("ip", *words.split())
+
+    def inside(self, *words: str) -> None:
+        """Run a command there and wait for it."""
+        subprocess.run([*self.entering(), *words], check=True, capture_output=True)
+
+    def entering(self) -> list[str]:
+        """Return the words before a command that is to run there."""
+        return ["nsenter", f"--target={self.init}", "--net", "--uts", "--ipc", "--mount", "--pid"]
+
+    def die(self) -> None:
+        """Lose all that runs here, and the interface, at once."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class HostProgram:
+    """A command on a host; ``pid`` is that of the command, as the test sees it."""
+
+    def __init__(
+        self,
+        host: NetworkHost,
+        words: list[str],
+        environment: Mapping[str, str],
+        cwd: Path | None,
+        out: Path,
+    ) -> None:
+        self.host, self.out = host, out
+        place = f"--wdns={cwd or host.home}"
+        with out.open("ab") as said:
+            self._process = subprocess.Popen(
+                [*host.entering(), place, "--", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=dict(environment),
+            )
+
+    def process(self) -> psutil.Process:
+        """Return the process of the command itself: ``nsenter`` only waits for it."""
+        until_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until_s:
+            if children := psutil.Process(self._process.pid).children():
+                return children[0]
+            time.sleep(0.01)
+        raise AssertionError(f"nothing was started: {self.host.said()}")
+
+    def send_signal(self, number: int) -> None:
+        self.process().send_signal(number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        """Return its exit code."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.host.said()}") from None
+
+    def end(self) -> None:
+        """Leave nothing of what waits for it."""
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+
+
+class Network:
+    """Hosts on one bridge."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        home = directory / "home"
+        home.mkdir()
+        self._switch = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", f"echo; exec sleep {LASTS_S}"], stdout=subprocess.PIPE
+        )
+        assert self._switch.stdout is not None
+        self._switch.stdout.readline()
+        self._at_switch("link add br0 type bridge")
+        self._at_switch("link set br0 up")
+        self.hosts: list[NetworkHost] = []
+        for number, name in enumerate(names, start=1):
+            (directory / name).mkdir()
+            host = NetworkHost(number, name, directory / name, home)
+            self.hosts.append(host)
+            self._at_switch(f"link add to-{name} type veth peer name eth0 netns {host.init}")
+            self._at_switch(f"link set to-{name} master br0 up")
+            host.ip(f"address add {host.address}/24 dev eth0")
+            host.ip(f"-6 address add {host.ipv6}/64 dev eth0 nodad")
+            host.ip("link set eth0 up")
+
+    def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
+        """From now on nothing that the one sends arrives at the other."""
+        for address in (receiver.address, receiver.ipv6):
+            sender.ip(f"neighbour replace {address} lladdr {NOBODY} dev eth0 nud permanent")
+
+    def heal(self, sender: NetworkHost, receiver: NetworkHost) -> None:
+        """Let what the one sends arrive at the other again."""
+        for address in (receiver.address, receiver.ipv6):
+            sender.ip(f"neighbour del {address} dev eth0")
+
+    def close(self) -> None:
+        """Give everything back."""
+        for host in self.hosts:
+            host.die()
+            for program in host.programs:
+                program.end()
+        self._switch.kill()
+        self._switch.communicate()
+
+    def _at_switch(self, words: str) -> None:
+        namespace = f"--net=/proc/{self._switch.pid}/ns/net"
+        subprocess.run(["nsenter", namespace, "ip", *words.split()], check=True)
+
+
+@contextmanager
+def network(directory: Path, *names: str) -> Iterator[Network]:
+    """Lend hosts of these names."""
+    lent = Network(directory, *names)
+    try:
+        yield lent
+    finally:
+        lent.close()

@@ -1,0 +1,93 @@
+"""What listens is bound to one address, and which one is told."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from pliant.core.errors import ConfigError
+from pliant.machine import interfaces
+from pliant.machine.interfaces import (
+    HostAddress,
+    address_named,
+    address_towards,
+    host_addresses,
+    is_own,
+    resolved,
+    split_place,
+)
+
+HERE = (HostAddress("10.0.0.1", "eth0"), HostAddress("127.0.0.1", "lo"))
+
+
+def test_the_addresses_of_this_host_are_those_it_can_listen_on() -> None:
+    found = host_addresses()
+
+    assert HostAddress("127.0.0.1", "lo") in found
+    assert all(is_own(one.address) for one in found)
+    assert [one.is_loopback for one in found] == sorted(one.is_loopback for one in found)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "lo", "localhost"])
+def test_an_address_an_interface_or_a_name_is_found(name: str) -> None:
+    assert address_named(name, "--listen") in ("127.0.0.1", "::1")
+
+
+def test_a_name_that_is_loopback_here_is_refused_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Debian gives a host's own name to 127.0.1.1."""
+    monkeypatch.setattr(interfaces, "host_addresses", lambda: HERE)
+    monkeypatch.setattr(interfaces, "resolved", lambda host, option: "127.0.1.1")
+
+    with pytest.raises(ConfigError) as caught:
+        address_named("gpu1", "--listen")
+
+    assert str(caught.value) == (
+        "--listen gpu1 is 127.0.1.1 on this host, which no other host reaches (see /etc/hosts); "
+        "give an address: 10.0.0.1 (eth0)"
+    )
+
+
+def test_the_way_to_a_host_tells_the_address() -> None:
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+
+
+def test_a_host_without_a_way_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreachable(socket.socket):
+        def connect(self, address: object, /) -> None:
+            raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(interfaces, "host_addresses", lambda: HERE[1:])
+    monkeypatch.setattr(socket, "socket", Unreachable)
+
+    with pytest.raises(ConfigError) as caught:
+        address_towards("10.0.0.1")
+
+    assert str(caught.value) == (
+        "this host has no way to 10.0.0.1: Network is unreachable; its addresses are 127.0.0.1 (lo)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("10.0.0.1:7000", ("10.0.0.1", 7000)),
+        ("gpu1:7000", ("gpu1", 7000)),
+        ("[fd00::1]:7000", ("fd00::1", 7000)),
+    ],
+)
+def test_a_place_is_a_host_and_a_port(text: str, place: tuple[str, int]) -> None:
+    assert split_place(text, "--join") == place
+
+
+@pytest.mark.parametrize("text", ["gpu1", ":7000", "fd00::1:7000", "gpu1:", "gpu1:http", "[]:1"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        split_place(text, "--join")
+
+
+def test_a_name_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--join nobody\.invalid: no host of this name"):
+        resolved("nobody.invalid", "--join")

@@ -1,0 +1,234 @@
+"""A job on several hosts, which share neither a directory nor a clock."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.live import namespaces
+from tests.live.namespaces import HostProgram, Network, NetworkHost
+from tests.live.stage import DEADLINE_S
+
+from pliant.observe.audit import audit_run
+from pliant.observe.log import Record
+from pliant.observe.reading import read
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle()),
+]
+
+SCRIPT = """\
+import os, sys, threading, torch, pliant
+pliant.seed(1)
+model = torch.nn.Linear(4, 1)
+x = torch.randn(256, 4)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+kept = {"checkpoint": pliant.Checkpoint(sys.argv[2])} if len(sys.argv) > 2 else {}
+with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
+                    dataset=data, global_batch_size=32, micro_batch_size=4, **kept) as session:
+    for step in session.steps(int(sys.argv[1])):
+        for a, b in step:
+            step.backward(torch.nn.functional.mse_loss(model(a), b))
+        threading.Event().wait(float(os.environ.get("PACE", 0)))
+    print("digest", session.committed, session.state_digest(), flush=True)
+"""
+
+CLOCK = """\
+import os, time
+_s = float(os.environ.get("CLOCK_AHEAD", 0))
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + _s
+time.time_ns = lambda: _time_ns() + int(_s * 1e9)
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Network]:
+    with namespaces.network(tmp_path, "a", "b", "c") as lent:
+        for host in lent.hosts:
+            (host.own / "train.py").write_text(SCRIPT)
+            (host.own / "sitecustomize.py").write_text(CLOCK)
+        yield lent
+
+
+def environment(host: NetworkHost, **more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    own = {"XDG_STATE_HOME": str(host.home / "state"), "PYTHONPATH": str(host.home)}
+    return {**kept, **own, "PACE": "0.05", **more}
+
+
+def pliant(host: NetworkHost, *words: object, **more: str) -> HostProgram:
+    return host.pliant(*words, environment=environment(host, **more))
+
+
+def until(what: Callable[[], object], why: str, *hosts: NetworkHost) -> None:
+    until_s = time.monotonic() + 2 * DEADLINE_S
+    while not what():
+        is_over = all(one.poll() is not None for host in hosts for one in host.programs)
+        assert not is_over or what(), f"all ended before {why}: {[host.said() for host in hosts]}"
+        assert time.monotonic() < until_s, f"{why}: {[host.said() for host in hosts]}"
+        time.sleep(0.05)
+
+
+def records(host: NetworkHost, kind: str, out: str = "runs/train") -> list[Record]:
+    found = read(host.own / out / "events.jsonl").records
+    return [record for record in found if record["kind"] == kind]
+
+
+def share(source: NetworkHost, token: str, *others: NetworkHost) -> None:
+    """Copy the file with the token, as a person would."""
+    until(lambda: (source.own / token).exists(), "there is a token", source)
+    for other in others:
+        (other.own / "token").write_bytes((source.own / token).read_bytes())
+
+
+def digests(*hosts: NetworkHost) -> set[str]:
+    found = set()
+    for host in hosts:
+        for path in host.own.glob("runs/*/logs/r*.log"):
+            found.update(re.findall(r"digest \d+ \w+", path.read_text()))
+    return found
+
+
+def alone(host: NetworkHost, steps: int) -> str:
+    """Return what the script prints when it runs alone."""
+    out = host.own / "alone.txt"
+    words = (sys.executable, "train.py", steps)
+    program = host.start(*words, environment=environment(host, PACE="0"), out=out)
+    assert program.wait() == 0, out.read_text()
+    (found,) = re.findall(r"digest \d+ \w+", out.read_text())
+    return str(found)
+
+
+def listening(host: NetworkHost) -> set[str]:
+    """Return the addresses on which something listens."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{host.init}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A":
+                found.add(local.rpartition(":")[0])
+    return found
+
+
+def as_in_proc(address: str) -> str:
+    return bytes(reversed([int(part) for part in address.split(".")])).hex().upper()
+
+
+def test_three_commands_train_on_three_hosts_that_share_nothing(net: Network) -> None:
+    """The coordinator's host runs no replica; one clock is five minutes ahead."""
+    a, b, c = net.hosts
+    coordinator = pliant(
+        a, "coordinator", "--listen", f"{a.address}:7000", "--min", 2, "--max", 2, "train.py", 40
+    )
+    share(a, "runs/train/token", b, c)
+    words = ("agent", "--join", f"{a.address}:7000", "--token-file", "token", "--devices", 1)
+    agents = [pliant(b, *words), pliant(c, *words, CLOCK_AHEAD="300")]
+    heard: dict[str, set[str]] = {host.name: set() for host in net.hosts}
+
+    def is_over() -> bool:
+        for host in net.hosts:
+            heard[host.name] |= listening(host)
+        return coordinator.poll() is not None
+
+    until(is_over, "the job ends", *net.hosts)
+
+    assert coordinator.wait() == 0, a.said()
+    assert [agent.wait() for agent in agents] == [0, 0], b.said() + c.said()
+    assert heard["a"] == {as_in_proc(a.address)}
+    for host in (b, c):
+        assert heard[host.name] <= {as_in_proc(host.address)}
+    assert digests(b, c) == {alone(a, 40)}
+    assert {record["node"] for record in records(a, "worker")} == {"b", "c"}
+    steps = [record["step"] for record in records(a, "commit")]
+    assert sorted(set(steps)) == list(range(40))
+    audit = audit_run(a.own / "runs" / "train")
+    assert audit.exactly_once, audit.problems
+
+
+@pytest.mark.parametrize("family", [pytest.param("IPv4", marks=pytest.mark.soak), "IPv6"])
+def test_one_command_on_every_host_trains_on_all_of_them(net: Network, family: str) -> None:
+    """The third host comes later; the one that has the address coordinates, and trains."""
+    a, b, c = net.hosts
+    place = f"{a.address}:7000" if family == "IPv4" else f"[{a.ipv6}]:7000"
+    words: tuple[object, ...] = ("run", "--join", place, "--nnodes", "2:3", "--devices-per-node", 1)
+    words = (*words, "--token-file", "token", "train.py", 120)
+    first = pliant(b, *words)
+    second = pliant(a, *words)
+    share(a, "token", b)
+    until(lambda: records(a, "commit")[4:], "two train", a, b)
+    share(a, "token", c)
+    third = pliant(c, *words)
+
+    assert second.wait(2 * DEADLINE_S) == 0, a.said()
+    assert [first.wait(), third.wait()] == [0, 0], b.said() + c.said()
+
+    assert digests(a, b, c) == {alone(a, 120)}
+    assert {record["node"] for record in records(a, "worker")} == {"a", "b", "c"}
+    assert "2:3 hosts, 1 replica on each: 2 to 3 in all" in a.said()
+    assert "the job has ended: " in b.said()
+    audit = audit_run(a.own / "runs" / "train")
+    assert audit.exactly_once, audit.problems
+
+
+def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network) -> None:
+    a, b, c = net.hosts
+    with (b.own / "train.py").open("a") as script:
+        script.write("# edited here\n")
+    words: tuple[object, ...] = (
+        "run",
+        "--join",
+        f"{a.address}:7000",
+        "--nnodes",
+        "2",
+        "--devices-per-node",
+        1,
+    )
+    words = (*words, "--token-file", "token", "train.py", 5)
+    job = pliant(a, *words)
+    share(a, "token", b, c)
+    edited, other = pliant(b, *words), pliant(c, *words, PYTHONHASHSEED="7")
+    assert [edited.wait(), other.wait()] == [1, 1], b.said() + c.said()
+    third = pliant(c, *words[:-1], 6)
+    assert third.wait() == 1, c.said()
+
+    assert re.search(r"/home/train\.py is not what job train runs on its other nodes", b.said())
+    assert "node c has PYTHONHASHSEED 7, and node a has 0; a job needs the same" in c.said()
+    assert "runs train.py 5, and this node was to run train.py 6; give the same" in c.said()
+    assert not records(a, "commit")
+    (b.own / "train.py").write_text(SCRIPT)
+    mended = pliant(b, *words)
+    assert [job.wait(), mended.wait()] == [0, 0], a.said() + b.said()
+
+
+def test_checkpoints_in_directories_that_are_not_shared_are_refused(
+    net: Network, tmp_path: Path
+) -> None:
+    a, b, _ = net.hosts
+    (tmp_path / "shared").mkdir()
+    words: tuple[object, ...] = (
+        "run",
+        "--join",
+        f"{a.address}:7000",
+        "--nnodes",
+        "2",
+        "--devices-per-node",
+        1,
+    )
+    words = (*words, "--token-file", "token", "train.py", 5)
+    for kept, code in (("kept", 2), (tmp_path / "shared" / "kept", 0)):
+        programs = [pliant(host, *words, kept) for host in (a, b)]
+        share(a, "token", b)
+
+        assert [program.wait() for program in programs] == [code, code], a.said() + b.said()
+
+    said = "the checkpoints of some nodes go to a directory that others do not see under its path"
+    assert said in a.said()
+    assert list((tmp_path / "shared" / "kept").glob("step-*"))
