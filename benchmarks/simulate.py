@@ -24,10 +24,10 @@ from pliant.simulate.simulation import SimulatedWorld, Simulation
 from pliant.spec.cluster import ClusterSpec
 
 SHAPES: tuple[tuple[int, int], ...] = (
-    (1_000, 20), (10_000, 200), (100_000, 2_000),
+    (1_000, 40), (10_000, 200), (100_000, 2_000),
     (10_000, 1_000), (10_000, 5_000), (100_000, 10_000),
 )  # fmt: skip
-"""Jobs and accelerators; first so that the load stays the same, then with idle accelerators."""
+"""Jobs and accelerators: first about as many of both, then with more and more idle accelerators."""
 
 QUOTED = (100_000, 2_000)
 DAYS = 14

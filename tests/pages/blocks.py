@@ -5,7 +5,7 @@ Every block of README and ``docs/`` names a language, and that says what is done
     sh        each line is a command; they are run one after the other, by bash
     console   commands after "$ ", and below each what it prints, which is compared (``shown.py``)
     python    a script, run alone; of a page with ">>>" in it all together are one doctest
-    yaml      a job file, a pool file, or a part of one from "spec:" on: it must be valid
+    yaml      a job, pool or cluster file, or a part of one from "spec:" on: it must be valid
     json      it must be JSON
     text      a picture or a format: nothing to run, so no line of it may begin with a command
     mermaid   a picture

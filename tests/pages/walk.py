@@ -27,7 +27,7 @@ from tests.live.stage import FORKED_PLIANT, Program, Stage
 from tests.pages.blocks import ROOT, Block, Note, Page, PageError
 from tests.pages.shown import is_shown
 
-from pliant.spec import load, pool
+from pliant.spec import cluster, load, pool
 
 DEADLINE_S = 120.0
 BASH = "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])"
@@ -249,6 +249,8 @@ class Walk:
         values = yaml.safe_load(block.text)
         if values.get("kind") == "Pool":
             pool.load_pool(block.text, source=block.place)
+        elif values.get("kind") == "Cluster":
+            cluster.load_cluster(block.text, source=block.place)
         elif "kind" in values:
             load.load(block.text, source=block.place)
         else:

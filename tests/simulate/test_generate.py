@@ -36,6 +36,14 @@ def test_the_same_words_give_the_same_and_another_seed_something_else() -> None:
     assert generate.spot("spot:seed=1") == generate.spot("spot:seed=1")
 
 
+def test_another_share_of_elastic_jobs_leaves_the_jobs_as_they_are() -> None:
+    few, many = (generate.mix(f"mix:jobs=200,seed=1,elastic={share}") for share in (0.1, 0.9))
+
+    told = [[(job.arrival_s, job.work_s, job.devices) for job in jobs] for jobs in (few, many)]
+    assert told[0] == told[1]
+    assert {job.name for job in few if job.is_elastic} < {j.name for j in many if j.is_elastic}
+
+
 def test_nodes_are_lost_in_bursts_and_come_back() -> None:
     changes = generate.spot("spot:nodes=50,days=20,lossesPerHour=2,burst=4,awayInSeconds=600")
 
@@ -56,6 +64,7 @@ def test_a_day_falls_to_its_night_and_rises_again() -> None:
     assert by_hour[0.0] == 10  # from 22 to 6 o'clock
     assert list(by_hour.values())[-1] == 10
     assert max(by_hour.values()) == 100
+    assert (by_hour[6.5], by_hour[21.5]) == (32, 10)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def mix(text: str) -> list[WorkloadJob]:
     Arrivals follow the working day: at night they are a third as frequent as at noon.
     """
     given = _numbers(text, MIX)
-    draw = random.Random(f"mix {given}")  # noqa: S311 - to be the same every time
+    same = [given[key] for key in ("jobs", "days", "seed")]  # with another share the same jobs
+    draw = random.Random(f"mix {same}")  # noqa: S311 - to be the same every time
     count, spread = int(given["jobs"]), _spread(MEDIAN_S, MEAN_S, LONGEST_S)
     arrivals = sorted(_arrival(draw, given["days"]) for _ in range(count))
     return [
@@ -130,7 +131,8 @@ def day(text: str) -> list[Change]:
     changes: list[Change] = []
     for minute in range(1440):
         at_s = minute * 60.0
-        apart_s = abs((at_s - 2 * 3600.0 + DAY_S / 2) % DAY_S - DAY_S / 2)
+        middle_s = at_s + 30.0  # so that an edge on the minute belongs to one side
+        apart_s = abs((middle_s - 2 * 3600.0 + DAY_S / 2) % DAY_S - DAY_S / 2)
         risen = 0.0 if apart_s < half_s else 1.0
         if ramp_s and half_s <= apart_s < half_s + ramp_s:
             risen = math.floor((apart_s - half_s) / ramp_s * steps) / steps

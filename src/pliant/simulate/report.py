@@ -21,7 +21,7 @@ def _share(value: float) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:,.1f} h"
+    return f"{value:,.1f}"
 
 
 def _fine_share(value: float) -> str:
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("jobs", "jobs", _count),
     ("unfinished", "not finished", _count),
-    ("makespan_h", "makespan", _hours),
+    ("makespan_h", "makespan, hours", _hours),
     ("there_h", "accelerator-hours there", _hours),
     ("used_h", "  used", _hours),
     ("useful_h", "    training that counts", _hours),
@@ -57,7 +57,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("unused_h", "    held and not training", _hours),
     ("serving_h", "    inference", _hours),
     ("idle_h", "  idle", _hours),
-    ("short_h", "missing for inference", _hours),
+    ("short_h", "short for inference, hours", _hours),
     ("utilisation", "utilisation", _share),
     ("goodput", "goodput beside inference", _share),
     ("queue_mean_s", "queue time, mean", duration),
@@ -70,7 +70,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("target_mean_s", "time to the target loss", duration),
     ("deadlines_met", "deadlines met", _share),
     ("stopped_share", "time without progress", _fine_share),
-    ("preemption_cost_h", "cost of preemption", _hours),
+    ("preemption_cost_h", "lost to changes, hours", _hours),
     ("preemptions", "jobs stopped as a whole", _count),
     ("resizes", "resizes", _count),
     ("interventions", "interventions of people", _count),

@@ -64,7 +64,8 @@ IN_PLACE = ResizeCosts(
     loss_pause_s=0.53,
 )
 """Medians of benchmarks/results/resize_2xxeon_2026-11-21.md: a join of 116 MB 0.259 s, a leave on
-notice 0.073 s, a kill 0.53 s.  A gigabyte more of state: 57 ms for 116 MB (DESIGN, appendix A)."""
+notice 0.073 s, a kill 0.53 s.  A gigabyte more of state: 57 ms for 116 MB from one process of a
+machine to others."""
 
 RESTART = ResizeCosts(name="restart")
 """Save, stop every process, start again at the new size: HyperPod's elastic agent, torchrun."""
