@@ -309,20 +309,21 @@ def test_commands_reach_the_first_worker_and_only_that_one_speaks(play: Play) ->
     play(scene, script, workers=2)
 
 
-def test_a_replica_shows_life_only_while_all_of_its_workers_do(play: Play) -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_replica_shows_life_only_while_all_of_its_workers_do(play: Play, place: int) -> None:
     """Its coordinator then finds it silent, as it would one worker that was stopped."""
 
     async def scene(world: World) -> None:
         pids = await running(world, 2)
         await world.hear(Progressed)
-        os.kill(pids[1], signal.SIGSTOP)
+        os.kill(pids[place], signal.SIGSTOP)
         looks = local_replica.SILENT_LOOKS
         await world.hear(Alive, len(world.all(Alive)) + looks + 1)
         world.heard.clear()
 
         await world.hear(Alive, 3)
         assert world.all(Progressed) == []
-        os.kill(pids[1], signal.SIGCONT)
+        os.kill(pids[place], signal.SIGCONT)
 
         assert (await world.hear(Progressed))[0].replica == "r1"
 

@@ -454,3 +454,16 @@ def test_an_audit_says_whether_samples_or_draws_were_counted() -> None:
     assert "gave the order: it may draw a sample several times" in drawn
     assert "3 draws," in drawn
     assert "\x1b" not in drawn
+
+
+@pytest.mark.parametrize(("workers", "said"), [(None, False), (1, False), (4, True)])
+def test_the_panel_says_how_many_workers_a_replica_has_if_it_has_several(
+    workers: int | None, said: bool
+) -> None:
+    status = board_of(eventful().planned().records).as_json() | {"workers_per_replica": workers}
+    view, text = plain()
+
+    view.console.print(job_panel(status))
+
+    assert (", of 4 workers each" in text.getvalue()) is said
+    assert ("workers" in text.getvalue()) is said

@@ -179,6 +179,25 @@ def test_a_kill_on_request_says_so() -> None:
     assert loss.reason == "kill requested: ended by SIGKILL"
 
 
+@pytest.mark.parametrize(
+    ("how", "detail", "reason"),
+    [
+        ("signal", "SIGKILL", "r2.1 ended by SIGKILL"),
+        ("script", "ValueError: x", "r2.1: ValueError: x"),
+    ],
+)
+def test_a_loss_says_which_worker_of_several_was_its_cause(
+    how: str, detail: str, reason: str
+) -> None:
+    story = two_running()
+    story.write("exited", replica="r2", exited_kind=how, detail=detail, worker=1)
+    story.reform("r1").steps(5)
+
+    [loss] = resizes(story)
+
+    assert loss.reason == reason
+
+
 def test_a_drain_to_a_smaller_target_says_what_was_decided() -> None:
     story = two_running().decided(1, "shrink from 2 to 1 replica: 1 asked for").prepare("r1")
     story.decided(1, "stay at 1 replica: 1 asked for").switch("r1").steps(5)

@@ -212,7 +212,7 @@ def _replicas(status: dict[str, Any]) -> RenderableType:
     text.append(f"{present}" + (f" of {wanted} wanted" if wanted is not None else ""))
     text.append(bounds if status["max_replicas"] is not None else "", style="dim")
     if (workers := status.get("workers_per_replica") or 1) > 1:
-        text.append(f" of {workers} workers", style="dim")
+        text.append(f", of {workers} workers each", style="dim")
     text.append("   ")
     for replica in status["replicas"]:
         state = replica["state"]

@@ -24,8 +24,8 @@ from pliant.cli.tracebacks import Tracebacks
 from pliant.core.printable import line_left, printable_values
 from pliant.core.worker_names import is_follower, replica_of
 from pliant.machine.clock import Clock
-from pliant.observe.log import Record, number
-from pliant.observe.prose import PROGRESS_S, line, resize_line, worker_of
+from pliant.observe.log import Record, number, worker_of
+from pliant.observe.prose import PROGRESS_S, line, resize_line
 from pliant.observe.status import ENDINGS, Board
 from pliant.observe.timeline import Resize
 

@@ -69,6 +69,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from pliant.core.durations import MOST_S
+from pliant.core.worker_names import worker_name
 from pliant.machine.files import make_private_directory, open_private
 from pliant.machine.locks import lock
 from pliant.observe import parts
@@ -349,3 +350,8 @@ def members_of(order: Record) -> tuple[str, ...]:
     """Return the replicas that an order names."""
     seats = [seat for seat in listed(order, "members") if isinstance(seat, dict)]
     return tuple(str(seat["replica"]) for seat in seats if seat.get("replica"))
+
+
+def worker_of(record: Record) -> str:
+    """Return which worker of a replica a record is about; of a replica as a whole that."""
+    return worker_name(str(record.get("replica") or ""), whole(record.get("worker")))

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
-from pliant.core.worker_names import worker_name
-from pliant.observe.log import Record
+from pliant.observe.log import Record, worker_of
 from pliant.observe.timeline import Resize, ResizeKind
 
 JOB_ENDS = "the job ends"
@@ -83,12 +82,6 @@ def kept_by(names: list[str]) -> str:
 def quota_of(team: str, quota: int | None) -> str:
     """Say what a team has."""
     return f"team {team} has {'no quota' if quota is None else f'a quota of {quota}'}"
-
-
-def worker_of(record: Record) -> str:
-    """Return whom of the workers of a replica a record is about, or which replica."""
-    worker = record.get("worker")
-    return worker_name(str(record.get("replica") or ""), worker if type(worker) is int else None)
 
 
 def _exited(record: Record, who: str) -> str:

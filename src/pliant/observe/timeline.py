@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from pliant.observe.log import Record, members_of, number, whole
+from pliant.observe.log import Record, members_of, number, whole, worker_of
 from pliant.observe.log_clock import LogClock
 
 KEPT_COMMITS = 20_000
@@ -230,6 +230,8 @@ class Timeline:
             return
         asked = self._losses.get(name)
         ended = f"ended by {detail}" if how == "signal" and detail else detail or how
+        if ended and (worker := worker_of(record)) != name:  # one of several: whose end it was
+            ended = f"{worker} {ended}" if how == "signal" else f"{worker}: {ended}"
         self._losses[name] = f"{asked}: {ended}" if asked and ended else asked or ended
         self._on_loss(record)
 
