@@ -159,8 +159,38 @@ SIMULATED = [
         instead="one of those",
     ),
     simulated(
+        workload="day:seed=1",
+        sentence="day:seed=1 generates no jobs; write mix: or the path of a workload",
+        when="a generator of something else stands for a workload",
+        instead="`mix:`",
+    ),
+    simulated(
+        "--capacity all=spot:days=10000,lossesPerHour=1000",
+        sentence="spot: 720000000 nodes would be lost; at most 1000000 can be generated, so give"
+        " fewer days, lossesPerHour or burst",
+        when="a generated trace would be too long",
+        instead="what the sentence says",
+    ),
+    simulated(
+        sentence="c.yaml: the load of service chat changes at 90 s, and begins again at 60 s"
+        " already (repeatInSeconds)",
+        when="a load is longer than the time after which it is repeated",
+        instead="a longer `repeatInSeconds`, or a shorter load",
+        before=beside(
+            CLUSTER + "  inference: [{name: chat, load: jobs.csv, repeatInSeconds: 60}]\n",
+            jobs="time_s,devices\n0,1\n90,2\n",
+        ),
+        workload="mix:jobs=1",
+    ),
+    simulated(
+        sentence="jobs.csv line 2 is no line of CSV: field larger than field limit (131072)",
+        when="a line of a workload cannot be read as CSV",
+        instead="a line of CSV",
+        before=beside(jobs=JOBS + "x" * 140_000 + "\n"),
+    ),
+    simulated(
         workload="mix:jobs=0",
-        sentence="mix: jobs=0 is not a whole number from 1 to 1e+07",
+        sentence="mix: jobs=0 is not a whole number from 1 to 1e+06",
         when="a number of a generator is out of range",
         instead="a number in range",
     ),

@@ -133,6 +133,7 @@ GIVEN_ON = {
     "tagged_codec.py": "what is wrong with a value, behind its path; it is found for itself",
     "--init {source}: {sentence}": "the sentence of the process that reads the weights",
     "run_directory.py": "the sentence of who wants the directory for itself",
+    "simulate/simulation.py": "the policy's, behind the line of a job that it does not allow",
     "spec/load.py": "the words of pydantic, of what has no sentence of ours",
 }
 """Where something is refused in words that are another's, with whose they are."""

@@ -71,8 +71,8 @@ def test_a_day_falls_to_its_night_and_rises_again() -> None:
     ("text", "sentence"),
     [
         ("mix:cows=3", "mix takes no 'cows'; it takes jobs, days, elastic, seed"),
-        ("mix:jobs=0", "mix: jobs=0 is not a whole number from 1 to 1e+07"),
-        ("mix:jobs=2.5", "mix: jobs=2.5 is not a whole number from 1 to 1e+07"),
+        ("mix:jobs=0", "mix: jobs=0 is not a whole number from 1 to 1e+06"),
+        ("mix:jobs=2.5", "mix: jobs=2.5 is not a whole number from 1 to 1e+06"),
         ("mix:elastic=2", "mix: elastic=2 is not a number from 0 to 1"),
         ("mix:days=nan", "mix: days=nan is not a number from 0.001 to 10000"),
     ],

@@ -35,6 +35,10 @@ EIGHTS = ((8, 0.7), (16, 0.2), (32, 0.1))
 FEW = ((2, 0.6), (4, 0.4))
 
 
+MOST_LOSSES = 1_000_000
+"""Of nodes, in one generated trace: some hundred MB."""
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """One number that a generator takes."""
@@ -48,7 +52,7 @@ class Number:
 _SEED = Number(0, is_whole=True)
 
 MIX = {
-    "jobs": Number(1000, least=1, most=10_000_000, is_whole=True),
+    "jobs": Number(1000, least=1, most=1_000_000, is_whole=True),
     "days": Number(14, least=0.001, most=10_000),
     "elastic": Number(0.1, most=1),
     "seed": _SEED,
@@ -100,6 +104,12 @@ def spot(text: str) -> list[Change]:
     given = _numbers(text, SPOT)
     draw = random.Random(f"spot {given}")  # noqa: S311 - to be the same every time
     end_s, rate = given["days"] * DAY_S, given["lossesPerHour"] / 3600
+    expected = end_s * rate * given["burst"]
+    if expected > MOST_LOSSES:
+        raise ConfigError(
+            f"spot: {expected:.0f} nodes would be lost; at most {MOST_LOSSES} can be generated, so"
+            " give fewer days, lossesPerHour or burst"
+        )
     there, at_s = int(given["nodes"]), 0.0
     moves: list[tuple[float, int]] = []
     while rate and (at_s := at_s + draw.expovariate(rate)) < end_s:

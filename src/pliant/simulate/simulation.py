@@ -211,7 +211,11 @@ class Simulation:
         """Refuse, by the pool's own rule, what could never be met."""
         for job in self.world.jobs:
             where = f"{self.world.source} line {job.line}"
-            self._require_claim(self._run_of(job).claim(), where)
+            try:
+                claim = self._run_of(job).claim()
+            except ConfigError as error:  # its sizes are none of those that the policy allows
+                raise ConfigError(f"{where}: {error}") from None
+            self._require_claim(claim, where)
         for service in self.services:
             loads = self.world.load[service.entry.name]
             most = max((change.devices for change in loads), default=0)

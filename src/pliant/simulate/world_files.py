@@ -42,6 +42,16 @@ def read_world(
     _put_in_place(traces, capacity or {}, among=counts, what="nodes", where=cluster)
     _put_in_place(loads, load or {}, among=loads, what="inference", where=cluster)
     jobs, source = read_workload(workload)
+    needs = {
+        name: _changes(text, "day", generate.day, most=MOST_DEVICES) for name, text in loads.items()
+    }
+    for service in spec.inference:
+        last_s, again_s = needs[service.name][-1].at_s, service.repeat_in_seconds
+        if again_s is not None and last_s >= again_s:
+            raise ConfigError(
+                f"{cluster}: the load of service {service.name} changes at {last_s:g} s, and begins"
+                f" again at {again_s:g} s already (repeatInSeconds)"
+            )
     return SimulatedWorld(
         cluster=spec,
         jobs=jobs,
@@ -49,10 +59,7 @@ def read_world(
             name: _changes(text, "spot", generate.spot, most=counts[name])
             for name, text in traces.items()
         },
-        load={
-            name: _changes(text, "day", generate.day, most=MOST_DEVICES)
-            for name, text in loads.items()
-        },
+        load=needs,
         policy=policy,
         source=source,
     )
@@ -61,6 +68,8 @@ def read_world(
 def read_workload(workload: str) -> tuple[list[WorkloadJob], str]:
     """Return the jobs of a file or of ``mix:...``, and what to call their source."""
     if generate.is_generator(workload):
+        if not workload.startswith("mix:"):
+            raise ConfigError(f"{workload} generates no jobs; write mix: or the path of a workload")
         return generate.mix(workload), workload
     return parse_workload(read_named(Path(workload)), source=workload), workload
 

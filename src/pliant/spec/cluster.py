@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from pliant.core.durations import MOST_S
 from pliant.core.pool_defaults import CLASS_VALUES, DEFAULT_TEAM
 from pliant.spec.load import load_as
-from pliant.spec.model import Model, Seconds, SomeSeconds, check_name, impossible
+from pliant.spec.model import Model, Seconds, check_name, impossible
 from pliant.spec.pool import MOST_DEVICES, ClassEntry, TeamEntry, promised_too_much
 
 ClusterName = Annotated[str, check_name("name")]
@@ -59,8 +59,8 @@ class InferenceEntry(Model):
     load: str
     """A trace of the devices that it needs (``time_s,devices``), beside this file."""
 
-    repeat_in_seconds: SomeSeconds | None = None
-    """The load begins again after so long; None: it stays as it was last."""
+    repeat_in_seconds: Annotated[float, Field(ge=60, le=MOST_S)] | None = None
+    """The load begins again after so long, a minute at least; None: it stays as it was last."""
 
     priority: str = "urgent"
     team: str = DEFAULT_TEAM

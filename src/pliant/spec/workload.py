@@ -85,7 +85,7 @@ def parse_workload(text: str, *, source: str) -> list[WorkloadJob]:
     Raises:
         ConfigError: a line cannot be read; it is named, with what was expected.
     """
-    rows = _rows(text)
+    rows = _rows(text, source)
     number, header = next(rows, (0, []))
     if not header:
         raise ConfigError(f"{source} is an empty workload; expected {_names(list(_COLUMNS))}")
@@ -102,10 +102,15 @@ def parse_workload(text: str, *, source: str) -> list[WorkloadJob]:
     return sorted(jobs, key=lambda job: job.arrival_s)
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield number, [cell.strip() for cell in next(csv.reader([line]))]
+def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            cells = next(csv.reader([line]))
+        except csv.Error as error:  # a cell of a hundred thousand letters
+            raise ConfigError(f"{source} line {number} is no line of CSV: {error}") from None
+        yield number, [cell.strip() for cell in cells]
 
 
 def _require_columns(header: list[str], where: str) -> None:
