@@ -119,6 +119,26 @@ def test_with_notice_a_node_is_left_and_nothing_is_lost() -> None:
     assert run.records[0].sizes[1] == (1001.0, 3)
 
 
+def test_a_restart_that_is_known_of_saves_what_was_done() -> None:
+    spec = cluster(8, nodes=[{"name": "spot", "count": 8, "capacity": "x"}])
+    world = [elastic("pre", 4000.0, 8, 2, 8), job("tune", 5000.0, 1, arrival_s=500.0)]
+
+    run = simulated(world, spec, RESTART, capacity={"spot": changes((0.0, 8), (590.0, 6))})
+
+    # it stopped at 501 s with its checkpoint, and trained again from 531 s on
+    assert run.records[0].lost_device_s == pytest.approx(7 * (590.0 - 531.0))
+
+
+def test_a_node_that_comes_back_within_its_notice_is_not_lost() -> None:
+    nodes = [{"name": "spot", "count": 4, "capacity": "x", "noticeInSeconds": 120}]
+    trace = {"spot": changes((0.0, 4), (1000.0, 3), (1060.0, 4))}
+
+    run = simulated([elastic("gpt", 2000.0, 4, 1, 4)], cluster(4, nodes=nodes), FREE,
+                    capacity=trace)  # fmt: skip
+
+    assert [size for _, size in run.records[0].sizes] == [4, 3, 4, 0]
+
+
 def test_inference_takes_what_its_load_needs_and_gives_it_back() -> None:
     spec = cluster(8, inference=[{"name": "chat", "load": "x", "repeatInSeconds": 1000}])
     load = {"chat": changes((0.0, 6), (400.0, 0), (800.0, 6))}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import fields
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from pliant.core.allocation import Asked, demand, new_pool, standing, state, step
 from pliant.core.allocation.ordered import Directory, Ordered
 from pliant.core.allocation.values import Claim
+from pliant.core.tenancy import Demand
 
 keys = st.tuples(st.integers(0, 300))
 changes = st.lists(st.tuples(st.booleans(), keys), max_size=200)
@@ -139,3 +142,26 @@ def test_where_several_devices_only_pay_together_the_step_to_all_of_them_counts(
     assert demand.rise(None, 8, 8, 4)[:2] == (1, 4)
     assert demand.rise(None, 8, 8, 4).gain == pytest.approx(math.log(2) / 4)
     assert demand.rise(None, 7, 8, 4).gain == 0.0
+
+
+def test_a_name_is_found_without_looking_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory((f"j{number}", number) for number in range(1000))
+
+    def looks_at_all(_: object) -> NoReturn:
+        raise AssertionError("it looks at every name")
+
+    monkeypatch.setattr(Directory, "__iter__", looks_at_all)
+
+    assert "j7" in directory
+    assert "j1000" not in directory
+
+
+def test_the_claim_of_a_demand_has_all_of_it() -> None:
+    demand = Demand(
+        team="a", priority="high", min_replicas=2, ask_replicas=4, sizes=(2, 4), num_slots=8
+    )
+
+    claim = Claim.of("gpt", demand, since=3.0)
+
+    assert (claim.name, claim.since) == ("gpt", 3.0)
+    assert all(getattr(claim, one.name) == getattr(demand, one.name) for one in fields(Demand))
