@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.live import namespaces
-from tests.live.namespaces import HostProgram, Network, NetworkHost
+from tests.live.namespaces import Network, NetworkHost
 from tests.live.stage import DEADLINE_S
+from tests.processes.hosts import SCRIPT, alone, digests, hosts, pliant, records, share, until
 
 from pliant.observe.audit import audit_run
-from pliant.observe.log import Record
-from pliant.observe.reading import read
 
 pytestmark = [
     pytest.mark.processes,
@@ -24,87 +20,11 @@ pytestmark = [
     pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle()),
 ]
 
-SCRIPT = """\
-import os, sys, threading, torch, pliant
-pliant.seed(1)
-model = torch.nn.Linear(4, 1)
-x = torch.randn(256, 4)
-data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-kept = {"checkpoint": pliant.Checkpoint(sys.argv[2])} if len(sys.argv) > 2 else {}
-with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
-                    dataset=data, global_batch_size=32, micro_batch_size=4, **kept) as session:
-    for step in session.steps(int(sys.argv[1])):
-        for a, b in step:
-            step.backward(torch.nn.functional.mse_loss(model(a), b))
-        threading.Event().wait(float(os.environ.get("PACE", 0)))
-    print("digest", session.committed, session.state_digest(), flush=True)
-"""
-
-CLOCK = """\
-import os, time
-_s = float(os.environ.get("CLOCK_AHEAD", 0))
-_time, _time_ns = time.time, time.time_ns
-time.time = lambda: _time() + _s
-time.time_ns = lambda: _time_ns() + int(_s * 1e9)
-"""
-
 
 @pytest.fixture
 def net(tmp_path: Path) -> Iterator[Network]:
-    with namespaces.network(tmp_path, "a", "b", "c") as lent:
-        for host in lent.hosts:
-            (host.own / "train.py").write_text(SCRIPT)
-            (host.own / "sitecustomize.py").write_text(CLOCK)
+    with hosts(tmp_path, "a", "b", "c") as lent:
         yield lent
-
-
-def environment(host: NetworkHost, **more: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    own = {"XDG_STATE_HOME": str(host.home / "state"), "PYTHONPATH": str(host.home)}
-    return {**kept, **own, "PACE": "0.05", **more}
-
-
-def pliant(host: NetworkHost, *words: object, **more: str) -> HostProgram:
-    return host.pliant(*words, environment=environment(host, **more))
-
-
-def until(what: Callable[[], object], why: str, *hosts: NetworkHost) -> None:
-    until_s = time.monotonic() + 2 * DEADLINE_S
-    while not what():
-        is_over = all(one.poll() is not None for host in hosts for one in host.programs)
-        assert not is_over or what(), f"all ended before {why}: {[host.said() for host in hosts]}"
-        assert time.monotonic() < until_s, f"{why}: {[host.said() for host in hosts]}"
-        time.sleep(0.05)
-
-
-def records(host: NetworkHost, kind: str, out: str = "runs/train") -> list[Record]:
-    found = read(host.own / out / "events.jsonl").records
-    return [record for record in found if record["kind"] == kind]
-
-
-def share(source: NetworkHost, token: str, *others: NetworkHost) -> None:
-    """Copy the file with the token, as a person would."""
-    until(lambda: (source.own / token).exists(), "there is a token", source)
-    for other in others:
-        (other.own / "token").write_bytes((source.own / token).read_bytes())
-
-
-def digests(*hosts: NetworkHost) -> set[str]:
-    found = set()
-    for host in hosts:
-        for path in host.own.glob("runs/*/logs/r*.log"):
-            found.update(re.findall(r"digest \d+ \w+", path.read_text()))
-    return found
-
-
-def alone(host: NetworkHost, steps: int) -> str:
-    """Return what the script prints when it runs alone."""
-    out = host.own / "alone.txt"
-    words = (sys.executable, "train.py", steps)
-    program = host.start(*words, environment=environment(host, PACE="0"), out=out)
-    assert program.wait() == 0, out.read_text()
-    (found,) = re.findall(r"digest \d+ \w+", out.read_text())
-    return str(found)
 
 
 def listening(host: NetworkHost) -> set[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from pliant.engine.groups.handovers import quick_handovers
 from pliant.engine.groups.handshake import SECRET_BYTES
 from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port
-from pliant.engine.groups.reachability import unreachable
+from pliant.engine.groups.reachability import PROBE_S, unreachable
 from pliant.engine.groups.sockets import SocketCommunicator
 from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout, first_difference
@@ -38,6 +39,10 @@ from pliant.engine.reduce.windows import (
     WindowSize,
     WindowView,
 )
+
+SPEAK_S = 1.0
+"""By how much who reaches everybody speaks after those who do not: members begin to look for each
+other when each hears of it, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +184,19 @@ class GroupBuild:
             reason = f"not built within {self._deadline_s:g} s"
             reason = f"{reason}; not there: {who}" if who else reason
             unreached = unreachable({self._names[rank]: self._endpoints[rank] for rank in missing})
+            if missing and not unreached:
+                self._let_others_speak()
             raise GroupBroken(self._generation, reason, unreached=unreached)
+
+    def _let_others_speak(self) -> None:
+        """Wait until whoever found a member out of reach has said so, or this is given up.
+
+        The first word of a failure ends the attempt for all.  Were it that of one who reaches
+        everybody, the same members would be tried again and again.
+        """
+        given_up = threading.Event()
+        with self._abort.calling(given_up.set):
+            given_up.wait(PROBE_S + SPEAK_S)
 
     def _failed(self, reason: str) -> GroupBroken:
         return GroupBroken(self._generation, reason)
