@@ -28,6 +28,7 @@ from pliant.cli import (
     checkpoint_commands,
     completion,
     config_table,
+    doctor_command,
     job_commands,
     pool_commands,
     replay_command,
@@ -72,6 +73,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     replay_command.replay: {},
     config_table.config: {},
     simulate_command.simulate: {},
+    doctor_command.doctor: {},
     run_commands.demo: {},
 }
 """In the order of the help."""

@@ -137,9 +137,9 @@ def is_own(address: str) -> bool:
     return True
 
 
-def told(addresses: tuple[HostAddress, ...]) -> str:
+def told(addresses: tuple[HostAddress, ...], *, none: str = "none") -> str:
     """Name addresses for people."""
-    return ", ".join(map(str, addresses)) or "none"
+    return ", ".join(map(str, addresses)) or none
 
 
 def _own(address: str, text: str, option: str, known: tuple[HostAddress, ...]) -> str:

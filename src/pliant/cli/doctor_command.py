@@ -1,0 +1,162 @@
+"""``pliant doctor``: one page on whether this host can take part in a job.
+
+Owns what is asked of whom, and how the findings are shown.  What is enough is for ``core.fitness``
+to say, and how a thing is found out for ``machine.host_look``.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from pliant.cli.options import Json
+from pliant.cli.printing import draw, print_json
+from pliant.cli.several_hosts import place_of
+from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.core.fitness import CoordinatorLook, HostLook, Verdict, findings
+from pliant.machine import host_look
+from pliant.machine.interfaces import (
+    address_named,
+    address_towards,
+    host_addresses,
+    others_reach,
+    resolved,
+    told,
+)
+from pliant.run.local import count_cores
+from pliant.run.run_directory import read_token
+
+COLOURS = {Verdict.OK: "green", Verdict.CAUTION: "yellow", Verdict.OBSTACLE: "red"}
+
+
+def doctor(
+    join: Annotated[
+        str | None,
+        typer.Option(
+            "--join", metavar="HOST:PORT|URL", help="A coordinator that is to be reached."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Of that coordinator."),
+    ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface",
+            metavar="ADDRESS|NAME",
+            help="Where other hosts are to reach the replicas of this one.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Say whether this host can take part in a job, and what to do where it cannot."""
+    token = None if token_file is None else read_token(token_file)
+    found = findings(_seen_here(join, token, interface))
+    is_fit = all(one.verdict is not Verdict.OBSTACLE for one in found)
+    if as_json:
+        print_json({"fit": is_fit, "findings": [asdict(one) for one in found]})
+        return EXIT_OK if is_fit else EXIT_FAILED
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), pad_edge=False)
+    for name in ("what", "", "found", "what to do"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        verdict = Text(one.verdict, style=COLOURS[one.verdict])
+        table.add_row(Text(one.name), verdict, Text(one.found), Text(one.do))
+    draw(table)
+    return EXIT_OK if is_fit else EXIT_FAILED
+
+
+def _seen_here(join: str | None, token: str | None, interface: str | None) -> HostLook:
+    here = Path.cwd()
+    with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
+        torch = pool.submit(host_look.torch_here)
+        coordinator = pool.submit(_coordinator, join, token)
+        address, obstacle = _address(join, interface)
+        names = {one.address: str(one) for one in host_addresses()}
+        return HostLook(
+            python=sys.version_info[:3],
+            torch=torch.result()[0],
+            torch_obstacle=torch.result()[1],
+            address=names.get(address, address),
+            address_obstacle=obstacle,
+            others=told(tuple(one for one in others_reach() if one.address != address), none=""),
+            port_obstacle=host_look.port_obstacle(address) if address else "",
+            ports=host_look.number_of_ports(),
+            cores=count_cores(),
+            shm_bytes=host_look.free_bytes(host_look.SHARED_MEMORY),
+            disk_bytes=host_look.free_bytes(here),
+            directory=str(here),
+            directory_obstacle=host_look.write_obstacle(here),
+            files=host_look.limit(resource.RLIMIT_NOFILE),
+            processes=host_look.limit(resource.RLIMIT_NPROC),
+            locked_bytes=host_look.limit(resource.RLIMIT_MEMLOCK),
+            year=time.gmtime().tm_year,
+            coordinator=coordinator.result(),
+        )
+
+
+def _address(join: str | None, interface: str | None) -> tuple[str, str]:
+    """Return where others reach this host, or why nowhere."""
+    try:
+        if interface is not None:
+            return address_named(interface, "--interface"), ""
+        if join is not None:
+            return address_towards(resolved(place_of(join)[0], "--join")), ""
+    except ConfigError as error:
+        return "", str(error)
+    others = others_reach()
+    return (others[0].address, "") if others else ("", "there is none but loopback")
+
+
+def _coordinator(join: str | None, token: str | None) -> CoordinatorLook | None:
+    """Connect to a coordinator and ask it something; None: none was named."""
+    if join is None:
+        return None
+    url = (join if "://" in join else f"http://{join}").rstrip("/")
+    url = url.replace("ws", "http", 1) if url.startswith("ws") else url
+    try:
+        host, port = place_of(join)
+        address = resolved(host, "--join")
+    except ConfigError as error:
+        return CoordinatorLook(place=join, obstacle=str(error))
+    port = port or (443 if url.startswith("https") else 80)
+    obstacle, answer_s = host_look.connect_obstacle(address, port)
+    if obstacle:
+        return CoordinatorLook(place=join, obstacle=obstacle)
+    header = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with httpx.Client(
+            base_url=url, headers=header, timeout=host_look.CONNECT_S, trust_env=False
+        ) as client:
+            health, status = client.get("/healthz"), client.get("/v1/status")
+    except httpx.HTTPError as error:
+        return CoordinatorLook(place=join, obstacle=f"it answers, but no coordinator: {error}")
+    if not health.is_success:
+        sentence = f"it answers, but no coordinator (status {health.status_code})"
+        return CoordinatorLook(place=join, obstacle=sentence)
+    said = "" if token is None else "taken" if status.is_success else "refused"
+    return CoordinatorLook(
+        place=join, answer_s=answer_s, token=said, clock_ahead_s=_ahead(health.headers.get("date"))
+    )
+
+
+def _ahead(date: str | None) -> float | None:
+    """Return by how much this host's clock is ahead of one that an answer tells."""
+    try:
+        return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None

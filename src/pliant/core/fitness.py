@@ -1,0 +1,222 @@
+"""Whether a host can take part in a job, judged from what was found on it.
+
+Owns what is enough, and what to do where it is not.  Must not know how anything is found out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+OLDEST_PYTHON = (3, 11)
+FEWEST_FILES = 1024
+"""Open files of a process: connections to all members, a window of each, and the script's own."""
+
+FEWEST_PORTS = 1000
+"""Ports that the kernel gives to who asks for any."""
+
+LEAST_SHM_BYTES = 64 << 20
+"""What containers have unless told otherwise; DataLoader's own workers fill it soon."""
+
+LEAST_DISK_BYTES = 1 << 30
+CLOCK_APART_S = 60.0
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  the name of a line
+
+
+class Verdict(StrEnum):
+    """What a finding means for the job."""
+
+    OK = "ok"
+    CAUTION = "caution"
+    """It can take part, and something may be missed later."""
+
+    OBSTACLE = "obstacle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the page."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    do: str = ""
+    """What to do; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorLook:
+    """What was seen of a coordinator."""
+
+    place: str
+    obstacle: str = ""
+    """Why it was not reached; empty: it was."""
+
+    answer_s: float = 0.0
+    token: str = ""
+    """What it said of the token: ``taken``, ``refused``; empty: none was shown."""
+
+    clock_ahead_s: float | None = None
+    """Of ours, by its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLook:
+    """What was found on a host; None: it could not be found out, or there is no limit."""
+
+    python: tuple[int, int, int]
+    torch: str
+    """Its version; empty: it cannot be imported, and ``torch_obstacle`` says why."""
+
+    torch_obstacle: str = ""
+    address: str = ""
+    """Where the other hosts reach its replicas, with the interface."""
+
+    address_obstacle: str = ""
+    others: str = ""
+    """Further addresses."""
+
+    port_obstacle: str = ""
+    """Why nothing could listen there and be reached."""
+
+    ports: int | None = None
+    cores: int = 1
+    shm_bytes: int | None = None
+    disk_bytes: int | None = None
+    directory: str = ""
+    directory_obstacle: str = ""
+    files: int | None = None
+    processes: int | None = None
+    locked_bytes: int | None = None
+    year: int = 0
+    coordinator: CoordinatorLook | None = None
+
+
+def findings(look: HostLook) -> tuple[Finding, ...]:
+    """Judge a host; one line for each thing that a job needs."""
+    return (
+        _python(look),
+        _torch(look),
+        _interface(look),
+        _ports(look),
+        _clock(look),
+        _shm(look),
+        *_limits(look),
+        _disk(look),
+        *_coordinator(look.coordinator),
+    )
+
+
+def _line(name: str, found: str, do: str = "", *, bad: Verdict = Verdict.OBSTACLE) -> Finding:
+    return Finding(name=name, verdict=bad if do else Verdict.OK, found=found, do=do)
+
+
+def _python(look: HostLook) -> Finding:
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    do = "" if look.python[:2] >= OLDEST_PYTHON else f"use Python {oldest} or newer"
+    return _line("python", ".".join(map(str, look.python)), do)
+
+
+def _torch(look: HostLook) -> Finding:
+    if look.torch:
+        return _line("torch", look.torch)
+    return _line(
+        "torch", look.torch_obstacle, "pip install 'pliant[engine]', as on the other hosts"
+    )
+
+
+def _interface(look: HostLook) -> Finding:
+    if look.address_obstacle:
+        return _line("interface", look.address_obstacle, "name one with --interface")
+    others = f"; also {look.others}" if look.others else ""
+    return _line("interface", f"{look.address}{others}")
+
+
+def _ports(look: HostLook) -> Finding:
+    if look.port_obstacle:
+        do = "let the firewall pass what comes to this address from the other hosts"
+        return _line("ports", look.port_obstacle, do)
+    if look.ports is not None and look.ports < FEWEST_PORTS:
+        do = f"widen net.ipv4.ip_local_port_range to {FEWEST_PORTS} ports or more"
+        return _line("ports", f"{look.ports} to choose from", do, bad=Verdict.CAUTION)
+    return _line("ports", "any" if look.ports is None else f"{look.ports} to choose from")
+
+
+def _clock(look: HostLook) -> Finding:
+    ahead_s = None if look.coordinator is None else look.coordinator.clock_ahead_s
+    if ahead_s is None:
+        return _line("clock", f"year {look.year}")
+    word = "ahead of" if ahead_s > 0 else "behind"
+    found = f"{abs(ahead_s):.0f} s {word} the coordinator's"
+    do = "start NTP; training does not mind, but times in logs will not fit together"
+    return _line("clock", found, do if abs(ahead_s) > CLOCK_APART_S else "", bad=Verdict.CAUTION)
+
+
+def _shm(look: HostLook) -> Finding:
+    if look.shm_bytes is None:
+        return _line(SHARED_MEMORY, "not there", "mount a tmpfs on /dev/shm", bad=Verdict.CAUTION)
+    do = "give it more (docker run --shm-size 8g): loaders of the script may need it"
+    is_little = look.shm_bytes <= LEAST_SHM_BYTES
+    return _line(
+        SHARED_MEMORY, f"{_told(look.shm_bytes)} free", do if is_little else "", bad=Verdict.CAUTION
+    )
+
+
+def _limits(look: HostLook) -> tuple[Finding, ...]:
+    few = look.files is not None and look.files < FEWEST_FILES
+    needed = 16 * look.cores
+    tight = look.processes is not None and look.processes < needed
+    return (
+        _line(
+            "open files",
+            _limit(look.files),
+            f"ulimit -n {8 * FEWEST_FILES}, or LimitNOFILE= of its unit" if few else "",
+        ),
+        _line(
+            "processes",
+            _limit(look.processes),
+            f"ulimit -u {64 * needed}, or TasksMax= of its unit" if tight else "",
+        ),
+        _line(
+            "locked memory", "no limit" if look.locked_bytes is None else _told(look.locked_bytes)
+        ),
+    )
+
+
+def _disk(look: HostLook) -> Finding:
+    if look.directory_obstacle:
+        do = "start the agent in a directory that this user may write to"
+        return _line("directory", look.directory_obstacle, do)
+    if look.disk_bytes is None:
+        return _line("directory", look.directory)
+    do = "make room: output and ledgers of replicas go there"
+    found = f"{look.directory}: {_told(look.disk_bytes)} free"
+    is_little = look.disk_bytes < LEAST_DISK_BYTES
+    return _line("directory", found, do if is_little else "", bad=Verdict.CAUTION)
+
+
+def _coordinator(look: CoordinatorLook | None) -> tuple[Finding, ...]:
+    if look is None:
+        return ()
+    if look.obstacle:
+        do = "start the coordinator, or open its port for this host; --join names its --listen"
+        return (_line("coordinator", f"{look.place}: {look.obstacle}", do),)
+    found = f"{look.place} answers within {1000 * look.answer_s:.0f} ms"
+    if not look.token:
+        do = "show it the token, too: --token-file FILE"
+        return (_line("coordinator", found, do, bad=Verdict.CAUTION),)
+    is_taken = look.token == "taken"  # noqa: S105  a word
+    do = "" if is_taken else "copy the token file of the coordinator anew"
+    return (_line("coordinator", f"{found}, and the token is {look.token}", do),)
+
+
+def _limit(value: int | None) -> str:
+    return "no limit" if value is None else str(value)
+
+
+def _told(num_bytes: int) -> str:
+    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{num_bytes >> 10} kB"

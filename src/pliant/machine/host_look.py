@@ -1,0 +1,100 @@
+"""What is found on this host of what a job needs; ``core.fitness`` judges it.
+
+Owns how each thing is found out, and that none of it takes long.  Leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TORCH_S = 60.0
+"""Longest that importing torch may take, in seconds."""
+
+CONNECT_S = 3.0
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  only looked at
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+_IMPORT = "import torch, pliant.engine.session; print(torch.__version__)"
+
+
+def torch_here() -> tuple[str, str]:
+    """Import what trains, in a process of its own; return its version, and why it has none."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-c", _IMPORT],
+            capture_output=True,
+            text=True,
+            timeout=TORCH_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"importing it takes longer than {TORCH_S:g} s"
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return "", last or f"importing it ended with code {done.returncode}"
+    return done.stdout.strip(), ""
+
+
+def port_obstacle(address: str) -> str:
+    """Say why nothing can listen at an address and be reached there; empty: it can."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family) as listener, socket.socket(family) as caller:
+            listener.bind((address, 0))
+            listener.listen(1)
+            caller.settimeout(CONNECT_S)
+            caller.connect(listener.getsockname())
+    except OSError as error:
+        return f"{address} cannot be listened on and reached: {error.strerror or error}"
+    return ""
+
+
+def number_of_ports() -> int | None:
+    """Return among how many ports the kernel chooses; None: it does not say."""
+    try:
+        low, high = map(int, PORT_RANGE.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return high - low + 1
+
+
+def free_bytes(directory: Path) -> int | None:
+    """Return how much may be written below a directory; None: it is not there."""
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return None
+
+
+def write_obstacle(directory: Path) -> str:
+    """Say why this user cannot write to a directory; empty: that is possible."""
+    return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} cannot be written"
+
+
+def limit(number: int) -> int | None:
+    """Return a limit of this process as it counts; None: there is none."""
+    soft, _ = resource.getrlimit(number)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def connect_obstacle(address: str, port: int) -> tuple[str, float]:
+    """Say why a place is not reached; empty: it is; and how long the answer took, in seconds."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    began_s = time.monotonic()
+    try:
+        with socket.socket(family) as sock:
+            sock.settimeout(CONNECT_S)
+            sock.connect((address, port))
+    except TimeoutError:
+        return f"no answer within {CONNECT_S:g} s", CONNECT_S
+    except OSError as error:
+        return (error.strerror or str(error)).lower(), time.monotonic() - began_s
+    return "", time.monotonic() - began_s

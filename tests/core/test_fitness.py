@@ -1,0 +1,91 @@
+"""What is enough of a host, and what to do where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pliant.core.fitness import CoordinatorLook, HostLook, Verdict, findings
+
+FIT = HostLook(
+    python=(3, 13, 1),
+    torch="2.13.0",
+    address="10.0.0.1 (eth0)",
+    ports=28_232,
+    cores=4,
+    shm_bytes=8 << 30,
+    disk_bytes=100 << 30,
+    directory="/home/a",
+    files=20_000,
+    processes=4096,
+    year=2026,
+    coordinator=CoordinatorLook(
+        place="gpu1:7000", answer_s=0.002, token="taken", clock_ahead_s=-300.0
+    ),
+)
+AWAY = CoordinatorLook(place="gpu1:7000", obstacle="no answer within 3 s")
+NO_TOKEN = CoordinatorLook(place="gpu1:7000")
+
+
+def test_of_a_host_that_is_fit_nothing_is_to_be_done_but_for_its_clock() -> None:
+    found = findings(FIT)
+
+    assert [one.name for one in found if one.verdict is not Verdict.OK] == ["clock"]
+    assert [one.found for one in found] == [
+        "3.13.1",
+        "2.13.0",
+        "10.0.0.1 (eth0)",
+        "28232 to choose from",
+        "300 s behind the coordinator's",
+        "8 GB free",
+        "20000",
+        "4096",
+        "no limit",
+        "/home/a: 100 GB free",
+        "gpu1:7000 answers within 2 ms, and the token is taken",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "verdict", "do"),
+    [
+        ({"python": (3, 10, 2)}, "python", "obstacle", "use Python 3.11 or newer"),
+        ({"torch": "", "torch_obstacle": "No module"}, "torch", "obstacle", "pip install"),
+        ({"address_obstacle": "this host has no way"}, "interface", "obstacle", "--interface"),
+        ({"port_obstacle": "10.0.0.1 cannot be"}, "ports", "obstacle", "firewall"),
+        ({"ports": 10}, "ports", "caution", "ip_local_port_range"),
+        ({"shm_bytes": 64 << 20}, "/dev/shm", "caution", "--shm-size"),
+        ({"shm_bytes": None}, "/dev/shm", "caution", "mount a tmpfs"),
+        ({"files": 256}, "open files", "obstacle", "ulimit -n 8192"),
+        ({"processes": 20}, "processes", "obstacle", "ulimit -u"),
+        ({"directory_obstacle": "/ cannot be"}, "directory", "obstacle", "may write to"),
+        ({"disk_bytes": 1 << 20}, "directory", "caution", "make room"),
+        ({"coordinator": AWAY}, "coordinator", "obstacle", "open its port for this host"),
+        ({"coordinator": NO_TOKEN}, "coordinator", "caution", "--token-file"),
+        (
+            {"coordinator": replace(NO_TOKEN, token="refused")},
+            "coordinator",
+            "obstacle",
+            "copy the token file of the coordinator anew",
+        ),
+    ],
+)
+def test_each_thing_that_is_missing_is_named_with_what_to_do(
+    change: dict[str, Any], name: str, verdict: str, do: str
+) -> None:
+    at_ease = replace(FIT, coordinator=None)
+
+    (found,) = [
+        one for one in findings(replace(at_ease, **change)) if one.verdict is not Verdict.OK
+    ]
+
+    assert (found.name, found.verdict) == (name, verdict)
+    assert do in found.do
+
+
+def test_what_has_no_limit_or_is_not_known_is_no_obstacle() -> None:
+    look = replace(FIT, coordinator=None, files=None, processes=None, ports=None, disk_bytes=None)
+
+    assert all(one.verdict is Verdict.OK for one in findings(look))
