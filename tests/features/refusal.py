@@ -1,6 +1,6 @@
 """A row of the page of what is refused, and what shows that it is.
 
-Owns its form; the rows are in ``refusals``, ``refusals_elsewhere`` and ``refusals_simulated``.
+Owns its form; the rows are in ``refusals`` and the ``refusals_*`` beside it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch
 from tests.certificates import BOTH_ENDS, Authority, set_password
 from tests.engine import models
 from tests.features import refusals_elsewhere as elsewhere
-from tests.features import refusals_of_nodes, refusals_simulated
+from tests.features import refusals_of_nodes, refusals_replayed, refusals_simulated
 from tests.features.methods import CountedSchedule
 from tests.features.refusal import Refusal, Script
 from tests.features.refusals_of_workers import WORKERS
@@ -479,7 +479,10 @@ class InWorker:
 
     def __init__(self, *, init: Path | None, session: object) -> None:
         work = SimpleNamespace(init=init)
-        self.values = {"assignment": SimpleNamespace(work=work), "session": session}
+        self.values = {
+            "assignment": SimpleNamespace(work=work, workers_per_replica=1),
+            "session": session,
+        }
 
     def __enter__(self) -> None:
         context: Any = SimpleNamespace(**self.values, meet_session=lambda: None)
@@ -2114,5 +2117,6 @@ TABLES = {
     "What a pool is told": elsewhere.TOLD,
     "A pool that users share": elsewhere.SHARED,
     "A simulation": refusals_simulated.SIMULATED,
+    "A replay": refusals_replayed.REPLAYED,
     "The installation": elsewhere.INSTALLED,
 }

@@ -15,6 +15,14 @@ from pliant.run import run_directory
 
 NODES = [
     Refusal(
+        sentence="a replica of job gpt has 4 workers, all on one node, and this one has 2 devices; "
+        "start its agent with --devices 4 or more, or leave it out",
+        when="a node has fewer devices than a replica has workers",
+        instead="`--devices 4`",
+        proof="tests/agent/test_local_replica.py::"
+        "test_a_node_with_fewer_devices_than_a_replica_has_workers_says_so",
+    ),
+    Refusal(
         sentence="a coordinator needs a place of its own, to which its agents come back: either "
         "--listen HOST:PORT, or --port N for agents on this host",
         when="`pliant coordinator` without one, or with both",

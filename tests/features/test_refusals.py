@@ -118,6 +118,10 @@ UNSEEN = {
     "comes after the opening": "a pool that starts again takes up who returns before it opens",
     "is held by another claim": "a pool that starts again has looked at the locks",
     "this installation of pliant has no recipes": "no package lacks them",
+    "simulate/replay_notation.py": "scenario files are written by pliant replay --to-scenario",
+    "simulate/replay_player.py": "scenario files are written by pliant replay --to-scenario",
+    "answers otherwise": "a log of this release answers as it did",
+    "under this policy the core does not take": "a log that somebody has written",
 }
 """Parts of what is refused and not on the page, with the reason."""
 
@@ -125,6 +129,7 @@ UNSEEN = {
 GIVEN_ON = {
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
+    "cli/replay_command.py": "why nothing of a log is certain, as pliant replay says it",
     "state_handover.py": "the sentence of who found that replicas differ",
     "other_scripts.py": "a custom's; each is on the page, of a script",
     "http/client.py": "what a job or a pool has answered",
