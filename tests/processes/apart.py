@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.live.stage import DEADLINE_S, FORKED_PLIANT, Program, stage
 from tests.processes.launching import HERE, RunningJob, environment
 from tests.processes.memory_group import MemoryGroup
+from tests.simulate.recorded import check_decisions
 
 CHUNK_BYTES = 1 << 16
 
@@ -168,6 +169,7 @@ class ApartJob(RunningJob):
         code = self.process.wait(2 * DEADLINE_S)
         for name, agent in self.agents.items():
             assert agent.wait(DEADLINE_S) == 0, f"{name}: {self.said()}"
+        check_decisions(self.out)
         return code
 
     def _words(self, port: int) -> list[object]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.engine import models
 from tests.processes.launching import RunningJob, running
+from tests.simulate.recorded import check_decisions
 
 from pliant.observe.audit import audit_run
 
@@ -124,6 +125,7 @@ class Outcome:
         self.check_commits()
         audit = audit_run(self.job.out)
         assert audit.exactly_once, audit.problems
+        check_decisions(self.job.out)
 
     def check_tails(self, cut_off: str = "") -> None:
         """Each replica ran each tail at most once; each step had a tail, and at most one leader.

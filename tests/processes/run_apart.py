@@ -23,11 +23,13 @@ def die_before_the_end(mark: Path) -> None:
     """Let the first coordinator that has recorded the job's end be killed before it says so."""
     execute = JobDriver._execute
 
-    def execute_or_die(driver: JobDriver, command: Command, incarnation: Incarnation) -> None:
+    def execute_or_die(
+        driver: JobDriver, command: Command, incarnation: Incarnation, **of: str
+    ) -> None:
         if isinstance(command, EndJob) and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        execute(driver, command, incarnation)
+        execute(driver, command, incarnation, **of)
 
     JobDriver._execute = execute_or_die  # type: ignore[assignment,method-assign]
 

@@ -11,8 +11,11 @@ from pliant.core.events import Event
 from pliant.core.job.state import Job, JobSettings
 from pliant.core.values import Register
 from pliant.observe.log import EventLog
+from pliant.simulate.replay import replayed
 from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_log import entries, log_at
 from pliant.simulate.replay_player import Answer, MakeDriver, play
+from pliant.simulate.replay_telling import Account
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
@@ -87,6 +90,16 @@ def a_run(path: Path, name: str = "a_joiner_is_drained") -> Path:
     (found,) = (one for one in SCENARIOS if one.stem == name)
     record(found.read_text(), path)
     return path
+
+
+def check_decisions(out: Path) -> None:
+    """Assert that all that was decided in a run is decided again as it was recorded."""
+    account = Account()
+    for step in replayed(entries(log_at(out))):
+        account.add(step)
+    assert account.difference is None, account.sentence
+    assert account.inputs, account.sentence
+    assert not account.gaps, account.sentence
 
 
 def lines_of_log(path: Path) -> list[bytes]:
