@@ -82,6 +82,12 @@ Change = Callable[[Path], None]
             (),
             "is not what job gpt runs on its other nodes (SHA-256 ",
         ),
+        (
+            lambda there: None,
+            {"workers_per_replica": 2},
+            (),
+            "a replica of job gpt has 2 workers, all on one node, and this one has 1 device; start",
+        ),
         (lambda there: None, {"init": "/gone/w.pt"}, (), "job gpt begins with the weights in /gon"),
         (
             lambda there: None,

@@ -259,6 +259,13 @@ NODES = [
         "test_a_node_that_does_not_see_the_run_keeps_its_files_beside_it",
     ),
     Refusal(
+        sentence="a replica of job gpt has 2 workers, all on one node, and this one has 1 device; "
+        "start its agent with --devices 2 or more, or leave it out",
+        when="a node has no room for a whole replica",
+        instead="more devices, or another node",
+        proof="tests/agent/test_work.py::test_what_differs_is_named",
+    ),
+    Refusal(
         sentence="job gpt needs TLS files of this node: the CA /tls/ca.pem cannot be read: No such "
         "file or directory",
         when="a node lacks a certificate",
