@@ -162,8 +162,44 @@ class GPT(nn.Module):
         return logits
 
 
-def gpt(*, randomness: bool = True, width: int = 32) -> Case:
+def _shard(model: GPT, sizes: dict[str, int], *, is_whole_outside: bool) -> None:
+    """Shard by tensor parallelism in each block, and by FSDP2, as far as the mesh says."""
+    from torch.distributed.fsdp import fully_shard  # takes a second to import
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = pliant.mesh(**sizes)
+    for block in model.blocks:
+        if "tp" in sizes:
+            plan = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
+            parallelize_module(block, mesh["tp"], plan)
+        if "shard" in sizes:
+            fully_shard(block, mesh=mesh["shard"])
+    if "shard" in sizes and not is_whole_outside:
+        fully_shard(model, mesh=mesh["shard"])
+
+
+def gpt(
+    *,
+    randomness: bool = True,
+    width: int = 32,
+    mesh: dict[str, int] | None = None,
+    is_whole_outside: bool = False,
+    is_judged: bool = False,
+) -> Case:
+    """A language model; sharded over the workers of a replica if a ``mesh`` is given.
+
+    ``is_whole_outside``: only its blocks are sharded, and one parameter there is frozen;
+    ``is_judged``: it is evaluated in its tails.
+    """
     model = GPT(width, dropout=0.1 if randomness else 0.0)
+    if is_whole_outside:
+        model.blocks[0].requires_grad_(requires_grad=False)
+    if mesh:
+        _shard(model, mesh, is_whole_outside=is_whole_outside)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 5))
 
@@ -171,6 +207,10 @@ def gpt(*, randomness: bool = True, width: int = 32) -> Case:
         tokens, targets = batch
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         return loss, float((targets != -100).sum())
+
+    def judge(session: pliant.Session, step: Any) -> None:
+        if is_judged and step.index % 2:
+            session.evaluate(Bytes(12), lambda batch: compute(batch)[0].nan_to_num(0.0))
 
     return Case(
         model=model,
@@ -181,6 +221,7 @@ def gpt(*, randomness: bool = True, width: int = 32) -> Case:
         micro_batch_size=2,
         scheduler=scheduler,
         max_grad_norm=1.0,
+        judge=judge,
     )
 
 

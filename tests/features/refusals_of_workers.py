@@ -24,6 +24,13 @@ WORKERS = [
         proof=f"{MESH}::test_a_size_is_a_positive_integer",
     ),
     Refusal(
+        sentence="pliant.mesh(cp=2): 'cp' is not possible yet; the dimensions of a mesh are shard "
+        "and tp",
+        when="context or pipeline parallelism, in which each worker has a part of a gradient",
+        instead="`shard` and `tp`",
+        proof=f"{MESH}::test_a_dimension_over_which_gradients_are_parts_is_refused",
+    ),
+    Refusal(
         sentence="pliant.mesh(shard=2, tp=2) is of 4 workers, and a replica of this job has 2; say "
         "other sizes, or --workers-per-replica 4",
         when="the sizes of the mesh do not multiply to the workers of a replica",
@@ -65,11 +72,104 @@ WORKERS = [
         proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
     ),
     Refusal(
-        sentence="parameter 'weight' is sharded, which is not possible yet; leave out fully_shard "
-        "and parallelize_module",
-        when="a model is sharded over the workers",
-        instead="each worker has the whole model",
-        proof=f"{SESSION}::test_sharded_parameters_are_refused",
+        sentence="--verify-every with 2 workers per replica is not possible yet: the state of "
+        "worker 0 alone would be compared; leave out one of the two",
+        when="the whole state is to be compared now and then, of replicas of several workers",
+        instead="one of the two",
+        proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
+    ),
+    Refusal(
+        sentence="checkpoint= with sharded parameters ('weight' is one) is not possible yet; "
+        "leave it out",
+        when="checkpoints, a GradScaler, or a fused optimizer, whose bits depend on where in "
+        "memory a parameter lies",
+        instead="leave it out",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="'blocks.0' is wrapped in FullyShardedDataParallel; use fully_shard of "
+        'torch.distributed.fsdp, with mesh["shard"] of pliant.mesh',
+        when="FSDP1",
+        instead="FSDP2",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="parameter 'weight' is sharded over a mesh that is not this replica's; give "
+        'fully_shard and parallelize_module a part of pliant.mesh: mesh=mesh["shard"]',
+        when="another mesh, or none is given to `fully_shard`",
+        instead="that of `pliant.mesh`",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="'the model' is sharded over a mesh of two dimensions, which adds up copies by "
+        'itself; give fully_shard one dimension, mesh["shard"]: pliant has the copies, '
+        "its replicas",
+        when="HSDP of torch",
+        instead="one dimension",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="'the model' has a CPUOffloadPolicy, which is not possible; leave it out",
+        when="parameters that lie elsewhere between two uses",
+        instead="leave it out",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="'the model' is sharded in a way that pliant cannot follow: ...",
+        when="torch lets nobody else add up the gradients of this module",
+        instead="`fully_shard` by module",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="step.grad_norm of a sharded model is known where max_grad_norm=... is given: "
+        "all workers have to compute it together",
+        when="the norm of a sharded gradient is asked for, and nothing is clipped by it",
+        instead="`max_grad_norm=`",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="session.save of a sharded model is not possible yet; leave it out",
+        when="the weights of a sharded model are to be written",
+        instead="leave it out",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="Short keeps 'first' of the sharded parameter 'weight' in another shape, which "
+        "would not reach a joining replica; use an optimizer whose state has the shape "
+        "of the parameters",
+        when="Adafactor and the like, with sharded parameters",
+        instead="Adam, SGD, ...",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="--init of a sharded model is not possible yet; leave it out",
+        when="a sharded model is to start from weights of another run",
+        instead="leave it out",
+        proof=f"{SESSION}::test_a_sharded_model_takes_no_weights_from_a_file",
+    ),
+    Refusal(
+        sentence="the gradients of a sharded parameter were cast after they were reduced; say "
+        "MixedPrecisionPolicy(reduce_dtype=torch.float32) for fully_shard",
+        when="gradients are to be added in 16 bits",
+        instead="the line",
+        proof="tests/engine/replica/test_fsdp.py::"
+        "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
+    ),
+    Refusal(
+        sentence="a sharded parameter was used in one micro-batch and not in another that was "
+        "computed at the same time; use every parameter in each, or leave that part of "
+        "the model out of fully_shard",
+        when="branches that depend on the data",
+        instead="that part whole",
+        proof="tests/engine/replica/test_fsdp.py::"
+        "test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told",
+    ),
+    Refusal(
+        sentence="step.backward was not called for a micro-batch of a sharded model; call it for"
+        " each, with weight=0 for one that does not count",
+        when="a micro-batch without `step.backward`",
+        instead="`step.backward(loss, weight=0)`",
+        proof="tests/engine/replica/test_team_slots.py::test_a_sharded_model_needs_every_backward",
     ),
     Refusal(
         sentence="worker 0 of this replica has made its pliant.Session, and worker 1 has not "

@@ -486,4 +486,22 @@ FEATURES = [
         proof="tests/processes/test_elastic_session.py::test_a_joiner_compiles_before_it_joins",
     ),
     Feature(name="get_extra_state of modules", build=extra_module_state),
+    Feature(
+        name="a replica of several workers",
+        note="`--workers-per-replica`, `pliant.mesh(shard=...)`: each its own micro-batches",
+        proof="tests/processes/test_several_trainers.py::"
+        "test_join_drain_and_the_death_of_either_worker_leave_no_trace",
+    ),
+    Feature(
+        name="FSDP2 inside a replica",
+        note='`fully_shard` over `mesh["shard"]`; the bits are those of the model unsharded',
+        proof="tests/processes/test_several_trainers.py::"
+        "test_a_sharded_model_ends_as_one_that_is_whole",
+    ),
+    Feature(
+        name="tensor parallelism inside a replica",
+        note='`parallelize_module` over `mesh["tp"]`, also with FSDP2; part of the identity',
+        proof="tests/processes/test_several_trainers.py::"
+        "test_tensor_parallelism_gives_the_same_for_every_number_of_replicas",
+    ),
 ]

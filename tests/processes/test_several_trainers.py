@@ -5,6 +5,8 @@ Real processes under a real agent; the reference is the same model trained alone
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -48,8 +50,55 @@ def test_one_replica_of_several_workers_ends_as_one_worker_alone(
 
 
 @pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (2, {"is_judged": True}),
+        (2, {"is_whole_outside": True}),
+        pytest.param(3, {}, marks=pytest.mark.soak),
+    ],
+)
+def test_a_sharded_model_ends_as_one_that_is_whole(
+    tmp_path: Path, workers: int, options: dict[str, Any]
+) -> None:
+    sharded = {"mesh": {"shard": workers}, **options}
+    outcome = run(tmp_path, "gpt", 6, nothing, replicas=2, workers=workers, options=sharded)
+
+    outcome.check(reference("gpt", 6, options=options))
+
+
+def meshed(sizes: dict[str, int]) -> dict[str, Any]:
+    arguments = ("--mesh", json.dumps(sizes))
+    workers = math.prod(sizes.values())
+    return {"workers": workers, "options": {"mesh": sizes}, "arguments": arguments}
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"shard": 2, "tp": 2}])
+def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    """How a tensor is cut for ``tp`` is a part of the run; how often it is there is not."""
+    alone = run(tmp_path / "alone", "gpt", 6, nothing, replicas=1, **meshed({"tp": 2}))
+    (digest,) = {line["digest"] for line in alone.digests}
+    workers = math.prod(sizes.values())
+
+    def play(job: RunningJob) -> None:
+        wait_for_members(job, "r1", "r2")
+        job.wait_for_steps(2)
+        kill_worker(job, "r2", workers - 1)
+        wait_for_members(job, "r1", "r3")
+
+    outcome = run(tmp_path / "several", "gpt", 6, play, replicas=2, pace=0.3, **meshed(sizes))
+
+    outcome.check(digest)
+
+
+@pytest.mark.parametrize(
     ("model", "more"),
-    [("moe", {}), pytest.param("cnn", {"num_workers": 1}, marks=pytest.mark.soak)],
+    [
+        ("moe", {}),
+        ("gpt", {"options": {"mesh": {"shard": 2}}}),
+        pytest.param("cnn", {"num_workers": 1}, marks=pytest.mark.soak),
+    ],
 )
 def test_join_drain_and_the_death_of_either_worker_leave_no_trace(
     tmp_path: Path, model: str, more: Any

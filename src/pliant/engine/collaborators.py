@@ -30,6 +30,7 @@ from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import Schedule
 from pliant.engine.data.other_loaders import LoaderWatch
 from pliant.engine.data.slots import Slots, extras_width
+from pliant.engine.local_tensors import local_of, refuse_shards
 from pliant.engine.protocol.alone import Alone
 from pliant.engine.protocol.checkpoint_channel import (
     CoordinatorCheckpointChannel,
@@ -42,6 +43,7 @@ from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
+from pliant.engine.replica.device_mesh import mesh_identity
 from pliant.engine.replica.followers import NO_FOLLOWERS
 from pliant.engine.replica.lead_membership import LeadMembership
 from pliant.engine.replica.team_slots import TeamSlots
@@ -94,12 +96,12 @@ class Collaborators:
         self.buffers = BufferRules(objects.model, buffer_rules, settings.num_slots)
         workers.check_possible(
             context,
-            parameters,
+            objects,
             has_checkpoint=checkpoint is not None,
             has_local=bool(self.buffers.local),
         )
         layout = Layout.of(
-            parameters.items(),
+            ((name, local_of(parameter)) for name, parameter in parameters.items()),
             buffers=objects.model.named_buffers(),
             extras=extras_width(len(parameters), self.buffers),
         )
@@ -163,7 +165,8 @@ class Collaborators:
         }
         slots = Slots(**parts)
         if self._num_workers > 1:
-            slots = TeamSlots(workers.leaf_exchange(self._shape.layout), **parts)
+            team = workers.leaf_exchange(self._shape.layout, self._objects.model, self._sums)
+            slots = TeamSlots(team, **parts)
         return Training(
             shape=self._shape,
             schedule=self.schedule,
@@ -216,6 +219,10 @@ class Collaborators:
         """If another worker of this replica has gone, wait to be ended: the error follows."""
         if self._lost is not None and any(isinstance(one, RuntimeError) for one in error):
             workers.await_end_if(self._lost)
+
+    def refuse_shards(self, what: str) -> None:
+        """Refuse what needs whole parameters."""
+        refuse_shards(self._objects.model, what)
 
     def planned(self, total: int) -> Planned:
         """Return what a step consists of, and how many there are."""
@@ -286,12 +293,13 @@ class Collaborators:
 
     def identity(self) -> tuple[tuple[str, str], ...]:
         """Return what must be equal between two runs for their results to be equal."""
-        return identity.describe(
+        described = identity.describe(
             self._settings,
             loading.check_dataset(self._data.dataset),
             self.schedule,
             self._objects.optimizers,
         )
+        return (*described, *mesh_identity())
 
     def _warm_up(self, warmup: Callable[[Any], torch.Tensor]) -> None:
         """Run a forward and a backward of the user's, and forget everything about it."""
@@ -330,6 +338,7 @@ class Collaborators:
         if self._context is None or (path := self._context.assignment.work.init) is None:
             return
         model = self._objects.model
+        self.refuse_shards("--init")
         try:
             kept = torch.load(path, weights_only=True, map_location="cpu")
             if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights

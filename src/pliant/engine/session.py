@@ -204,8 +204,7 @@ class Session:
         a step is of, ``step.is_last_of_epoch`` where one ends.
 
         Raises:
-            SystemExit: this replica leaves, or the job was stopped before these steps were done;
-                on every later call again.
+            SystemExit: this replica leaves, or the job was stopped; on every later call again.
         """
         self._check_open()
         self._training.check_stopped()
@@ -336,8 +335,8 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model's weights, for ``torch.load(path, weights_only=True)``.
 
-        Every replica may call it; the leader writes, and the file is whole or the old one.  What
-        is saved after the last step is written even if the leader dies: another does it at the end.
+        Every replica may call it; the leader writes, and the file is whole or the old one.  After
+        the last step it is written even if the leader dies: another does it at the end.
         """
         self._check_open()
         if self.leader:
@@ -365,6 +364,7 @@ class Session:
     # --- helpers --------------------------------------------------------------------
 
     def _write_weights(self, target: Path) -> None:
+        self._parts.refuse_shards("session.save")
         target.parent.mkdir(parents=True, exist_ok=True)
         with fresh_beside(target) as fresh:
             torch.save(self._objects.model.state_dict(), fresh)

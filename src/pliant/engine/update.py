@@ -20,6 +20,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pliant.core.errors import UsageError
 from pliant.engine.data.slots import Extras
+from pliant.engine.local_tensors import (
+    all_agree,
+    clip_by_norm,
+    is_sharded,
+    local_of,
+    sharded_like,
+    total_norm,
+)
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.state.optimizer_state import OptimizerState, held
 
@@ -68,6 +76,7 @@ class Update:
         self._parameters = [
             [self.parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
         ]
+        self._is_sharded = any(map(is_sharded, self.parameters.values()))
         self._is_stepping = False
         self._scheduled: list[int | None] | None = None
         self._handles = [
@@ -86,6 +95,11 @@ class Update:
 
         Only until the next step has begun: the buffers are used again.
         """
+        if self._grad_norm is None and self._is_sharded:
+            raise UsageError(
+                "step.grad_norm of a sharded model is known where max_grad_norm=... is given: "
+                "all workers have to compute it together"
+            )
         if self._grad_norm is None:
             self._grad_norm = float(torch.nn.utils.get_total_norm(self._gradients))
         return self._grad_norm
@@ -109,7 +123,7 @@ class Update:
             parts = self._parts(buckets, extras)
             norm = self._norm_of(parts)
             is_finite = norm is not None and bool(norm.isfinite())  # then so is all of it
-            if not is_finite and not (is_finite := all([_is_finite(flat) for flat in buckets])):
+            if not is_finite and not (is_finite := self._are_finite(buckets)):
                 parts = self._parts(buckets, extras)
                 norm = self._norm_of(parts)
         nonfinite = ""
@@ -118,6 +132,11 @@ class Update:
         elif not is_finite and self.scaler is None:
             nonfinite = "the gradient is not finite"
         return Gradient(buckets=buckets, extras=extras, parts=parts, norm=norm, nonfinite=nonfinite)
+
+    def _are_finite(self, buckets: Sequence[torch.Tensor]) -> bool:
+        """Whether all of the gradient is, on every worker that has a part of it."""
+        found = all([_is_finite(flat) for flat in buckets])
+        return all_agree(found) if self._is_sharded else found
 
     @torch.no_grad()
     def apply(
@@ -213,7 +232,7 @@ class Update:
         """Return the gradient of each parameter that some slot touched."""
         presence = iter(extras.presence if extras.weight else ())
         return [
-            (parameter, entry.view(flat).to(parameter.dtype))
+            (parameter, sharded_like(entry.view(flat).to(parameter.dtype), parameter))
             for bucket, flat, parameters in zip(
                 self._buckets, buckets, self._parameters, strict=True
             )
@@ -227,7 +246,7 @@ class Update:
         """Return the norm if it will be clipped by it: one look at the gradient is for both."""
         if self.max_grad_norm is None or self.scaler is not None or not parts:
             return None
-        return torch.nn.utils.get_total_norm([part for _, part in parts])
+        return total_norm([part for _, part in parts])
 
     def _step(self, gradient: Gradient, *, is_first: bool) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
@@ -239,8 +258,11 @@ class Update:
         if self.max_grad_norm is not None:
             norm = gradient.norm
             if norm is None:
-                norm = torch.nn.utils.get_total_norm(self._gradients)
-            torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
+                norm = total_norm(self._gradients)
+            if self._is_sharded:
+                clip_by_norm(self._gradients, self.max_grad_norm, norm)
+            else:
+                torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
             self._grad_norm = float(norm)
         for optimizer in active:
             self._step_one(optimizer, is_first=is_first)
@@ -331,4 +353,5 @@ def _refuse_kept_gradients(
 
 
 def _memory(tensor: torch.Tensor) -> int:
+    tensor = local_of(tensor)
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0

@@ -40,6 +40,16 @@ def test_a_mesh_has_dimensions() -> None:
         pliant.mesh()
 
 
+@pytest.mark.usefixtures("two_workers")
+def test_a_dimension_over_which_gradients_are_parts_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        pliant.mesh(cp=2)
+
+    assert str(refused.value) == (
+        "pliant.mesh(cp=2): 'cp' is not possible yet; the dimensions of a mesh are shard and tp"
+    )
+
+
 @pytest.mark.parametrize("size", [0, -1, 1.0, True])
 def test_a_size_is_a_positive_integer(size: Any) -> None:
     with pytest.raises(ConfigError, match="every size is an integer of at least 1"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,17 +11,20 @@ from typing import Any
 import pytest
 from torch import nn
 
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, UsageError
+from pliant.engine import local_tensors
 from pliant.engine.replica import device_mesh, workers
 from pliant.engine.replica.followers import FollowerCrew
 
-TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0))
+WORK = SimpleNamespace(verify_every=0)
+TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0, work=WORK))
+PLAIN: Any = SimpleNamespace(model=nn.Linear(2, 2), optimizers=[], scaler=None)
+REFUSING = Path(__file__).with_name("refusing.py")
 
 
-def check(context: Any = TWO, parameters: Any = None, **more: bool) -> None:
+def check(context: Any = TWO, **more: bool) -> None:
     given = {"has_checkpoint": False, "has_local": False, **more}
-    parameters = dict(nn.Linear(2, 2).named_parameters()) if parameters is None else parameters
-    workers.check_possible(context, parameters, **given)
+    workers.check_possible(context, PLAIN, **given)
 
 
 @pytest.fixture
@@ -39,20 +44,42 @@ def test_a_script_says_what_its_workers_are_for() -> None:
 
 
 @pytest.mark.usefixtures("meshed")
-def test_what_several_workers_cannot_do_is_told() -> None:
+def test_what_several_workers_cannot_do_is_told(monkeypatch: Any) -> None:
     check()
     with pytest.raises(ConfigError, match=r"Session\(checkpoint=...\) with 2 workers per replica"):
         check(has_checkpoint=True)
     with pytest.raises(ConfigError, match=r'buffers=\{...: "local"\} with 2 workers per replica'):
         check(has_local=True)
+    monkeypatch.setattr(WORK, "verify_every", 3)
+    with pytest.raises(ConfigError, match="--verify-every with 2 workers per replica"):
+        check()
     check(None, has_checkpoint=True, has_local=True)
 
 
-def test_sharded_parameters_are_refused() -> None:
-    sharded: Any = type("DTensor", (), {})()
+@pytest.mark.timeout(180)
+def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, REFUSING],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
 
-    with pytest.raises(ConfigError, match="parameter 'weight' is sharded"):
-        check(None, {"weight": sharded})
+    said = [line.removeprefix("said: ") for line in done.stdout.splitlines()]
+    assert [line for line in said if line == "nothing"] == [], done.stderr
+    words = ["checkpoint= with", "scaler= with", "fused=True with", "step.grad_norm of", "save of"]
+    words += ["FullyShardedDataParallel", "Short keeps", "is not this replica's", "two dimensions"]
+    words += ["CPUOffloadPolicy", "several groups"]
+    assert [word for word, line in zip(words, said, strict=True) if word not in line] == []
+
+
+def test_a_sharded_model_takes_no_weights_from_a_file(monkeypatch: Any) -> None:
+    monkeypatch.setattr(local_tensors, "is_sharded", lambda tensor: True)
+
+    with pytest.raises(UsageError, match="--init of a sharded model is not possible yet"):
+        local_tensors.refuse_shards(PLAIN.model, "--init")
 
 
 def test_a_follower_that_does_not_come_is_told(tmp_path: Path) -> None:

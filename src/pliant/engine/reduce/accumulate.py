@@ -27,10 +27,14 @@ import torch
 
 from pliant.core.errors import UsageError
 from pliant.core.step.batching import Node, merge_plan
+from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry, Layout
 from pliant.engine.reduce.sums import SumStack
 
 BucketReady = Callable[[int], None]
+
+LeavesOf = Callable[[torch.Tensor], Sequence[torch.Tensor] | None]
+"""Takes a gradient apart into those of all slots of a pass; None: it is of this slot alone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +58,8 @@ class _Column:
     is_tracked: bool = False
     """Whether it required a gradient at the step's start."""
     pending: torch.Tensor | None = None
+    of_slots: Sequence[torch.Tensor] | None = None
+    """Leaves of all slots of a pass, where they arrived together."""
     version: int = 0
     """Of its values at the step's start: it counts changes in place."""
     start: torch.Tensor | None = None
@@ -76,6 +82,7 @@ class GradientSums:
         is_shared: bool = False,
     ) -> None:
         """``is_shared``: other workers compute slots of these sums, too (``take_leaves``)."""
+        self._leaves_of: LeavesOf = _of_this_slot
         self._buckets = layout.buckets[: layout.extras_index]
         self.num_buckets = len(self._buckets)
         entries = [(bucket, entry) for bucket in self._buckets for entry in bucket.entries]
@@ -122,11 +129,11 @@ class GradientSums:
         self._waiting = [0] * len(self._buckets)
         for column in self._columns:
             column.stack.clear()
-            column.pending = None
+            column.pending = column.of_slots = None
             column.parameter.grad = None
             column.is_tracked = column.parameter.requires_grad
-            column.version = column.parameter._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
-            column.start = column.parameter.detach()
+            column.start = local_of(column.parameter).detach()
+            column.version = column.start._version  # noqa: SLF001  # public nowhere; torch 2.11 to 2.15
             if column.is_tracked:
                 self._hook(column)
                 self._tracked.append(column)
@@ -156,17 +163,32 @@ class GradientSums:
         finally:
             self._is_capturing = False
 
+    @property
+    def factor(self) -> float:
+        """By which the leaves of the open slot count."""
+        return self._factor
+
+    def take_apart(self, leaves_of: LeavesOf) -> None:
+        """Have gradients taken apart that are of several slots."""
+        self._leaves_of = leaves_of
+
     @torch.no_grad()
-    def take_leaves(self) -> dict[int, torch.Tensor]:
-        """Take the leaves of the open slot, as they are to be added, by parameters' numbers."""
-        leaves = {}
+    def take_leaves(self) -> tuple[dict[int, torch.Tensor], dict[int, Sequence[torch.Tensor]]]:
+        """Take the leaves of the open slot, as they are to be added, by parameters' numbers.
+
+        Beside them those of all slots of the pass, of parameters whose leaves come together.
+        """
+        leaves, together = {}, {}
         for column in self._tracked:
             leaf, column.pending = column.pending, None
+            of_slots, column.of_slots = column.of_slots, None
+            if of_slots is not None:
+                together[column.index] = of_slots
             if column.fired and leaf is not None:
                 leaf = leaf.to(column.dtype)
                 leaves[column.index] = leaf if self._factor == 1.0 else leaf.mul(self._factor)
             column.fired = False
-        return leaves
+        return leaves, together
 
     def put_leaves(self, leaves: Mapping[int, torch.Tensor]) -> None:
         """Let these be the leaves of the open slot."""
@@ -205,10 +227,9 @@ class GradientSums:
                     f"requires_grad of {column.entry.name!r} changed inside the loop over a step; "
                     "change it before that loop, or after it"
                 )
-            is_rebound = (
-                column.start is not None and column.parameter.data_ptr() != column.start.data_ptr()
-            )
-            if is_rebound or column.parameter._version != column.version:  # noqa: SLF001
+            local = local_of(column.parameter)
+            is_rebound = column.start is not None and local.data_ptr() != column.start.data_ptr()
+            if is_rebound or local._version != column.version:  # noqa: SLF001
                 raise UsageError(
                     f"the values of {column.entry.name!r} changed inside the loop over a step; "
                     "change them before that loop, or after it"
@@ -273,6 +294,11 @@ class GradientSums:
             )
         if leaf is None or not column.is_tracked:
             return  # ``close`` refuses a parameter that was unfrozen in between
+        if (together := self._leaves_of(leaf)) is not None:
+            column.fired = True
+            column.of_slots = _added(column.of_slots, together)
+            return
+        leaf = local_gradient(leaf, parameter)
         if leaf.layout is not torch.strided:
             raise UsageError(
                 f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
@@ -339,6 +365,19 @@ def _zero_frozen(column: _Column) -> None:
         if not column.zeroed[part]:
             out.zero_()
             column.zeroed[part] = True
+
+
+def _of_this_slot(_: torch.Tensor) -> None:
+    """Say that a gradient is of one slot."""
+
+
+def _added(
+    before: Sequence[torch.Tensor] | None, more: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """Return what comes of a parameter whose gradient arrives in two parts."""
+    if before is None:
+        return more
+    return [one + other for one, other in zip(before, more, strict=True)]
 
 
 def _nobody(_: int) -> None:

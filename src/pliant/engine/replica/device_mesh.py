@@ -13,17 +13,23 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pliant.core.errors import ConfigError
+from pliant.engine.local_tensors import is_sharded
 from pliant.engine.worker.bootstrap import WorkerContext, worker_context
 from pliant.machine.loopback import INTERFACE
 
 SHARD = "shard"
 """The dimension over which workers compute different slots."""
+
+DIMENSIONS = (SHARD, "tp")
+"""What a mesh may be larger than 1 in: over others, gradients would have to be added up as well."""
 
 _made: DeviceMesh | None = None
 """Of this process, which has one."""
@@ -60,11 +66,34 @@ def made_mesh() -> DeviceMesh | None:
     return _made
 
 
+def mesh_identity() -> tuple[tuple[str, str], ...]:
+    """Return what of the mesh is a part of the identity of a run: all but ``shard``."""
+    if _made is None:
+        return ()
+    sizes = zip(_made.mesh_dim_names or (), _made.mesh.shape, strict=True)
+    others = [f"{name}={size}" for name, size in sizes if name != SHARD and size > 1]
+    return (("mesh", ", ".join(others)),) if others else ()
+
+
 def shard_group(found: DeviceMesh) -> dist.ProcessGroup | None:
     """Return the group of those who compute different slots; None if all compute the same."""
     if SHARD not in (found.mesh_dim_names or ()) or found[SHARD].size() == 1:
         return None
     return found[SHARD].get_group()
+
+
+def is_over_shards(tensor: object) -> bool:
+    """Whether the workers that compute different slots have different parts of it."""
+    sharded: Any = tensor
+    return is_sharded(tensor) and SHARD in (sharded.device_mesh.mesh_dim_names or ())
+
+
+def is_over_mesh(tensor: torch.Tensor) -> bool:
+    """Whether a sharded tensor is sharded over the workers of this replica."""
+    sharded: Any = tensor
+    names = sharded.device_mesh.mesh_dim_names or ()
+    is_own = _made is not None and set(names) <= set(_made.mesh_dim_names or ())
+    return (is_own and bool(names)) or sharded.device_mesh.size() == 1
 
 
 def is_first_of_shard(found: DeviceMesh) -> bool:
@@ -82,6 +111,12 @@ def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, in
     for size in sizes.values():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"pliant.mesh({said}): every size is an integer of at least 1")
+    other = next((n for n, size in sizes.items() if size > 1 and n not in DIMENSIONS), None)
+    if other is not None:
+        raise ConfigError(
+            f"pliant.mesh({said}): {other!r} is not possible yet; the dimensions of a mesh are "
+            "shard and tp"
+        )
     count = math.prod(sizes.values())
     if context is None:
         if any(size > 1 for name, size in sizes.items() if name != SHARD):

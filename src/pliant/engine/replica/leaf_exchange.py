@@ -9,7 +9,7 @@ over the process group of the mesh's ``shard`` dimension.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,22 @@ class LeafExchange:
     """A ``LeafTeam`` over a process group."""
 
     def __init__(
-        self, layout: Layout, group: dist.ProcessGroup | None, *, is_first_of_shard: bool
+        self,
+        layout: Layout,
+        group: dist.ProcessGroup | None,
+        *,
+        is_first_of_shard: bool,
+        sharded: Collection[str] = (),
     ) -> None:
-        """``group``: of those who compute different slots; None: all compute the same."""
+        """Of a layout.
+
+        Args:
+            layout: of the model here.
+            group: of those who compute different slots; None: all compute the same.
+            is_first_of_shard: whether no other speaks for those who compute the same.
+            sharded: parameters whose leaves come by themselves.
+        """
+        self.is_sharded = bool(sharded)
         self._group: Any = group
         self.num_shards = 1 if group is None else group.size()
         self.shard = 0 if group is None else group.rank()
@@ -36,7 +49,8 @@ class LeafExchange:
         for bucket in self._buckets:
             self._entries[bucket.index] = []
             for entry in bucket.entries:
-                self._entries[bucket.index].append((number, entry))
+                if entry.name not in sharded:
+                    self._entries[bucket.index].append((number, entry))
                 number += 1
 
     def gather_values(self, values: torch.Tensor) -> list[torch.Tensor]:
@@ -50,7 +64,7 @@ class LeafExchange:
         if self.num_shards == 1:
             return [dict(leaves)]
         there = [frozenset(numbers) for numbers in present]
-        anywhere = frozenset().union(*there)
+        anywhere = frozenset[int]().union(*there)
         found: list[dict[int, torch.Tensor]] = [{} for _ in there]
         for bucket in self._buckets:
             entries = self._entries[bucket.index]

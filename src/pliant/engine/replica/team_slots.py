@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pliant.core.errors import UsageError
 from pliant.core.step.passes import Pass, passes
 from pliant.engine.data.loading import BatchRequest
 from pliant.engine.data.slots import Attempt, Slots
@@ -34,6 +35,10 @@ class LeafTeam(Protocol):
     @property
     def shard(self) -> int:
         """Which of them is this worker's."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a backward is done by all of them together."""
 
     @property
     def is_first_of_shard(self) -> bool:
@@ -106,15 +111,23 @@ class TeamSlots(Slots):
         values: Sequence[torch.Tensor] = ()
         leaves: Sequence[dict[int, torch.Tensor]] = ()
         if slot is not None:
+            if self._team.is_sharded and not slot.has_backward:
+                raise UsageError(
+                    "step.backward was not called for a micro-batch of a sharded model; call it "
+                    "for each, with weight=0 for one that does not count"
+                )
             is_own = done.of_shard(self._team.shard) is not None
             self._record(slot, is_own=is_own and self._team.is_first_of_shard)
-            own_leaves = self._sums.take_leaves()
-            own = self._values(slot, list(own_leaves)) if is_own else None
+            own_leaves, together = self._sums.take_leaves()
+            own = self._values(slot, [*own_leaves, *together]) if is_own else None
             if own is None:
                 own, own_leaves = torch.zeros(self.width).double(), {}
             values = self._team.gather_values(own)
             present = [self.present_in(one) for one in values]
             leaves = self._team.gather_leaves(own_leaves, present)
+            for number, rows in together.items():
+                for given_leaves, row in zip(leaves, rows, strict=True):
+                    given_leaves[number] = row
         given = dict(zip(done.computed, zip(values, leaves, strict=True), strict=False))
         for place in done.places:
             visit = self._visits[place]
@@ -125,6 +138,15 @@ class TeamSlots(Slots):
                 is_last_of_part=visit.is_last_of_part,
                 is_last=visit.is_last,
             )
-            self._sums.put_leaves(its_leaves)
+            is_computed = said is not None and self.is_computed(said)
+            self._sums.put_leaves(its_leaves if is_computed else {})
             self._sums.close()
-            self._push(visit, said if said is not None and self.is_computed(said) else None)
+            self._push(visit, said if is_computed else None)
+
+    def backward(self, loss: torch.Tensor, weight: float | None) -> None:
+        """Run the open slot's one backward, also of a weight of 0: the others need this one."""
+        super().backward(loss, weight)
+        slot = self._open
+        if self._team.is_sharded and slot is not None and slot.weight == 0.0:
+            with torch.autocast(loss.device.type, enabled=False):
+                self._sums.capture(lambda: torch.autograd.backward(loss), 1.0)

@@ -7,19 +7,28 @@ workers cannot do.  Must not know how any of it does its work.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from pliant.core.errors import ConfigError
+from pliant.engine.local_tensors import is_sharded
 from pliant.engine.protocol.formed import Shape
 from pliant.engine.protocol.membership_port import TrainingCallbacks
+from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.replica.device_mesh import is_first_of_shard, made_mesh, shard_group
+from pliant.engine.replica.device_mesh import (
+    is_first_of_shard,
+    is_over_mesh,
+    is_over_shards,
+    made_mesh,
+    shard_group,
+)
 from pliant.engine.replica.follower_membership import FollowerMembership
 from pliant.engine.replica.followers import FollowerCrew, wait_to_be_ended
+from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.leaf_exchange import LeafExchange
+from pliant.engine.session_settings import UserObjects
 from pliant.engine.worker.bootstrap import WorkerContext
 
 LOST_S = 2.0
@@ -39,7 +48,7 @@ def is_follower(context: WorkerContext | None) -> bool:
 
 def check_possible(
     context: WorkerContext | None,
-    parameters: Mapping[str, torch.nn.Parameter],
+    objects: UserObjects,
     *,
     has_checkpoint: bool,
     has_local: bool,
@@ -49,12 +58,7 @@ def check_possible(
     Raises:
         ConfigError: says what to change.
     """
-    for name, parameter in parameters.items():
-        if type(parameter).__name__ == "DTensor":
-            raise ConfigError(
-                f"parameter {name!r} is sharded, which is not possible yet; leave out fully_shard "
-                "and parallelize_module"
-            )
+    _check_shards(objects, has_checkpoint=has_checkpoint)
     count = num_workers(context)
     if count == 1:
         return
@@ -68,6 +72,11 @@ def check_possible(
             f"Session(checkpoint=...) with {count} workers per replica is not possible yet; leave "
             "out one of the two"
         )
+    if context is not None and context.assignment.work.verify_every:
+        raise ConfigError(
+            f"--verify-every with {count} workers per replica is not possible yet: the state of "
+            "worker 0 alone would be compared; leave out one of the two"
+        )
     if has_local:
         raise ConfigError(
             f'buffers={{...: "local"}} with {count} workers per replica is not possible: the '
@@ -75,12 +84,51 @@ def check_possible(
         )
 
 
-def leaf_exchange(layout: Layout) -> LeafExchange:
+def _check_shards(objects: UserObjects, *, has_checkpoint: bool) -> None:
+    """Refuse what cannot be done with parameters of which each worker has a part."""
+    for name, module in objects.model.named_modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise ConfigError(
+                f"{name or 'the model'!r} is wrapped in FullyShardedDataParallel; use fully_shard "
+                'of torch.distributed.fsdp, with mesh["shard"] of pliant.mesh'
+            )
+    sharded = {n: p for n, p in objects.model.named_parameters() if is_sharded(p)}
+    for name, parameter in sharded.items():
+        if not is_over_mesh(parameter):
+            raise ConfigError(
+                f"parameter {name!r} is sharded over a mesh that is not this replica's; give "
+                'fully_shard and parallelize_module a part of pliant.mesh: mesh=mesh["shard"]'
+            )
+    if not sharded:
+        return
+    first = next(iter(sharded))
+    refused = [
+        ("checkpoint=", has_checkpoint),
+        ("scaler=", objects.scaler is not None),
+        ("fused=True", any(one.defaults.get("fused") for one in objects.optimizers)),
+    ]
+    for what, is_there in refused:
+        if is_there:
+            raise ConfigError(
+                f"{what} with sharded parameters ({first!r} is one) is not possible yet; leave it "
+                "out"
+            )
+
+
+def leaf_exchange(layout: Layout, model: torch.nn.Module, sums: GradientSums) -> LeafExchange:
     """Return what the workers of this replica exchange leaves with."""
     found = made_mesh()
     if found is None:
         raise AssertionError("check_possible has let it pass")
-    return LeafExchange(layout, shard_group(found), is_first_of_shard=is_first_of_shard(found))
+    group = shard_group(found)
+    sharded: list[str] = []
+    if group is not None:
+        sharded = [name for name, one in model.named_parameters() if is_over_shards(one)]
+    if sharded:
+        gradients = SlotGradients(lambda: sums.factor)
+        gradients.install(model)
+        sums.take_apart(gradients.leaves_of)
+    return LeafExchange(layout, group, is_first_of_shard=is_first_of_shard(found), sharded=sharded)
 
 
 def followers_of(context: WorkerContext) -> FollowerCrew | None:

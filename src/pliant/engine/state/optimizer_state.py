@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.local_tensors import is_sharded, local_of, sharded_like
 from pliant.engine.state import naming
 from pliant.engine.state.tagged_codec import CodecError, encode
 
@@ -78,7 +79,10 @@ class OptimizerState:
             for group in optimizer.param_groups
         ]
         states = {
-            names[id(parameter)]: dict(optimizer.state[parameter])
+            names[id(parameter)]: {
+                key: local_of(value) if torch.is_tensor(value) else value
+                for key, value in optimizer.state[parameter].items()
+            }
             for parameter in held(optimizer)
             if parameter in optimizer.state
         }
@@ -104,7 +108,14 @@ class OptimizerState:
                 name = self._names[id(parameter)]
                 for key in sorted(entries, key=str):
                     if isinstance(value := entries[key], torch.Tensor):
-                        yield name, key, value
+                        yield name, key, local_of(value)
+
+    def sharded(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Iterate over those tensors of its state that are sharded: parameter, key, tensor."""
+        for parameter in held(self.optimizer) if any(map(is_sharded, held(self.optimizer))) else ():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if is_sharded(value):
+                    yield self._names[id(parameter)], key, value
 
     def objects(self) -> dict[str, Any]:
         """Return what else it remembers."""
@@ -135,7 +146,8 @@ class OptimizerState:
             group.update(values["values"])
         optimizer.state.clear()
         for name, entries in received["state"].items():
-            optimizer.state[parameters[name]] = dict(entries)
+            parameter = parameters[name]
+            optimizer.state[parameter] = {k: _placed(v, parameter) for k, v in entries.items()}
         optimizer.state.update(received["shared"])
         for name, value in received.get("attributes", {}).items():
             setattr(optimizer, name, value)
@@ -146,6 +158,13 @@ class OptimizerState:
         Raises:
             UsageError: names the attribute.
         """
+        for name, key, tensor in self.sharded():
+            if not _is_placed_alike(tensor, self.optimizer, self._names, name):
+                raise UsageError(
+                    f"{type(self.optimizer).__name__} keeps {key!r} of the sharded parameter "
+                    f"{name!r} in another shape, which would not reach a joining replica; use an "
+                    "optimizer whose state has the shape of the parameters"
+                )
         own = self._own()
         self._left_alone = {name: _types(value) for name, value in own.items()}
         in_state = self._memory_of_state()
@@ -284,5 +303,19 @@ def _print(value: Any) -> tuple[Any, ...] | None:
     return document, *((tensor.dtype, tensor.shape, naming.digest_of(tensor)) for tensor in tensors)
 
 
+def _placed(value: Any, parameter: torch.Tensor) -> Any:
+    """Return a value of a state as the optimizer of a sharded parameter has it."""
+    is_alike = torch.is_tensor(value) and value.dim() and value.shape == local_of(parameter).shape
+    return sharded_like(value, parameter) if is_alike else value
+
+
+def _is_placed_alike(
+    tensor: torch.Tensor, optimizer: Optimizer, names: Mapping[int, str], name: str
+) -> bool:
+    parameter = next(one for one in held(optimizer) if names[id(one)] == name)
+    return local_of(tensor).shape == local_of(parameter).shape
+
+
 def _memory(tensor: torch.Tensor) -> int:
+    tensor = local_of(tensor)
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0

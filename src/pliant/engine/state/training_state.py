@@ -19,6 +19,7 @@ import torch
 import xxhash
 
 from pliant.core.errors import ConfigError, UsageError
+from pliant.engine.local_tensors import is_sharded, local_of, reshard, whole_of
 from pliant.engine.state.optimizer_state import OptimizerState, held, with_nested
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import CodecError, TensorRef, decode, encode
@@ -71,7 +72,8 @@ class State:
         self._views: dict[str, torch.Tensor] = {}
 
     def capture(self) -> dict[str, Any]:
-        """Return the state; its tensors are the run's own, not copies."""
+        """Return the state; its tensors are what lies here of the run's own, not copies."""
+        reshard(self.model)
         parameters = dict(self.model.named_parameters())
         return {
             "parameters": {n: self._view(n, p) for n, p in parameters.items()},
@@ -91,7 +93,7 @@ class State:
     def tensors(self) -> Iterator[tuple[TensorPath, torch.Tensor]]:
         """Iterate over the tensors that all replicas have alike, without those of ``objects``."""
         for name, parameter in self._parameters.items():
-            yield ("parameters", name), parameter
+            yield ("parameters", name), local_of(parameter)
         for name, buffer in self.model.named_buffers():
             if name not in self.local_buffers:
                 yield ("buffers", name), buffer
@@ -118,6 +120,7 @@ class State:
 
     def _view(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor without its graph: the same object for as long as it is the same."""
+        tensor = local_of(tensor)
         view = self._views.get(name)
         if (
             view is None
@@ -270,7 +273,7 @@ class State:
             module.training = state["training"][name]
         for name, module in self._with_extra():
             module.set_extra_state(state["modules"][name])
-        parameters = dict(self.model.named_parameters())
+        parameters = self._parameters
         for own, received in zip(self.optimizer_states, state["optimizers"], strict=True):
             own.apply(received, parameters)
         for scheduler, received in zip(self.schedulers, state["schedulers"], strict=True):
@@ -285,16 +288,29 @@ class State:
 
         Bytes, because ``torch.equal`` takes -0 for 0 and nan for different from itself.  Buffers
         that are local to a replica are left out.  Which tensors are one object does not count: a
-        joiner's script may hold one where another holds two views of it.
+        joiner's script may hold one where another holds two views of it.  What is sharded is made
+        whole, one tensor after the other, so the hash is that of a run that is not; every worker
+        of the replica must call.
         """
         state = self._capture_shared()
+        whole = self._sharded_by_view(state)
         document, tensors = encode(_in_order({"committed": committed, **state}), shared=False)
         hasher = xxhash.xxh3_128(document)
-        for tensor in tensors:
+        for local in tensors:
+            tensor = whole_of(whole.get(id(local), local))
             hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
             hasher.update(flat.numpy().data)
         return hasher.hexdigest()
+
+    def _sharded_by_view(self, state: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+        """Return what is sharded by the ``id`` of what stands for it in a captured state."""
+        views, found = state["parameters"], dict[int, torch.Tensor]()
+        found.update({id(views[n]): p for n, p in self._parameters.items() if is_sharded(p)})
+        for part, captured in zip(self.optimizer_states, state["optimizers"], strict=True):
+            for name, key, tensor in part.sharded():
+                found[id(captured["state"][name][key])] = tensor
+        return found
 
     def check_parameters(self) -> None:
         """Make sure that the model has the parameters it had when the session was made.
@@ -302,6 +318,7 @@ class State:
         Raises:
             UsageError: one was added, replaced or taken out, or an optimizer holds another.
         """
+        reshard(self.model)
         found = {id(tensor): name for name, tensor in self.model.named_parameters()}
         if found == self._names and all(id(p) in found for o in self.optimizers for p in held(o)):
             return

@@ -1,0 +1,127 @@
+"""Local tensors: of a tensor that is sharded over the workers of a replica, what lies here.
+
+Owns the step from PyTorch's DTensor to the memory of this worker and back, and what can be said of
+a whole tensor only by all workers together.  Must not know parameters' meaning, replicas or steps.
+
+Everything between replicas works on local tensors: gradients, state, digests that are compared.
+A tensor that is not sharded is its own local tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pliant.core.errors import UsageError
+
+_MODULE = "torch.distributed.tensor"
+"""Imported by whoever shards: as long as nobody has, nothing is sharded."""
+
+
+def is_sharded(tensor: object) -> bool:
+    """Whether it is a DTensor."""
+    module: Any = sys.modules.get(_MODULE)
+    return module is not None and isinstance(tensor, getattr(module, "DTensor", ()))
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that lies here, without its graph; its memory is the tensor's."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():
+        local: torch.Tensor = sharded.to_local()
+        return local.detach()
+
+
+def sharded_like(local: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that is sharded as ``tensor`` is, and of which ``local`` lies here."""
+    if not is_sharded(tensor):
+        return local
+    like: Any = tensor
+    made: torch.Tensor = type(like.detach()).from_local(
+        local,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+    return made
+
+
+def local_gradient(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return the part that lies here of a gradient, sharded as its parameter is."""
+    if not is_sharded(gradient):
+        return gradient
+    found, like = gradient.detach(), parameter
+    placed: Any = found
+    wanted: Any = like
+    if placed.placements != wanted.placements:
+        placed = placed.redistribute(wanted.device_mesh, wanted.placements)
+    return local_of(placed)
+
+
+def whole_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole tensor; every worker over which it is sharded must call."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():
+        whole: torch.Tensor = sharded.detach().full_tensor()
+        return whole
+
+
+def total_norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of all of these, as ``torch.nn.utils.get_total_norm`` has it of whole ones.
+
+    One after the other each is made whole, so the bits are those of a model that is not sharded;
+    every worker of the replica must call.
+    """
+    if not any(map(is_sharded, tensors)):
+        return torch.nn.utils.get_total_norm(list(tensors))
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        norm = torch.linalg.vector_norm(whole_of(tensor), 2.0)
+        by_dtype.setdefault(tensor.dtype, []).append(norm)
+    norms = [norm for same in by_dtype.values() for norm in same]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), 2.0)
+    return total
+
+
+def clip_by_norm(tensors: Iterable[torch.Tensor], max_norm: float, norm: torch.Tensor) -> None:
+    """Scale gradients in place as ``torch.nn.utils.clip_grads_with_norm_`` does."""
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for tensor in tensors:
+        local_of(tensor).mul_(factor)
+
+
+def all_agree(flag: bool) -> bool:
+    """Return whether it is true on every worker of this replica; each must call."""
+    votes = torch.tensor([int(flag)])
+    dist.all_reduce(votes, op=dist.ReduceOp.MIN)
+    return bool(votes.item())
+
+
+def refuse_shards(model: torch.nn.Module, what: str) -> None:
+    """Refuse what needs whole parameters.
+
+    Raises:
+        UsageError: some are sharded.
+    """
+    if any(map(is_sharded, model.parameters())):
+        raise UsageError(f"{what} of a sharded model is not possible yet; leave it out")
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Let every parameter of the model be sharded again: an evaluation leaves some whole."""
+    module: Any = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(module, "FSDPModule", None)
+    if kind is not None:
+        for part in model.modules():
+            if isinstance(part, kind):
+                part.reshard()

@@ -1,0 +1,99 @@
+"""One of two processes that shard a model; prints what each slot's gradient is.
+
+python tests/engine/replica/sharding.py DIRECTORY RANK
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from pliant.core.errors import UsageError
+from pliant.engine.local_tensors import local_of, whole_of
+from pliant.engine.replica.fsdp import SlotGradients
+
+FACTORS = (0.5, 3.0)
+
+
+def main() -> None:
+    directory, rank = Path(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    store = FileStore(str(directory / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
+    torch.manual_seed(3)
+    whole = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))  # shards are uneven
+    model = copy.deepcopy(whole)
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    gradients = SlotGradients(lambda: FACTORS[rank])
+    gradients.install(model)
+    found: dict[str, list[torch.Tensor]] = {}
+    for name, parameter in model.named_parameters():
+
+        def take(parameter: torch.Tensor, name: str = name) -> None:
+            assert parameter.grad is not None
+            found[name] = [leaf.clone() for leaf in gradients.leaves_of(parameter.grad) or ()]
+            parameter.grad = None
+
+        parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+    slots = [torch.randn(4, 5, generator=torch.Generator().manual_seed(slot)) for slot in (0, 1)]
+    model(slots[rank]).square().mean().backward()
+
+    for slot, batch in enumerate(slots):
+        whole.zero_grad()
+        whole(batch).square().mean().backward()
+        for name, parameter in model.named_parameters():
+            expected = whole.get_parameter(name).grad
+            assert expected is not None
+            mine = (expected * FACTORS[slot]).chunk(2)
+            own = mine[rank] if rank < len(mine) else expected[:0]
+            assert torch.equal(found[name][slot], own), (slot, name)
+            assert local_of(parameter).shape == own.shape
+            assert torch.equal(whole_of(parameter), whole.get_parameter(name))
+    sys.stdout.write(f"equal {sorted(found)}\n")
+    cast(mesh, slots[rank])
+    skip(mesh, slots[rank], is_short=rank == 1)
+
+
+def cast(mesh: Any, batch: torch.Tensor) -> None:
+    """Let FSDP add up in 16 bits."""
+    model = nn.Sequential(nn.Linear(5, 4))
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+    gradients = SlotGradients(lambda: 1.0)
+    gradients.install(model)
+    model(batch).square().mean().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        try:
+            gradients.leaves_of(parameter.grad)
+        except UsageError as error:
+            sys.stdout.write(f"{error}\n")
+            return
+
+
+def skip(mesh: Any, batch: torch.Tensor, *, is_short: bool) -> None:
+    """Use a layer on one worker only."""
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    model.forward = lambda x: model[0](x) if is_short else model[1](model[0](x))  # type: ignore[method-assign]
+    fully_shard(model, mesh=mesh)
+    SlotGradients(lambda: 1.0).install(model)
+    try:
+        model(batch).square().mean().backward()
+    except UsageError as error:
+        sys.stdout.write(f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""FSDP2 hands over each slot's gradient by itself, with the bits of a model that is whole.
+
+What is private of it was seen to work with torch 2.15; a version that has it elsewhere fails here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("sharding.py")
+
+SEEN = ("2.15",)
+"""Versions of torch with which this passed."""
+
+
+@pytest.mark.timeout(180)
+def test_each_slots_leaves_are_those_of_a_whole_model_and_what_has_none_is_told(
+    tmp_path: Path,
+) -> None:
+    both = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, tmp_path, str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+
+    said = [process.communicate(timeout=150)[0] for process in both]
+
+    names = ["0.bias", "0.weight", "2.bias", "2.weight"]
+    for text in said:
+        (equal, cast, skipped) = text.splitlines()[-3:]
+        assert equal == f"equal {names}", text
+        assert cast.startswith("the gradients of a sharded parameter were cast after they were")
+        assert skipped.startswith("a sharded parameter was used in one micro-batch and not in")
+
+
+def test_the_base_class_of_a_reduce_scatter_is_where_it_was() -> None:
+    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+    parameters = list(inspect.signature(ReduceScatter.__call__).parameters)
+    assert parameters == ["self", "output_tensor", "input_tensor", "group", "op", "async_op"], (
+        f"torch {torch.__version__}; seen with {SEEN}"
+    )
