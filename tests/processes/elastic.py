@@ -75,6 +75,7 @@ def run(
     expected_code: int = 0,
     arguments: tuple[object, ...] = (),
     workers: int = 1,
+    least: int = 1,
     **sizes: int,
 ) -> Outcome:
     """Train under an agent, with ``play`` going on beside it, to the end."""
@@ -95,6 +96,7 @@ def run(
         settings=settings,
         restarts=restarts,
         workers=workers,
+        least=least,
     ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)

@@ -64,6 +64,7 @@ def main() -> None:
         go_wrong(options, me, case, step.index)
 
     def on_end(session: Session) -> None:
+        threading.Event().wait(json.loads(options.naps).get(me, 0.0))
         if options.die_before_save == me:
             os.kill(os.getpid(), signal.SIGKILL)
         if options.save:
@@ -135,6 +136,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--leave-when", type=Path, help="file without which nobody leaves")
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")
+    parser.add_argument("--naps", default="{}", help="JSON: seconds to wait there, by worker")
     parser.add_argument("--spoil", help="the replica that changes its weights in a tail")
     parser.add_argument("--checkpoint", help="where the run is kept")
     parser.add_argument("--every", default="3steps", help="how often")

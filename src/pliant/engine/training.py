@@ -154,7 +154,7 @@ class Training:
             current = self.membership.member.current  # else those who agreed are not together
             if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
-                    self.keep(is_needed=False)
+                    self.keep(self.membership.place, is_needed=False)
             self._look_at_dataset(index)
             self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
@@ -275,9 +275,9 @@ class Training:
         self.update.follow_schedulers()
         self._committed_at_s = time.monotonic()
 
-    def keep(self, *, is_needed: bool) -> None:
-        """Hand over this replica's share of the state at this boundary."""
-        self.saver.save(self.membership.member, self.membership.place, is_needed=is_needed)
+    def keep(self, place: tuple[int, int], *, is_needed: bool) -> None:
+        """Hand over the share of the state at this boundary that a member at ``place`` has."""
+        self.saver.save(self.membership.member, place, is_needed=is_needed)
 
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
@@ -361,7 +361,7 @@ class Training:
         while True:
             try:
                 self.membership.await_kept()
-                self.keep(is_needed=True)
+                self.keep(self.membership.place, is_needed=True)
                 break
             except GroupBroken as broken:
                 self.membership.recover(broken.reason)

@@ -276,7 +276,7 @@ class ElasticMembership:
                 self.await_kept()
                 if is_new:
                     is_new = False
-                    self._callbacks.keep(is_needed=True)
+                    self._callbacks.keep(self.place, is_needed=True)
                     continue
             except GroupBroken as broken:
                 if self._runtime.released:  # nobody is left to do it with
@@ -353,7 +353,7 @@ class ElasticMembership:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
-        self._callbacks.keep(is_needed=True)  # these may be the last that have it
+        self._callbacks.keep(self.place, is_needed=True)  # these may be the last that have it
 
         def ask_to_be_waited_for() -> None:
             if not self._callbacks.is_kept():

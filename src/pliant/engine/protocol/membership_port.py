@@ -114,8 +114,11 @@ class TrainingCallbacks(Protocol):
             CheckpointDamaged: it cannot be used.
         """
 
-    def keep(self, *, is_needed: bool) -> None:
-        """Keep the state of this boundary, with all members of the generation."""
+    def keep(self, place: tuple[int, int], *, is_needed: bool) -> None:
+        """Keep the state of this boundary, with all members of the generation.
+
+        ``place``: rank of this replica among them, and their number.
+        """
 
     def is_kept(self) -> bool:
         """Whether this replica has done its part of all that was to be kept."""
