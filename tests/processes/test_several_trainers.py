@@ -250,3 +250,25 @@ def test_workers_that_do_not_do_the_same_are_told_so(tmp_path: Path) -> None:
 
     sentences = {r["sentence"] for r in outcome.kinds("usage")}
     assert any("run the same script in lockstep" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": {"shard": 2}, "is_whole_outside": True}])
+def test_workers_that_begin_with_other_weights_are_told_so(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    outcome = run(
+        tmp_path,
+        "gpt",
+        8,
+        nothing,
+        replicas=1,
+        workers=2,
+        restarts=0,
+        expected_code=2,
+        options=options,
+        arguments=("--seed-by-rank",),
+    )
+
+    assert outcome.digests == []
+    sentences = {r["sentence"] for r in outcome.kinds("usage")}
+    assert any("at step 0 the tensors of worker 1" in sentence for sentence in sentences)

@@ -40,6 +40,8 @@ def main() -> None:
     case = models.build(options.model, **json.loads(options.options))
     if me == options.misfit:
         case = models.build("gpt", width=48)
+    if options.seed_by_rank:
+        reset(case.model)
     elastic.LEFT_EARLY_S = 1.0
     shared_memory.SMALL_BYTES = options.windows_above
 
@@ -73,9 +75,8 @@ def main() -> None:
     def on_batch() -> None:
         threading.Event().wait(float(options.slow[1]) if me == options.slow[0] else options.pace)
 
-    break_at = None
-    if options.break_at and options.break_at[0] in (me, "all"):
-        break_at = int(options.break_at[1])
+    who_breaks, breaks_at = options.break_at
+    break_at = int(breaks_at) if who_breaks in (me, "all") else None
     digest = models.train(
         case,
         options.steps,
@@ -96,6 +97,14 @@ def main() -> None:
     await_file(options.leave_when)
     line = {"replica": me, "digest": digest, "committed": who[0].committed}
     append(options.digest_file, line)
+
+
+def reset(model: torch.nn.Module) -> None:
+    """Draw other weights on each worker of a replica."""
+    torch.manual_seed(int(os.environ["RANK"]))
+    for module in model.modules():
+        if callable(again := getattr(module, "reset_parameters", None)):
+            again()
 
 
 def checkpoint(options: argparse.Namespace) -> pliant.Checkpoint | None:
@@ -131,8 +140,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mesh", help="JSON: sizes of a mesh over the workers of a replica")
     parser.add_argument("--until", type=Path, help="file that ends the run as soon as it exists")
     parser.add_argument("--misfit", help="the replica that has another model")
+    parser.add_argument("--seed-by-rank", action="store_true", help="weights by RANK")
     parser.add_argument("--fail-at", nargs=2, help="replica and step whose tail raises")
-    parser.add_argument("--break-at", nargs=2, help="replica, or all, and step whose tail breaks")
+    parser.add_argument(
+        "--break-at", nargs=2, default=("", 0), help="replica, or all, and step whose tail breaks"
+    )
     parser.add_argument("--leave-when", type=Path, help="file without which nobody leaves")
     parser.add_argument("--save", type=Path, help="file for the weights at the end")
     parser.add_argument("--die-before-save", help="the replica that is killed there")

@@ -330,6 +330,7 @@ class Training:
         condition = Condition(
             digests=self.comparison.digests(),
             named=self.comparison.named,
+            alike=self.comparison.alike,
             is_verified=bool(self.verify_every),
         )
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
@@ -375,10 +376,9 @@ class Training:
         where = self.slots.nonfinite
         if not is_new or not (where or (is_leader and math.isfinite(gradient.extras.loss))):
             return
+        outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
         if self.on_nonfinite == "skip":
             outcome = "the step counts and changes nothing"
-        else:
-            outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
         self.reporter.noted(f"{gradient.nonfinite} at step {result.step}{where}: {outcome}")
 
     def _report(self, result: Result, decision: StepDecision, *, is_skipped: bool) -> None:

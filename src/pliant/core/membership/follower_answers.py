@@ -58,6 +58,8 @@ class Voted:
     step: int
     stop: bool
     digests: tuple[int, ...]
+    alike: tuple[int, ...] = ()
+    """Digests of what all workers of a replica must have alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,9 @@ class Condition:
     named: Callable[[int], Mapping[str, str]]
     """What one of the aspects consists of, for the sentence once it differs."""
 
+    alike: Callable[[Sequence[int]], tuple[int, ...]]
+    """Of the digests, those of what the workers of one replica must have alike."""
+
     is_verified: bool = False
     """Whose tensors differ from those of most others leaves; the script is not blamed."""
 

@@ -150,6 +150,7 @@ class FollowerMembership:
                 step=step,
                 stop=requests.stop,
                 digests=condition.digests,
+                alike=condition.alike(condition.digests),
             )
         )
         said = self._follow("decide")

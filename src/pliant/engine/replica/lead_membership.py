@@ -11,13 +11,14 @@ has ended here.  What a call does in between, the followers are told by ``Elasti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
-from pliant.core.membership.follower_answers import joint_digests
+from pliant.core.errors import UsageError
+from pliant.core.membership.follower_answers import Voted, joint_digests
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
@@ -32,7 +33,7 @@ from pliant.engine.protocol.membership_port import (
 )
 from pliant.engine.replica.followers import FollowerCrew
 from pliant.engine.replica.inner_messages import CallBroke, CallReturned, LeaveNow, MemberStanding
-from pliant.engine.state.comparison import UNKNOWN
+from pliant.engine.state.comparison import ASPECTS, UNKNOWN
 
 
 class LeadMembership:
@@ -91,6 +92,7 @@ class LeadMembership:
         """Vote for all workers of this replica."""
         with self._ended_alike():
             votes = self._followers.await_voted(self.member.current, step)
+            _check_alike(step, condition.alike(condition.digests), votes)
             digests = joint_digests(
                 condition.digests, [vote.digests for vote in votes], unknown=UNKNOWN
             )
@@ -173,6 +175,22 @@ class LeadMembership:
                 parts=None if parts is None else tuple(part.decode("latin-1") for part in parts),
             )
         )
+
+
+def _check_alike(step: int, own: Sequence[int], votes: Sequence[Voted]) -> None:
+    """Refuse workers of one replica that differ in what is not sharded over them.
+
+    Raises:
+        UsageError: names the worker and the aspect.
+    """
+    for vote in votes:
+        for aspect, here, there in zip(ASPECTS, own, vote.alike, strict=True):
+            if UNKNOWN not in (here, there) and here != there:
+                raise UsageError(
+                    f"at step {step} the {aspect} of worker {vote.place} of this replica are not "
+                    "those of worker 0; every worker runs the same script, so give all the same "
+                    "seed and the same weights, not others by RANK"
+                )
 
 
 class _LeadTeam:

@@ -18,13 +18,14 @@ transfer) the whole state is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import xxhash
 
 from pliant.core.errors import UsageError
+from pliant.engine.local_tensors import is_sharded
 from pliant.engine.state import naming
 from pliant.engine.state.buffers import LARGE_NUMEL
 from pliant.engine.state.naming import Named
@@ -63,6 +64,10 @@ class StateComparison:
         self._draws = draws
         self._settings = settings
         self._step = -1
+        self._first_step: int | None = None
+        """That was begun here, since the state is from elsewhere if it is."""
+        named_parameters = state.model.named_parameters()
+        self._sharded = frozenset(name for name, one in named_parameters if is_sharded(one))
         self._is_received = False
         self._modes: dict[str, Any] | None = None
         self._objects: Named = {}
@@ -83,22 +88,30 @@ class StateComparison:
         """Take note that the state is from elsewhere."""
         self._is_received = True
         self._modes, self._objects = None, {}
-        self._step = -1
+        self._step, self._first_step = -1, None
 
     def begin(self, step: int) -> None:
         """Look at what the step starts from; a second attempt starts from the same."""
         if self._step == step:
             return
         self._step = step
+        self._first_step = step if self._first_step is None else self._first_step
         self._part, self._weights = {}, []
-        turned = []
+        whole: list[tuple[TensorPath, torch.Tensor, int]] = []
+        sharded: list[tuple[TensorPath, torch.Tensor, int]] = []
         for path, tensor in self._state.tensors():
             if path[0] == "buffers" and tensor.numel() <= LARGE_NUMEL:
                 self._part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
             else:
+                turned = sharded if self._is_sharded(path) else whole
                 turned.append((path, tensor, tensor.nbytes))
+        self._take_turn(whole)  # by itself: its turns are the same on all workers of a replica
+        self._take_turn(sharded)
+
+    def _take_turn(self, turned: Sequence[tuple[TensorPath, torch.Tensor, int]]) -> None:
+        """Look at this step's part of these tensors."""
         turns = -(-sum(size for *_, size in turned) // PART_BYTES) or 1
-        start = step % turns * PART_BYTES
+        start = self._step % turns * PART_BYTES
         for path, tensor, size in turned:
             first, last = max(0, start), min(size, start + PART_BYTES)
             if first < last:
@@ -121,6 +134,27 @@ class StateComparison:
             _digest(self._part),
             _digest(self._objects) if self._objects else UNKNOWN,
         )
+
+    def alike(self, digests: Sequence[int]) -> tuple[int, ...]:
+        """Return, of these, the digests of what every worker of a replica has, sharded or not.
+
+        Of the first step here they are of all parameters, and of what optimizers have of them.
+        """
+        settings, modes, flags, _, objects = digests
+        part = {path: found for path, found in self._part.items() if not self._is_sharded(path)}
+        if self._step == self._first_step:
+            for path, tensor in self._state.tensors():
+                if path[0] != "buffers" and not self._is_sharded(path):
+                    part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
+        # Of sharded parameters the script's own objects may have each worker's part.
+        return settings, modes, flags, _digest(part), UNKNOWN if self._sharded else objects
+
+    def _is_sharded(self, path: TensorPath) -> bool:
+        match path:
+            case ("parameters", name) | ("optimizers", _, "state", name, _):
+                return name in self._sharded
+            case _:
+                return False
 
     def named(self, aspect: int) -> Named:
         """Name what an aspect consists of."""
