@@ -59,6 +59,14 @@ def test_one_that_failed_breaks_the_generation_for_all() -> None:
     assert conclude(said, Reduced, G2, 7) == Lost(reason="worker 2: a peer is gone")
 
 
+def test_a_refusal_stays_one_when_the_group_breaks_of_it() -> None:
+    refusal = Failed(place=1, generation=G2, reason="its model is another one", is_refusal=True)
+
+    found = conclude(after(refusal, failed(1)), Received, G2)
+
+    assert found == Lost(reason="worker 1: its model is another one", is_refusal=True)
+
+
 def test_answers_of_another_generation_or_step_do_not_count() -> None:
     said = after(reduced(1), reduced(2, G1), failed(2, G1))
     assert conclude(said, Reduced, G2, 7) is None

@@ -125,10 +125,15 @@ class FollowersSaid:
 
 
 def hear_answer(said: FollowersSaid, answer: Answer) -> FollowersSaid:
-    """Take note of an answer; one of a generation that was given up is stale."""
+    """Take note of an answer; one of a generation that was given up is stale.
+
+    Of two failures in a generation the first counts: what follows from it is no cause.
+    """
     key = (type(answer), answer.place)
     known = said.answers.get(key)
     is_late = known is not None and known.generation > answer.generation
+    if isinstance(known, Failed) and known.generation == answer.generation:
+        return said
     if answer.place not in said.places or answer.generation in said.given_up or is_late:
         return said
     return replace(said, answers={**said.answers, key: answer})
