@@ -187,4 +187,22 @@ WORKERS = [
         proof="tests/processes/test_several_trainers.py::"
         "test_workers_that_do_not_do_the_same_are_told_so",
     ),
+    Refusal(
+        sentence="parameter 'token.weight' is float32 [256, 48] on worker 1 of this replica and "
+        "float32 [256, 32] on worker 0; every worker makes the same model and the same session, "
+        "whatever its RANK",
+        when="a model or settings that are not those of worker 0 of the replica",
+        instead="the same on all",
+        proof="tests/processes/test_several_trainers.py::"
+        "test_a_worker_with_another_model_is_told_so",
+    ),
+    Refusal(
+        sentence="at step 0 the tensors of worker 1 of this replica are not those of worker 0; "
+        "every worker runs the same script, so give all the same seed and the same weights, not "
+        "others by RANK",
+        when="weights, modes or settings that are not those of worker 0 of the replica",
+        instead="the same on all",
+        proof="tests/processes/test_several_trainers.py::"
+        "test_workers_that_begin_with_other_weights_are_told_so",
+    ),
 ]

@@ -272,3 +272,23 @@ def test_workers_that_begin_with_other_weights_are_told_so(
     assert outcome.digests == []
     sentences = {r["sentence"] for r in outcome.kinds("usage")}
     assert any("at step 0 the tensors of worker 1" in sentence for sentence in sentences)
+
+
+def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        "gpt",
+        8,
+        nothing,
+        replicas=1,
+        workers=2,
+        restarts=0,
+        expected_code=2,
+        arguments=("--misfit", "r1.1"),
+    )
+
+    (said,) = {r["sentence"] for r in outcome.kinds("usage")}
+    assert said.startswith(
+        "parameter 'token.weight' is float32 [256, 48] on worker 1 of this replica and "
+        "float32 [256, 32] on worker 0"
+    )

@@ -236,12 +236,12 @@ class Collaborators:
         )
 
     def _join(self, context: WorkerContext) -> WorkerMembership:
-        shape = self._shape
+        shape, model, said = self._shape, self._objects.model, self.identity()
         if workers.is_follower(context):
-            follower = workers.follow(context, shape, self.training)
+            follower = workers.follow(context, shape, self.training, model, said)
             self._lost = follower.lost
             return follower
-        followers = workers.followers_of(context)
+        followers = workers.followers_of(context, model, said)
         self._lost = None if followers is None else followers.lost
         runtime = ProtocolRuntime(
             context,
@@ -249,7 +249,7 @@ class Collaborators:
             lambda order: window_size_for(order, shape, context.replica),
             followers or NO_FOLLOWERS,
         )
-        work, said = context.assignment.work, self.identity()
+        work = context.assignment.work
         facts = Facts(
             job=work.job,
             holder=work.holder,

@@ -25,7 +25,7 @@ WAIT_S = 20.0
 
 
 def came(place: int, letters: int = 0) -> FollowerCame:
-    return FollowerCame(place=place, endpoint="x" * letters)
+    return FollowerCame(place=place, endpoint="x" * letters, traits=())
 
 
 def test_messages_of_any_size_arrive_in_order_and_then_the_end(tmp_path: Path) -> None:

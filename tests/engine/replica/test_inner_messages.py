@@ -40,7 +40,7 @@ STANDING = MemberStanding.of(Member(replica=ReplicaId("r1"), committed=4, leavin
 @pytest.mark.parametrize(
     "message",
     [
-        FollowerCame(place=1, endpoint="127.0.0.1:1"),
+        FollowerCame(place=1, endpoint="127.0.0.1:1", traits=(("seed", "0"),)),
         BuildPlace(order=ORDER, secret="00"),
         HandOver(
             order=ORDER,

@@ -83,7 +83,7 @@ def test_a_sharded_model_takes_no_weights_from_a_file(monkeypatch: Any) -> None:
 
 
 def test_a_follower_that_does_not_come_is_told(tmp_path: Path) -> None:
-    crew = FollowerCrew(tmp_path, 2, within_s=-1.0)
+    crew = FollowerCrew(tmp_path, 2, traits=(), within_s=-1.0)
 
     with pytest.raises(ConfigError, match="and worker 1 has not within"):
         crew.await_all()

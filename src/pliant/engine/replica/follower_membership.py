@@ -78,9 +78,10 @@ class FollowerMembership:
         callbacks: TrainingCallbacks,
         directory: Path,
         *,
+        traits: tuple[tuple[str, str], ...],
         within_s: float,
     ) -> None:
-        """``within_s``: how long worker 0 may take to come."""
+        """``traits``: compared with worker 0's; ``within_s``: how long that may take to come."""
         self._context = context
         self._place = context.assignment.place
         self._shape = shape
@@ -103,7 +104,8 @@ class FollowerMembership:
             connect_to_worker_0(directory, within_s), self._hear_worker_0, self._end
         )
         self._connection.start()
-        self._connection.send(FollowerCame(place=self._place, endpoint=self._groups.endpoint))
+        endpoint = self._groups.endpoint
+        self._say(FollowerCame(place=self._place, endpoint=endpoint, traits=traits))
 
     # --- WorkerMembership ---------------------------------------------------------------
 
@@ -174,7 +176,10 @@ class FollowerMembership:
         """Between steps: whatever worker 0 does there."""
         self._check_leaving()
         if not is_over:
-            self._handover.complete()
+            try:
+                self._handover.complete()
+            except GroupBroken as broken:
+                self._fail(self._current().order.generation, broken.reason)
         return Ending(self._follow("settle").number)
 
     def team(self, generation: Generation) -> EvaluationTeam:
@@ -289,7 +294,7 @@ class FollowerMembership:
         if previous is not None and previous.group.broken is None:
             previous.group.retire()
 
-    def _say(self, answer: Answer) -> None:
+    def _say(self, answer: Answer | FollowerCame) -> None:
         self._connection.send(answer)
 
     def _fail(self, generation: Generation, reason: str, *, is_refusal: bool = False) -> None:

@@ -115,11 +115,20 @@ class Followers:
 class FollowerCrew(Followers):
     """Those of a replica of several workers; on its worker 0."""
 
-    def __init__(self, directory: Path, num_workers: int, *, within_s: float) -> None:
-        """``within_s``: how long each may take to come."""
+    def __init__(
+        self,
+        directory: Path,
+        num_workers: int,
+        *,
+        traits: Sequence[tuple[str, str]],
+        within_s: float,
+    ) -> None:
+        """``traits``: of worker 0, as every other must have; ``within_s``: until each is there."""
+        self._traits = dict(traits)
         self._within_s = within_s
         self._said = FollowersSaid(places=tuple(range(1, num_workers)))
         self._endpoints: dict[int, str] = {}
+        self._came: dict[int, FollowerCame] = {}
         self._connections: dict[int, InnerConnection] = {}
         self._changed = threading.Condition()
         self._is_over = False
@@ -138,6 +147,7 @@ class FollowerCrew(Followers):
                 place = message.place
                 with self._changed:
                     self._endpoints[place] = message.endpoint
+                    self._came[place] = message
                     self._connections[place] = connection
                     self._changed.notify_all()
             else:
@@ -167,7 +177,7 @@ class FollowerCrew(Followers):
         """Wait until each has come.
 
         Raises:
-            ConfigError: one has not, in time.
+            ConfigError: one has not, in time, or it has another model or other settings.
         """
         deadline_s = time.monotonic() + self._within_s
         with self._changed:
@@ -181,6 +191,8 @@ class FollowerCrew(Followers):
                 self._changed.wait(LOOK_S)
                 self._check_lost()
         self._listener.close()
+        for place, came in sorted(self._came.items()):
+            _check_traits(self._traits, dict(came.traits), place)
 
     def end_orderly(self) -> None:
         """Take note that all workers end from now on."""
@@ -314,6 +326,16 @@ class FollowerCrew(Followers):
     def enter(self, order: Order, member: Member) -> None:
         """See ``Followers``."""
         self.tell(EnterPlace(order=order, standing=MemberStanding.of(member)))
+
+
+def _check_traits(own: dict[str, str], theirs: dict[str, str], place: int) -> None:
+    for name in own | theirs:
+        here, there = own.get(name, "missing"), theirs.get(name, "missing")
+        if here != there:
+            raise ConfigError(
+                f"{name} is {there} on worker {place} of this replica and {here} on worker 0; "
+                "every worker makes the same model and the same session, whatever its RANK"
+            )
 
 
 NO_FOLLOWERS = Followers()

@@ -30,6 +30,9 @@ class FollowerCame:
     endpoint: str
     """Where the followers of the same place in other replicas reach it."""
 
+    traits: tuple[tuple[str, str], ...]
+    """What every worker of a replica must have alike, by name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStanding:

@@ -131,7 +131,23 @@ def leaf_exchange(layout: Layout, model: torch.nn.Module, sums: GradientSums) ->
     return LeafExchange(layout, group, is_first_of_shard=is_first_of_shard(found), sharded=sharded)
 
 
-def followers_of(context: WorkerContext) -> FollowerCrew | None:
+Identity = tuple[tuple[str, str], ...]
+
+
+def traits(model: torch.nn.Module, identity: Identity) -> Identity:
+    """Return what every worker of a replica must have alike; sizes are of whole tensors."""
+    parameters = [(f"parameter {name!r}", one) for name, one in model.named_parameters()]
+    buffers = [(f"buffer {name!r}", one) for name, one in model.named_buffers()]
+    tensors = [
+        (name, f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}")
+        for name, one in (*parameters, *buffers)
+    ]
+    return (*identity, *tensors)
+
+
+def followers_of(
+    context: WorkerContext, model: torch.nn.Module, identity: Identity
+) -> FollowerCrew | None:
     """Return the other workers of this replica; None if it is the only one."""
     assignment = context.assignment
     if assignment.workers_per_replica == 1:
@@ -139,6 +155,7 @@ def followers_of(context: WorkerContext) -> FollowerCrew | None:
     return FollowerCrew(
         Path(assignment.inner),
         assignment.workers_per_replica,
+        traits=traits(model, identity),
         within_s=assignment.work.session_s,
     )
 
@@ -150,7 +167,11 @@ def await_end_if(lost: threading.Event) -> None:
 
 
 def follow(
-    context: WorkerContext, shape: Shape, callbacks: TrainingCallbacks
+    context: WorkerContext,
+    shape: Shape,
+    callbacks: TrainingCallbacks,
+    model: torch.nn.Module,
+    identity: Identity,
 ) -> FollowerMembership:
     """Return the membership of a worker that follows worker 0."""
     assignment = context.assignment
@@ -159,5 +180,6 @@ def follow(
         shape,
         callbacks,
         Path(assignment.inner),
+        traits=traits(model, identity),
         within_s=assignment.work.session_s,
     )
