@@ -108,6 +108,29 @@ def test_a_job_that_loses_all_goes_back_to_its_checkpoint_and_waits() -> None:
     assert one.ended_s == pytest.approx(2000.0 + 30.0 + 1400.0)
 
 
+@pytest.mark.parametrize("way", [STATIC, PREEMPT, RESTART, IN_PLACE], ids=lambda way: way.name)
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_job_whose_nodes_do_not_come_back_has_not_finished(way: ResizeCosts, left: int) -> None:
+    spec = cluster(4, nodes=[{"name": "spot", "count": 4, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 4), (50.0, left))}
+
+    run = simulated([job("gpt", 1000.0, 4)], spec, way, capacity=trace)
+
+    assert measured(run).unfinished == 1
+    assert math.isfinite(run.pool.now_s)
+
+
+@pytest.mark.parametrize("way", [STATIC, PREEMPT], ids=lambda way: way.name)
+def test_a_lost_node_stops_a_job_of_one_size_once(way: ResizeCosts) -> None:
+    spec = cluster(4, nodes=[{"name": "spot", "count": 4, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 4), (50.0, 3), (500.0, 4))}
+
+    (one,) = simulated([job("gpt", 1000.0, 4)], spec, way, capacity=trace).records
+
+    assert one.ended_s is not None
+    assert (one.preemptions, one.interventions) == (1, 1)
+
+
 def test_with_notice_a_node_is_left_and_nothing_is_lost() -> None:
     nodes = [{"name": "spot", "count": 4, "capacity": "x", "noticeInSeconds": 120}]
     trace = {"spot": changes((0.0, 4), (1000.0, 3))}

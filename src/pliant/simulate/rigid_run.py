@@ -75,8 +75,8 @@ class RigidRun(TrainingRun):
         self.plan_end()
 
     def _stop_soon(self) -> None:
-        """Save and stop at the end of the step."""
-        if self._stop is None:
+        """Save and stop at the end of the step, unless it has lost everything already."""
+        if self._stop is None and self.held:
             self._stop = self.pool.queue.at(self.pool.now_s + self.job.step_s, self._stopped)
 
     def _stopped(self) -> None:

@@ -6,6 +6,7 @@ to whom it is for, until nobody has anything to say.  Decides nothing, as ``pool
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -91,7 +92,7 @@ class SimulatedPool:
         """Let the next thing happen, if it is due by then; say whether one was."""
         deadline_s, next_s = next_deadline_of_kinds_s(self.core), self.queue.next_s
         due_s = min(deadline_s, next_s)
-        if due_s > until_s:
+        if due_s > until_s or due_s == math.inf:
             return False
         self.pass_time(max(due_s, self.now_s))
         if deadline_s < next_s:
