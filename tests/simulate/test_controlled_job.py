@@ -14,6 +14,7 @@ from pliant.core.policy.decide import Policy
 from pliant.simulate.controlled_job import NODE, ControlledJob, ReplicaTimes
 from pliant.simulate.event_queue import EventQueue
 from pliant.simulate.resize_costs import IN_PLACE
+from pliant.simulate.training_run import TrainingRun
 
 DEVICES = 8
 QUIET = Timeouts(heartbeat_s=1e6)  # simulated replicas say nothing between two steps
@@ -81,22 +82,35 @@ POLICIES = [
     policy=st.sampled_from(POLICIES),
     levels=st.lists(st.integers(2, DEVICES), min_size=1, max_size=6),
     first=st.integers(2, DEVICES),
+    longer=st.sampled_from([1, 8]),
 )
 def test_the_quick_way_heads_for_the_sizes_that_the_whole_controller_heads_for(
-    policy: Policy, levels: list[int], first: int
+    policy: Policy, levels: list[int], first: int, longer: int
 ) -> None:
     """What a cluster of thousands of jobs is simulated with must do what one job really does."""
-    offers = [(0.0, first), *((100.0 * n, level) for n, level in enumerate(levels, 1))]
-    until_s = 100.0 * (len(levels) + 2)
+    each_s = 100.0 * longer
+    offers = [(0.0, first), *((each_s * n, level) for n, level in enumerate(levels, 1))]
+    until_s = each_s * (len(levels) + 2)
     times = ReplicaTimes(
-        start_s=10.0, step_s=16.0, num_slots=64, num_steps=10_000_000,
+        start_s=10.0, step_s=16.0 * longer, num_slots=64, num_steps=10_000_000,
         join_pause_s=0.7, leave_pause_s=0.073,
     )  # fmt: skip
 
     whole = controlled(policy, times, offers, until_s)
     load = [(at_s, DEVICES - level) for at_s, level in offers]
     quick = simulated(
-        [job("gpt", 1e6, 8, min_devices=2, max_devices=8, num_slots=64, start_s=10.0, step_s=2.0)],
+        [
+            job(
+                "gpt",
+                1e6,
+                8,
+                min_devices=2,
+                max_devices=8,
+                num_slots=64,
+                start_s=10.0,
+                step_s=2.0 * longer,
+            )
+        ],
         cluster(DEVICES, inference=[{"name": "others", "load": "x"}]),
         IN_PLACE,
         policy=policy,
@@ -104,13 +118,38 @@ def test_the_quick_way_heads_for_the_sizes_that_the_whole_controller_heads_for(
         until_s=until_s,
     )
 
-    assert seen(quick.records[0].sizes, until_s) == seen(whole.sizes, until_s)
+    assert seen(quick.records[0].sizes, each_s, until_s) == seen(whole.sizes, each_s, until_s)
 
 
-def seen(sizes: list[tuple[float, int]], until_s: float) -> list[int]:
+def test_a_join_waits_for_the_end_of_a_long_step_and_a_loss_repeats_it() -> None:
+    times = ReplicaTimes(start_s=10.0, step_s=1280.0, num_slots=64, loss_pause_s=0.53)
+    policy = Policy(max_replicas=3)
+
+    whole = controlled(policy, times, [(0.0, 2), (1000.0, 3)], 2000.0)
+    whole.kill(sorted(whole.running)[0])
+    whole.hear_event(Offered(replicas=2))
+    whole.run(5000.0)
+    nodes = [{"name": "spot", "count": 3, "capacity": "x"}]
+    trace = {"spot": changes((0.0, 2), (1000.0, 3), (2000.0, 2))}
+    long = job("gpt", 1e6, 2, min_devices=1, max_devices=3, num_slots=64, step_s=640.0)
+    quick = simulated([long], cluster(3, nodes=nodes), policy=policy, capacity=trace,
+                      until_s=5000.0)  # fmt: skip
+
+    moments = [at_s for at_s, _ in whole.sizes]
+    assert [size for _, size in whole.sizes] == [2, 3, 2]
+    assert moments == pytest.approx([10.1, 10.1 + 2 * 640.0, 2000.0], abs=1.0)
+    trained = quick.records[0].sizes[1:]
+    assert [size for _, size in trained] == [2, 3, 2]
+    assert [at_s for at_s, _ in trained] == pytest.approx(moments, abs=1.0)
+    run = quick.pool.claimants["gpt"]
+    assert isinstance(run, TrainingRun)
+    assert int(run.done_s / 640.0) == whole.committed
+
+
+def seen(sizes: list[tuple[float, int]], each_s: float, until_s: float) -> list[int]:
     """Return the size before each change: of several that start at once, the whole controller takes
     the first that is ready a boundary before the others."""
     return [
         next((size for at_s, size in reversed(sizes) if at_s <= moment), 0)
-        for moment in range(95, int(until_s), 100)
+        for moment in range(int(0.95 * each_s), int(until_s), int(each_s))
     ]

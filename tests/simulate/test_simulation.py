@@ -98,6 +98,23 @@ def test_a_lost_node_costs_a_restart_the_steps_since_its_checkpoint() -> None:
     assert in_place.records[0].stopped_s < 2.0 < 60.0 <= restarted.records[0].stopped_s
 
 
+def test_a_loss_costs_the_step_in_which_it_comes_and_a_join_waits_for_the_end_of_one() -> None:
+    spec = cluster(4, nodes=[{"name": "spot", "count": 4, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 4), (1000.0, 3), (2000.0, 4))}
+    ends = {}
+    for step_s in (1.0, 600.0):
+        world = [elastic("gpt", 4000.0, 4, 1, 4, step_s=step_s)]
+        run = simulated(world, spec, replace(IN_PLACE, loss_pause_s=0.0), capacity=trace)
+        ends[step_s] = run.records[0]
+
+    assert ends[1.0].lost_device_s == 0.0
+    assert ends[600.0].lost_device_s == 4 * 400.0
+    assert run.pool.accounts.spent["lost"] == 4 * 400.0
+    assert [at_s for at_s, _ in ends[1.0].sizes[:2]] == [0.0, 1000.0]
+    assert ends[600.0].sizes[2] == (1000.0 + 2 * 800.0, 4)
+    assert ends[600.0].ended_s > ends[1.0].ended_s + 400.0
+
+
 def test_a_job_that_loses_all_goes_back_to_its_checkpoint_and_waits() -> None:
     spec = cluster(2, nodes=[{"name": "spot", "count": 2, "capacity": "x"}])
     trace = {"spot": changes((0.0, 2), (1000.0, 0), (2000.0, 2))}

@@ -28,7 +28,7 @@ from pliant.simulate.accounts import JobRecord
 from pliant.simulate.event_queue import Timer, call_off
 from pliant.simulate.resize_costs import START_S, ResizeCosts
 from pliant.simulate.simulated_pool import SimulatedPool
-from pliant.simulate.training_run import TrainingRun, speed
+from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step, speed
 from pliant.spec.workload import WorkloadJob
 
 POOL = "simulated"
@@ -71,6 +71,9 @@ class ElasticRun(TrainingRun):
         self._has_state = False
         self._returned: set[int] = set()
         """Given back, and the core has not heard it yet."""
+
+        self._join_at_s: float | None = None
+        """End of the step after which those who are ready join; None: nobody waits for that."""
 
         self._alarm: Timer | None = None
         self._look_at_s = 0.0
@@ -119,6 +122,8 @@ class ElasticRun(TrainingRun):
         left = len(self._training) + len(self._leaving)
         if not (left and self.costs.keeps_steps):
             self.lose_state()
+        elif self.rate and self.costs.redoes_step:
+            self.lose_step(self._in_step_s(self.num_training))
         if left:
             self.pause(self.costs.loss_pause_s if self.costs.keeps_steps else self.restart_s)
         else:
@@ -221,14 +226,23 @@ class ElasticRun(TrainingRun):
         self._starting.update(dict.fromkeys(free, self.pool.now_s + delay_s))
 
     def _join_ready(self) -> None:
-        """Take in those that are ready; the first of all wait for each other."""
+        """Take in those that are ready, at the end of a step; the first of all wait for each other.
+
+        While too few train, no step ends that could be waited for.
+        """
         now_s = self.pool.now_s
         ready = [device for device, at_s in self._starting.items() if at_s <= now_s]
         if not ready or (not self._has_state and len(ready) < len(self._starting)):
+            self._join_at_s = None
             return
         if not self._has_state and len(ready) < self.policy.min_replicas:
             return
         before = len(self._training) + len(self._leaving)
+        if before >= self.policy.min_replicas and self._has_state:
+            if self._join_at_s is None and (in_step_s := self._in_step_s(before)):
+                self._join_at_s = now_s + left_of_step(in_step_s, self._step_s(before))
+            if now_s < (self._join_at_s or 0.0):
+                return
         for device in ready:
             del self._starting[device]
         self._training += ready
@@ -265,7 +279,9 @@ class ElasticRun(TrainingRun):
         """Let these leave at the end of the step."""
         if not devices:
             return
-        gone, at_s = set(devices), self.pool.now_s + self._step_s(self.num_training)
+        size = len(self._training) + len(self._leaving)
+        left_s = left_of_step(self._in_step_s(size), self._step_s(size))
+        gone, at_s = set(devices), self.pool.now_s + left_s
         self._training = [one for one in self._training if one not in gone]
         self._leaving.update(dict.fromkeys(devices, at_s))
 
@@ -315,6 +331,7 @@ class ElasticRun(TrainingRun):
     def _resized(self, *, is_change: bool = True) -> None:
         self.record.resizes += is_change
         self._size_since_s = self.pool.now_s
+        self._join_at_s = None
 
     def _settle(self) -> None:
         """Give back what is not used any more, and see how fast it is now."""
@@ -333,7 +350,8 @@ class ElasticRun(TrainingRun):
         """Come back at the next moment that is known."""
         call_off(self._alarm)
         now_s = self.pool.now_s
-        moments = (*self._starting.values(), *self._leaving.values(), self._look_at_s)
+        changes = (*self._starting.values(), *self._leaving.values())
+        moments = (*changes, self._join_at_s or 0.0, self._look_at_s)
         next_s = min((at_s for at_s in moments if at_s > now_s), default=None)
         self._alarm = None if next_s is None else self.pool.queue.at(next_s, self._wake)
 
@@ -352,6 +370,14 @@ class ElasticRun(TrainingRun):
     def _step_s(self, size: int) -> float:
         rate = speed(self.job, size)
         return self.job.step_s / rate if rate else 0.0
+
+    def _in_step_s(self, size: int) -> float:
+        """Return for how long they train at the step that is under way.
+
+        Steps begin anew with each change, after its pause.
+        """
+        begun_s = max(self._size_since_s, self.pause_until_s)
+        return part_of_step(self.pool.now_s - begun_s, self._step_s(size))
 
     def _learn(self, before: int, after: int, pause_s: float) -> None:
         """Let the core measure what commits before and after a change would have told it."""

@@ -32,6 +32,9 @@ class ResizeCosts:
     keeps_steps: bool = False
     """Whether those who are left go on from memory when others are lost."""
 
+    redoes_step: bool = False
+    """Whether they do the step again in which the loss came."""
+
     joins_beside: bool = False
     """Whether those who join start while the others train on."""
 
@@ -57,6 +60,7 @@ class ResizeCosts:
 IN_PLACE = ResizeCosts(
     name="in-place",
     keeps_steps=True,
+    redoes_step=True,
     joins_beside=True,
     join_pause_s=0.2,
     join_pause_s_per_gb=0.5,

@@ -6,6 +6,7 @@ and in which account each device-second goes.  Knows nothing of who decides how 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 
 from pliant.core.allocation import Released, Withdrawn
@@ -15,6 +16,9 @@ from pliant.simulate.event_queue import Timer, call_off
 from pliant.simulate.resize_costs import START_S, ResizeCosts
 from pliant.simulate.simulated_pool import SimulatedPool
 from pliant.spec.workload import WorkloadJob
+
+LEAST_S = 1e-5
+"""What differs by less is taken for one moment."""
 
 
 def speed(job: WorkloadJob, size: int) -> float:
@@ -36,6 +40,22 @@ def _on_curve(job: WorkloadJob, size: int) -> float:
         return points[-1][1]
     (low, slow), (high, fast) = points[at - 1], points[at]
     return slow + (fast - slow) * (size - low) / (high - low)
+
+
+def part_of_step(passed_s: float, step_s: float) -> float:
+    """Return for how long the step lasts that is under way, so long after the first of them began.
+
+    At the end of a step, and before the first, it is 0.
+    """
+    if passed_s <= 0.0 or step_s <= LEAST_S:
+        return 0.0
+    part_s = math.fmod(passed_s, step_s)
+    return part_s if LEAST_S < part_s < step_s - LEAST_S else 0.0
+
+
+def left_of_step(part_s: float, step_s: float) -> float:
+    """Return how long it lasts from there to the end of a step."""
+    return max(LEAST_S, step_s - part_s)
 
 
 class TrainingRun:
@@ -128,12 +148,23 @@ class TrainingRun:
 
     def lose_state(self) -> None:
         """Go back to the last checkpoint."""
-        spent = self.pool.accounts.spent
-        spent["useful"] -= self._unkept_device_s
-        spent["lost"] += self._unkept_device_s
-        self.record.lost_device_s += self._unkept_device_s
-        self.done_s = max(0.0, self.done_s - self._unkept_work_s)
+        self._lose(self._unkept_device_s, self._unkept_work_s)
         self.keep()
+
+    def lose_step(self, since_s: float) -> None:
+        """Go back by so long, within which size and speed were as now; what was before is kept."""
+        device_s, work_s = self.num_training * since_s, self.rate * since_s
+        self._lose(device_s, work_s)
+        self._unkept_s = max(0.0, self._unkept_s - since_s)
+        self._unkept_work_s = max(0.0, self._unkept_work_s - work_s)
+        self._unkept_device_s = max(0.0, self._unkept_device_s - device_s)
+
+    def _lose(self, device_s: float, work_s: float) -> None:
+        spent = self.pool.accounts.spent
+        spent["useful"] -= device_s
+        spent["lost"] += device_s
+        self.record.lost_device_s += device_s
+        self.done_s = max(0.0, self.done_s - work_s)
 
     def begin(self) -> None:
         """Take note that it has its first devices."""
