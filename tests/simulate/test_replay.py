@@ -99,7 +99,12 @@ def test_certainty_ends_at_a_damaged_line_and_begins_again_with_what_the_core_kn
     ]
     after = [s for s in steps if isinstance(s, Turn) and s.place.where == "events.jsonl:9"]
     assert all(turn.ready is None for turn in after)
-    assert "but for 1 gap" in account_of(steps).sentence
+    account = account_of(steps)
+    unknown, all_of_them = account.unknown, account.unknown + account.inputs
+    assert 0 < unknown < all_of_them
+    assert account.sentence.endswith(
+        f" but for 1 gap; {unknown} of {all_of_them} inputs could not be compared"
+    )
 
 
 def test_a_log_of_an_older_version_says_why_it_cannot_be_replayed(tmp_path: Path) -> None:

@@ -81,7 +81,10 @@ class Account:
             other = self.version and self.version != here
             since = f" (recorded by pliant {self.version}, this is {here})" if other else ""
             return in_one_line(f"{told}: not the same as recorded{since}: {self.difference}")
-        gaps = f" but for {counted(self.gaps, 'gap')}" if self.gaps else ""
+        gaps = ""
+        if self.gaps:
+            compared = f"{self.unknown} of {counted(self.inputs + self.unknown, 'input')}"
+            gaps = f" but for {counted(self.gaps, 'gap')}; {compared} could not be compared"
         return in_one_line(f"{told}: the core decides the same as was recorded{gaps}")
 
     def as_json(self) -> dict[str, Any]:
