@@ -95,6 +95,32 @@ def test_a_report_is_one_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("r.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("words", [("--report", "gone/r.html"), ("--jobs", "jobs.csv/out")])
+def test_what_could_not_be_written_is_refused_before_anything_is_simulated(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pliant.simulate import simulation
+
+    monkeypatch.delattr(simulation.Simulation, "run")
+
+    assert code_of(["simulate", "cluster.yaml", "jobs.csv", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"pliant: {words[1]} cannot be used: ")
+
+
+def test_no_name_of_a_way_is_cut_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    values = "scalingTimeoutInSeconds=1000,2000,3000"
+
+    table = said(capsys, "jobs.csv", "--way", "in-place", "--sweep", values)
+
+    letters = "".join(table.partition("\u2500")[0].split())
+    names = [f"scalingTimeoutInSeconds={value}" for value in (1000, 2000, 3000)]
+    assert sorted(letters) == sorted("".join(names))
+
+
 def test_an_interrupt_leaves_the_report_up_to_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,12 @@ def simulate(
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
     variants = _variants(cluster, workload, traces, ways=ways, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
+    if report_to is not None:
+        _require_writable(report_to)
+    if jobs_to is not None:
+        jobs_to.mkdir(parents=True, exist_ok=True)
+        for name, *_ in variants:
+            _require_writable(_jobs_file(jobs_to, name))
     columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
     is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
     advice = _advice(columns) if sweep is not None and is_whole else ""
@@ -206,7 +212,7 @@ def _print(
 def _drawn(rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim")
     for at, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if at else "left", no_wrap=not at)
+        table.add_column(name, justify="right" if at else "left", no_wrap=not at, overflow="fold")
     for row in rows[1:]:
         table.add_row(*map(Text, row))
     return table
@@ -215,9 +221,23 @@ def _drawn(rows: list[tuple[str, ...]]) -> Table:
 def _write_jobs(directory: Path, name: str, simulation: Simulation) -> None:
     from pliant.simulate import report
 
-    directory.mkdir(parents=True, exist_ok=True)
-    file = f"{name.replace(':', '-')}.csv"
-    (directory / file).write_text(report.jobs_csv(simulation.records))
+    _jobs_file(directory, name).write_text(report.jobs_csv(simulation.records))
+
+
+def _jobs_file(directory: Path, name: str) -> Path:
+    return directory / f"{name.replace(':', '-')}.csv"
+
+
+def _require_writable(path: Path) -> None:
+    """Find out before a long simulation what could not be written behind it.
+
+    Raises:
+        OSError: this file cannot.
+    """
+    is_new = not path.exists()
+    path.open("a").close()
+    if is_new:
+        path.unlink()
 
 
 def _write_page(
