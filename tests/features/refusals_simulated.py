@@ -127,6 +127,35 @@ SIMULATED = [
         before=beside(jobs=f"{JOBS}gpt,0,60,9,,,,\n"),
     ),
     simulated(
+        sentence="c.yaml: service chat can never run: it needs at least 5 devices, and the pool has"
+        " 4",
+        when="inference needs more than there ever is",
+        instead="a smaller load or a larger cluster",
+        before=beside(
+            CLUSTER + "  inference: [{name: chat, load: jobs.csv}]\n", jobs="time_s,devices\n0,5\n"
+        ),
+        workload="mix:jobs=1",
+    ),
+    simulated(
+        "--capacity all=gone.csv",
+        sentence="--capacity all: gone.csv cannot be read: No such file or directory",
+        when="`--capacity` or `--load` names a trace that cannot be read",
+        instead="the path of a trace, from where the command is typed",
+    ),
+    simulated(
+        sentence="c.yaml: load of service chat: gone.csv cannot be read: No such file or directory",
+        when="a cluster's file names a trace that cannot be read",
+        instead="the path of a trace, beside that file",
+        before=beside(CLUSTER + "  inference: [{name: chat, load: gone.csv}]\n"),
+    ),
+    simulated(
+        workload="mix:jobs=300,seed=1",
+        sentence="mix:jobs=300,seed=1: j68 can never run: it needs at least 32 devices, and the"
+        " pool has 4",
+        when="a generated job needs more than there ever is",
+        instead="a larger cluster",
+    ),
+    simulated(
         sentence="jobs.csv line 2: no node has devices of kind tpu; there are none",
         when="a job wants devices of a kind that no node has",
         instead="a kind of `spec.nodes`",
@@ -231,6 +260,12 @@ SIMULATED = [
         " or more that differ, such as scalingTimeoutInSeconds=0,30,120",
         when="`--sweep` has nothing to compare",
         instead="two values or more",
+    ),
+    simulated(
+        "--sweep spares=0,2",
+        sentence="spares are not simulated; leave spares=0 in the policy",
+        when="a sweep is over spares",
+        instead="another field",
     ),
     simulated(
         "--policy spares=1",

@@ -139,6 +139,7 @@ GIVEN_ON = {
     "--init {source}: {sentence}": "the sentence of the process that reads the weights",
     "run_directory.py": "the sentence of who wants the directory for itself",
     "simulate/simulation.py": "the policy's, behind the line of a job that it does not allow",
+    "simulate/world_files.py": "why a file cannot be read, behind who names it",
     "spec/load.py": "the words of pydantic, of what has no sentence of ours",
 }
 """Where something is refused in words that are another's, with whose they are."""

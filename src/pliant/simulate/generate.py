@@ -201,7 +201,6 @@ def _job(
         min_devices=max(1, devices // 2) if is_elastic else devices,
         max_devices=4 * devices if is_elastic else devices,
         num_slots=16 * devices if is_elastic else None,
-        line=number,
     )
 
 

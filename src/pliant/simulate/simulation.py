@@ -62,6 +62,18 @@ class SimulatedWorld:
     source: str = "the workload"
     """The file that the jobs are from, for sentences."""
 
+    cluster_source: str = "the cluster"
+    """The same of the cluster."""
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that says what is not simulated.
+
+        Raises:
+            ConfigError: it wants spares.
+        """
+        if self.policy.spares:
+            raise ConfigError("spares are not simulated; leave spares=0 in the policy")
+
 
 @dataclass(slots=True)
 class NodeGroup:
@@ -210,18 +222,19 @@ class Simulation:
     def _require_possible(self) -> None:
         """Refuse, by the pool's own rule, what could never be met."""
         for job in self.world.jobs:
-            where = f"{self.world.source} line {job.line}"
+            where = f"{self.world.source} line {job.line}" if job.line else self.world.source
             try:
                 claim = self._run_of(job).claim()
             except ConfigError as error:  # its sizes are none of those that the policy allows
                 raise ConfigError(f"{where}: {error}") from None
-            self._require_claim(claim, where)
+            self._require_claim(claim, where, who=f"{where}: {job.name}")
         for service in self.services:
             loads = self.world.load[service.entry.name]
             most = max((change.devices for change in loads), default=0)
-            self._require_claim(service.claim(most), f"service {service.entry.name}")
+            where = f"{self.world.cluster_source}: service {service.entry.name}"
+            self._require_claim(service.claim(most), where, who=where)
 
-    def _require_claim(self, claim: Claim, where: str) -> None:
+    def _require_claim(self, claim: Claim, where: str, *, who: str) -> None:
         core = self.pool.core
         one = core.pools.get(claim.device_kind or next(iter(core.pools)))
         if one is None:
@@ -229,7 +242,7 @@ class Simulation:
             kind = claim.device_kind
             raise ConfigError(f"{where}: no node has devices of kind {kind}; there are {there}")
         if refused := checking.refusal(one, claim):
-            raise ConfigError(f"{where}: {claim.name} can never run: {refused}")
+            raise ConfigError(f"{who} can never run: {refused}")
 
     # --- nodes ----------------------------------------------------------------------
 

@@ -32,18 +32,21 @@ def read_world(
     Raises:
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
     """
-    if policy.spares:
-        raise ConfigError("spares are not simulated; leave spares=0 in the policy")
     spec = load_cluster(read_named(cluster), source=str(cluster)).spec
     beside = cluster.parent
     traces = {one.name: _placed(one.capacity, beside) for one in spec.nodes if one.capacity}
     loads = {one.name: _placed(one.load, beside) for one in spec.inference}
     counts = {one.name: one.count for one in spec.nodes}
+    places = {name: f"{cluster}: capacity of nodes {name}" for name in traces}
+    places |= {name: f"--capacity {name}" for name in capacity or {}}
+    load_places = {name: f"{cluster}: load of service {name}" for name in loads}
+    load_places |= {name: f"--load {name}" for name in load or {}}
     _put_in_place(traces, capacity or {}, among=counts, what="nodes", where=cluster)
     _put_in_place(loads, load or {}, among=loads, what="inference", where=cluster)
     jobs, source = read_workload(workload)
     needs = {
-        name: _changes(text, "day", generate.day, most=MOST_DEVICES) for name, text in loads.items()
+        name: _changes(text, "day", generate.day, most=MOST_DEVICES, where=load_places[name])
+        for name, text in loads.items()
     }
     for service in spec.inference:
         last_s, again_s = needs[service.name][-1].at_s, service.repeat_in_seconds
@@ -56,12 +59,13 @@ def read_world(
         cluster=spec,
         jobs=jobs,
         capacity={
-            name: _changes(text, "spot", generate.spot, most=counts[name])
+            name: _changes(text, "spot", generate.spot, most=counts[name], where=places[name])
             for name, text in traces.items()
         },
         load=needs,
         policy=policy,
         source=source,
+        cluster_source=str(cluster),
     )
 
 
@@ -96,15 +100,24 @@ def _put_in_place(
 
 
 def _changes(
-    text: str, wanted: str, generated: Callable[[str], list[Change]], *, most: int
+    text: str,
+    wanted: str,
+    generated: Callable[[str], list[Change]],
+    *,
+    most: int,
+    where: str,
 ) -> list[Change]:
-    """Read a trace, or generate one.
+    """Read a trace, or generate one; ``where`` names it.
 
     Raises:
         ConfigError: it cannot be read, or generates something else than is wanted.
     """
     if not generate.is_generator(text):
-        return parse_trace(read_named(Path(text)), source=text, most=most)
+        try:
+            trace = read_named(Path(text))
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        return parse_trace(trace, source=text, most=most)
     if text.partition(":")[0] != wanted:
         raise ConfigError(
             f"{text} cannot stand for a trace here; write {wanted}: or the path of a trace"

@@ -69,7 +69,7 @@ class WorkloadJob:
     """Seconds after its arrival."""
 
     line: int = 0
-    """Where it stands in the file."""
+    """Where it stands in the file; 0: it is of none."""
 
     @property
     def is_elastic(self) -> bool:
