@@ -222,6 +222,6 @@ def _is_past(call: ast.Call) -> bool:
     if name == "print":
         text = ast.unparse(call.args[0])
         return not re.search(
-            r"^json\.dumps\(|in_one_line\(|printable\(|version\(|script_of\(", text
+            r"^json\.dumps\(|^report\.as_|in_one_line\(|printable\(|version\(|script_of\(", text
         )
     return name in ("Console", "rich.print")

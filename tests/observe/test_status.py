@@ -24,6 +24,7 @@ DOCUMENTED = {
     "min_replicas",
     "max_replicas",
     "num_slots",
+    "workers_per_replica",
     "replicas",
     "nonfinite",
     "apart",

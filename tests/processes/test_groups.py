@@ -430,7 +430,7 @@ def test_failed_builds_leave_no_thread_and_no_descriptor() -> None:
         members.everybody(churn, 1, 5)
         before = members.everybody(leftovers, 0, 0, 0)
 
-        members.everybody(give_up_builds, 5, 25)
+        members.everybody(give_up_builds, 5, 11)  # each takes 3 s
 
         for rank, counts in enumerate(before):
             members.start(rank, leftovers, *counts)

@@ -30,7 +30,7 @@ def test_what_is_lost_is_said_again_and_what_is_repeated_counts_once(tmp_path: P
         if kind in TOLD_ONCE and number == 1:
             return 0
         # The counts of what was heard, and who is there, belong to one connection.
-        return 1 if kind in ("heard", "node_joined", "work") else 2
+        return 1 if kind in ("heard", "node_facts", "node_joined", "work") else 2
 
     road = LossyRoad(copies)
     with training(tmp_path, nodes={}, replicas=2, start=1) as job:
