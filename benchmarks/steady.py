@@ -111,6 +111,7 @@ def measure(case: Case, chosen: argparse.Namespace) -> dict[str, list[Turn]]:
     arguments = [
         *("--rounds", str(rounds), "--size", str(case.size)),
         *("--micro-batch", str(chosen.micro_batch), "--length", str(chosen.length)),
+        *("--transport", case.transport),
     ]
     with tempfile.TemporaryDirectory(prefix="pliant-steady-") as name:
         run_job(case, "steady_worker.py", arguments, Path(name), limit_s=chosen.limit)
@@ -124,7 +125,6 @@ def run_job(
     script = [
         *(str(harness.ROOT / "benchmarks" / worker), *arguments, "--slots", str(case.slots)),
         *("--reduction", case.reduction, "--folder", str(folder)),
-        *("--transport", case.transport),
     ]
     size = case.size
     with pliant_job.running(
@@ -138,7 +138,8 @@ def run_job(
 def copies_of(case: Case, *, limit_s: float) -> Iterable[Figure]:
     """Yield the measured peak of gradient copies of one configuration; one value per worker."""
     with tempfile.TemporaryDirectory(prefix="pliant-memory-") as name:
-        run_job(case, "memory_worker.py", [], Path(name), limit_s=limit_s)
+        arguments = ["--transport", case.transport]
+        run_job(case, "memory_worker.py", arguments, Path(name), limit_s=limit_s)
         found = [json.loads(path.read_text()) for path in sorted(Path(name).glob("*.memory"))]
     for part, what in (
         ("copies", "gradients' worth of memory in a worker, buffers and shards included"),
