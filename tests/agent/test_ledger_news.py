@@ -36,3 +36,23 @@ def test_whole_lines_go_up_once_part_by_part(
 
 def test_without_ledgers_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert list(LedgerNews(tmp_path).new()) == []
+
+
+def test_the_ledger_of_a_follower_goes_up_as_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    for name in ("r3.1.jsonl", "r3.1.000002.jsonl"):
+        (tmp_path / "ledger" / name).write_text("a\n")
+
+    said = {(one.replica, one.worker, one.part) for one in LedgerNews(tmp_path).new()}
+
+    assert said == {("r3", 1, 0), ("r3", 1, 2)}
+
+
+def test_a_line_that_no_message_has_room_for_goes_up_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_news, "PIECE_BYTES", 8)
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "r2.jsonl").write_text("a" * 20 + "\nb\n")
+
+    assert "".join(one.lines for one in LedgerNews(tmp_path).new()) == "a" * 20 + "\nb\n"

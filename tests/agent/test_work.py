@@ -52,6 +52,13 @@ def test_a_node_with_the_script_elsewhere_works_where_its_agent_was_started(
     assert placed(work, tmp_path / "here").cwd == str(tmp_path / "here")
 
 
+def test_a_directory_that_cannot_be_looked_at_is_not_there(work: Work, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "train.py").write_text(SCRIPT)
+
+    assert placed(replace(work, cwd="/" + "x" * 300), here).cwd == str(here)
+
+
 @pytest.mark.parametrize("there", ["nothing", "another run"])
 def test_a_node_that_does_not_see_the_run_keeps_its_files_beside_it(
     work: Work, tmp_path: Path, there: str

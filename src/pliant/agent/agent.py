@@ -188,7 +188,7 @@ class Agent:
         try:
             if self._job.take_on(work):
                 self.open()
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
             self._fail(str(error))
             self._leave(str(error))
 

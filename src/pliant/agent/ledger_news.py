@@ -17,9 +17,9 @@ from pliant.machine import run_files
 from pliant.wire.messages import LedgerGrown
 
 PIECE_BYTES = 1 << 18
-"""Of one message, which may have 1 MB; no line is as long."""
+"""Of one message, which may have 1 MB; a longer line goes up in pieces."""
 
-_NAME = re.compile(r"(r[1-9]\d*)(?:\.(\d{6,}))?\.jsonl")
+_NAME = re.compile(r"(r[1-9]\d*)(?:\.([1-9]\d{0,4}))?(?:\.(\d{6,}))?\.jsonl")
 
 
 class LedgerNews:
@@ -40,7 +40,8 @@ class LedgerNews:
                 self._told[path] = offset + len(lines)
                 yield LedgerGrown(
                     replica=ReplicaId(name[1]),
-                    part=int(name[2] or 0),
+                    worker=None if name[2] is None else int(name[2]),
+                    part=int(name[3] or 0),
                     offset=offset,
                     lines=lines.decode("ascii", "replace"),
                 )
@@ -49,5 +50,6 @@ class LedgerNews:
         """Return the whole lines that come next, a piece of them; empty: there is none."""
         with suppress(OSError), path.open("rb", buffering=0) as file:
             data = os.pread(file.fileno(), PIECE_BYTES, self._told.get(path, 0))
-            return data[: data.rfind(b"\n") + 1]
+            end = data.rfind(b"\n") + 1
+            return data if not end and len(data) == PIECE_BYTES else data[:end]
         return b""

@@ -12,6 +12,7 @@ worded.  Starts nothing.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,7 @@ def placed(work: Work, here: Path) -> Work:
         ConfigError: this node has not what the job needs.
     """
     cwd = _working_directory(work, here)
-    if work.init is not None and not Path(work.init).is_file():
+    if work.init is not None and not os.access(work.init, os.R_OK):
         raise ConfigError(
             f"job {work.job} begins with the weights in {work.init}, which this node does not "
             "have; copy the file to that path"
@@ -118,8 +119,8 @@ def _is_alike(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
 
 
 def _working_directory(work: Work, here: Path) -> Path:
-    places = [place for place in (Path(work.cwd), here) if place.is_dir()]
-    if not work.digest:
+    places = [place for place in (Path(work.cwd), here) if _is_open(place)]
+    if places and not work.digest:
         return places[0]
     found = {place: file for place in places if (file := file_of(work.command, place))}
     digests = {place: digest_of(file) for place, file in found.items()}
@@ -156,11 +157,16 @@ def sees(work: Work) -> bool:
     """Whether this node sees the directory of the run, and not another under its path."""
     out = Path(work.out)
     if not work.holder:
-        return out.is_dir()
+        return _is_open(out)
     try:
         return (out / run_files.HOLDER).read_text().strip() == work.holder
     except OSError:
         return False
+
+
+def _is_open(directory: Path) -> bool:
+    """Whether it is a directory that this user may enter."""
+    return os.access(directory, os.X_OK) and directory.is_dir()
 
 
 def _check_tls(work: Work) -> None:

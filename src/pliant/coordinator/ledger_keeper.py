@@ -13,6 +13,7 @@ import logging
 import os
 from pathlib import Path
 
+from pliant.core.worker_names import worker_name
 from pliant.machine import run_files
 from pliant.machine.event_loop import aside
 from pliant.machine.files import make_private_directory, open_private
@@ -51,7 +52,7 @@ class LedgerKeeper:
 
     def append(self, grown: LedgerGrown) -> None:
         """Write what a replica wrote elsewhere, unless that was told before."""
-        path = self._out / run_files.LEDGER / f"{grown.replica}.jsonl"
+        path = self._out / run_files.LEDGER / f"{worker_name(grown.replica, grown.worker)}.jsonl"
         path = parts.closed_path(path, grown.part) if grown.part else path
         data = grown.lines.encode("ascii", "replace")
         try:

@@ -161,7 +161,10 @@ class LedgerGrown:
     """Of the first of the lines in that part, in bytes."""
 
     lines: str
-    """Whole ones, in ASCII."""
+    """Whole ones, in ASCII; or a piece of one that no message has room for."""
+
+    worker: int | None = None
+    """Which of several wrote it; None: the one that speaks for the replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,3 +80,23 @@ def test_another_user_gets_no_word(tmp_path: Path, monkeypatch: Any) -> None:
         connect_to_worker_0(tmp_path, WAIT_S)
     listener.close()
     assert accepted == []
+
+
+@pytest.mark.timeout(120)
+def test_a_message_that_is_not_taken_ends_the_connection(monkeypatch: Any) -> None:
+    monkeypatch.setattr(inner_channel, "SEND_S", 1.0)
+    gate, ended, (one, other) = threading.Event(), threading.Event(), socket.socketpair()
+    sender = InnerConnection(one, lambda _: None, lambda: None)
+
+    def hold(_: InnerMessage) -> None:
+        gate.wait(WAIT_S)
+
+    held = InnerConnection(other, hold, ended.set)
+    held.start()
+    sender.send(came(1))
+
+    sender.send(came(1, letters=1_000_000))
+    gate.set()
+
+    assert ended.wait(WAIT_S)
+    one.close()

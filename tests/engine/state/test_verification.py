@@ -83,3 +83,14 @@ def test_where_no_more_than_half_are_alike_nobody_is_right(digests: list[int]) -
 
     with pytest.raises(UsageError, match="nobody can say which are right"):
         part_with_the_wrong(digests, replicas, "r1", "at step 5 it differs")
+
+
+def test_a_generation_that_ends_between_the_exchanges_blames_nobody() -> None:
+    class Ended(Team):
+        def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
+            return None if name.endswith("/names") else super().exchange(name, payload)
+
+    weight = comparison().whole()["parameter 'weight'"]
+    team = Ended(others(("r2", weight), ("r3", "digest 1")))
+
+    assert compare_whole(comparison(), team, "r1", 5, is_verified=True) == ""

@@ -215,6 +215,7 @@ def test_every_end_has_its_code(
         ("ValueError('what')", 1, ExitKind.SCRIPT),
         ("pliant.core.errors.UsageError('what')", 2, ExitKind.USAGE),
         ("SystemExit('what')", 1, ExitKind.SCRIPT),
+        ("pliant.core.errors.StateCorruptError('what')", 1, ExitKind.CORRUPT),
     ],
 )
 def test_an_end_is_told_though_the_script_has_closed_its_standard_error(

@@ -61,8 +61,11 @@ class InnerConnection:
     def send(self, message: InnerMessage) -> None:
         """Send a message; one to a worker that has ended is dropped, for the replica ends too."""
         data = pack_message(message)
-        with self._lock, suppress(OSError):
-            self._sock.sendall(_LENGTH.pack(len(data)) + data)
+        with self._lock:
+            try:
+                self._sock.sendall(_LENGTH.pack(len(data)) + data)
+            except OSError:  # half of it may be there: nothing after it could be read
+                self.close()
 
     def close(self) -> None:
         """End the connection; a second call does nothing."""

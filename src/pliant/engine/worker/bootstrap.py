@@ -202,7 +202,7 @@ def _play(context: WorkerContext, assignment: Assignment) -> tuple[int, ExitKind
     except (ConfigError, UsageError) as error:
         return _refused(context, f"{_shortened(str(error))}{_where(error)}", type(error).__name__)
     except StateCorruptError as error:
-        sys.stderr.write(f"{error}\n")
+        _show(f"{error}\n")
         return EXIT_FAILED, ExitKind.CORRUPT, _shortened(str(error))
     except DeviceError as error:
         _show(f"{error}\n")
