@@ -224,8 +224,15 @@ SHELL_FAULTS = [
         rule="5.4",
         path="driver.py",
         what="an agent that is started anew is turned away",
-        old="        if life is None or not life.follows(joined.life):\n",
-        new="        if life is None or life == joined.life:\n",
+        old="        if life.follows(joined.life):\n",
+        new="        if True:\n",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        path="driver.py",
+        what="an agent that speaks loses its name to one that is started later",
+        old="        elif await self.nodes.speaks(joined.node):\n",
+        new="        elif False:\n",
     ),
     _COORDINATOR(
         rule="5.4",

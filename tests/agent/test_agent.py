@@ -208,6 +208,7 @@ def test_commands_of_an_older_incarnation_are_refused(play: Play) -> None:
 @pytest.mark.parametrize("name", ["../../r1", "", "a/b", "x" * 65, ".hidden"])
 def test_a_name_that_is_no_file_name_is_not_started(play: Play, name: str) -> None:
     async def scene(world: World) -> None:
+        await world.say(Heard(count=0))
         await world.say(start(name))
         await world.say(start("r1"))
         assert [s.replica for s in await world.hear(Started)] == ["r1"]
@@ -272,6 +273,8 @@ def test_a_connection_that_is_cut_after_a_long_time_is_made_again(play: Play) ->
     async def scene(world: World) -> None:
         await world.hear(Alive)
         await asyncio.sleep(0.4)
+        await world.say(Heard(count=0))
+        await world.until(lambda: world.agent._uplink and world.agent._uplink.incarnation)
         assert world.connection is not None
         world.connection.transport.abort()
 

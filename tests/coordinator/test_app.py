@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -22,9 +23,11 @@ from tests.http.routes import ask_anything
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from pliant.coordinator import nodes
 from pliant.coordinator.app import create_app
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.register import RegisterFile
+from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Prepare, Reform, StartReplica
 from pliant.core.errors import ConfigError
 from pliant.core.events import (
@@ -38,13 +41,13 @@ from pliant.core.events import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
-from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
+from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.observe.reading import read
 from pliant.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, decode, encode
-from pliant.wire.messages import Alive, Logged, Started, Work
+from pliant.wire.messages import Alive, Logged, Started, Unfit, Work
 from pliant.wire.offers import Offer
 
 pytestmark = pytest.mark.timeout(30)
@@ -212,6 +215,7 @@ def test_a_connection_that_does_not_say_who_it_is_is_closed(tmp_path: Path) -> N
     async def scene(world: World) -> None:
         async with world.agent() as agent:
             await agent.send(wire(Logged(replica=ReplicaId("r1"), step=1, values={})))
+            assert isinstance(await hear(agent), Unfit)
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(agent.recv(), DEADLINE_S)
         await world.refused("agent", 1)
@@ -228,6 +232,77 @@ def test_a_connection_that_says_nothing_is_closed(
         async with world.agent() as agent:
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(agent.recv(), DEADLINE_S)
+
+    play(tmp_path, scene)
+
+
+async def speak(agent: ClientConnection) -> None:
+    while True:
+        await agent.send(wire(Alive(node=JOINED.node, refused=0)))
+        await asyncio.sleep(0.05)
+
+
+def living(life: AgentLife) -> NodeJoined:
+    return replace(JOINED, life=life)
+
+
+@pytest.mark.parametrize(
+    "second", [AgentLife(boot=7, uptime=2, at=2), AgentLife(boot=8, uptime=1, at=2)]
+)
+def test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_later(
+    tmp_path: Path, second: AgentLife
+) -> None:
+    """A command that is typed twice on one host, and two machines of one name."""
+
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.agent() as other:
+            await agent.send(wire(living(AgentLife(boot=7, uptime=1, at=1))))
+            await hear(agent)
+            await other.send(wire(living(second)))
+            speaking = asyncio.create_task(speak(agent))
+
+            told = await hear(other)
+
+            speaking.cancel()
+            assert told == Unfit(
+                reason="another agent takes part already as node here; leave this one out, or name "
+                "it with --node"
+            )
+        kinds = [record["kind"] for record in read(world.log.path).records]
+        assert "node_lost" not in kinds
+
+    play(tmp_path, scene)
+
+
+def test_an_agent_takes_the_place_of_one_of_which_only_the_connection_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a power failure: nobody has closed it."""
+    monkeypatch.setattr(nodes, "LOOK_S", 0.05)
+
+    async def scene(world: World) -> None:
+        async with world.agent() as agent, world.agent() as other:
+            await agent.send(wire(living(AgentLife(boot=7, uptime=9, at=1))))
+            await hear(agent)
+            await other.send(wire(living(AgentLife(boot=8, uptime=1, at=2))))
+
+            assert await hear(other) == WORK
+
+    play(tmp_path, scene)
+
+
+def test_an_agent_of_another_version_is_told_what_cannot_be_read(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        facts = wire(NodeFacts(pliant="9.9")).replace('"pliant"', '"colour":"red","pliant"')
+        async with world.agent() as agent:
+            await agent.send(facts)
+
+            told = await hear(agent)
+
+        assert told == Unfit(
+            reason="the coordinator cannot read what this agent says of itself "
+            "(node_facts.colour: unknown field); a job needs the same pliant on every node"
+        )
 
     play(tmp_path, scene)
 

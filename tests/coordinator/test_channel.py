@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
@@ -20,7 +21,7 @@ from pliant.cli.view import PlainView
 from pliant.coordinator.channel import _MAY_SAY
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
-from pliant.coordinator.nodes import JobNodes
+from pliant.coordinator.nodes import LOOK_S, JobNodes
 from pliant.coordinator.register import RegisterFile
 from pliant.core.commands import Command, StartReplica
 from pliant.core.events import (
@@ -124,6 +125,33 @@ def test_the_replicas_of_a_node_that_is_gone_may_be_found_elsewhere() -> None:
     nodes.forget_silent(now_s=1e6)
 
     assert nodes.may_say(HERE, spare("r2"))
+
+
+def test_of_two_that_would_take_the_place_of_a_silent_agent_one_does() -> None:
+    async def play() -> None:
+        nodes = JobNodes()
+        nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+        waiting = asyncio.create_task(nodes.speaks(HERE))
+        await asyncio.sleep(0.01)
+
+        nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+
+        assert await waiting
+
+    asyncio.run(play())
+
+
+def test_an_agent_whose_connection_has_ended_is_not_waited_for() -> None:
+    async def play() -> None:
+        nodes = JobNodes()
+        nodes.attach(NodeJoined(node=HERE, devices=1), gone := Deaf())
+        nodes.detach(HERE, gone, now_s=0.0)
+
+        async with asyncio.timeout(LOOK_S / 2):
+            assert not await nodes.speaks(HERE)
+            assert not await nodes.speaks(THERE)
+
+    asyncio.run(play())
 
 
 class Deaf:

@@ -353,8 +353,8 @@ def test_an_agent_that_was_started_anew_runs_nothing_of_the_one_before(tmp_path:
         await world.until(lambda: len(again.commands(StartReplica)) == 2)
 
         assert [start.replica for start in again.commands(StartReplica)] == ["r3", "r4"]
-        assert world.driver.superseded(world.joined)
-        assert world.driver.superseded(replace(world.joined, life=AgentLife(at=1))) is None
+        assert await world.driver.taken_by(world.joined)
+        assert await world.driver.taken_by(replace(world.joined, life=AgentLife(at=1))) is None
 
     world = play(tmp_path, scene)
 
@@ -367,11 +367,12 @@ def test_a_clock_that_jumps_back_makes_no_agent_older_than_one_before(tmp_path: 
 
     async def scene(world: World) -> None:
         world.driver.attach(replace(world.joined, life=first), world.agent)
-        assert world.driver.superseded(replace(world.joined, life=second)) is None
+        world.driver.detach(NODE, world.agent)
+        assert await world.driver.taken_by(replace(world.joined, life=second)) is None
         world.driver.attach(replace(world.joined, life=second), Agent(world.register))
-        assert world.driver.superseded(replace(world.joined, life=first))
+        assert await world.driver.taken_by(replace(world.joined, life=first))
         other = AgentLife(boot=8, uptime=300, at=10**13)  # another machine: only clocks can tell
-        assert world.driver.superseded(replace(world.joined, life=other))
+        assert await world.driver.taken_by(replace(world.joined, life=other))
         await world.until(lambda: "node_lost" in world.kinds())
 
     play(tmp_path, scene)

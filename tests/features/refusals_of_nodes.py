@@ -211,6 +211,22 @@ NODES = [
         command="run --detach --join 127.0.0.1:7341 train.py",
     ),
     Refusal(
+        sentence="another agent takes part already as node gpu1; leave this one out, or name it "
+        "with --node",
+        when="a command is typed twice on one host, or two machines have one name",
+        instead="`--node gpu1b`",
+        proof="tests/coordinator/test_app.py::"
+        "test_an_agent_that_speaks_keeps_its_name_from_one_that_was_started_later",
+    ),
+    Refusal(
+        sentence="the coordinator cannot read what this agent says of itself (node_facts.colour: "
+        "unknown field); a job needs the same pliant on every node",
+        when="two nodes have different versions of pliant",
+        instead="the same version on every node",
+        proof="tests/coordinator/test_app.py::"
+        "test_an_agent_of_another_version_is_told_what_cannot_be_read",
+    ),
+    Refusal(
         sentence="the coordinator runs train.py of job other in /, and the workers here belong to "
         "train.py of job gpt in /runs/gpt",
         when="another job's coordinator answers at the place of an agent's",

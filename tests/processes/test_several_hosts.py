@@ -98,6 +98,22 @@ def test_one_command_on_every_host_trains_on_all_of_them(net: Network, family: s
     assert audit.exactly_once, audit.problems
 
 
+def test_a_command_that_is_typed_twice_on_one_host_leaves_the_job_alone(net: Network) -> None:
+    a, _, _ = net.hosts
+    words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", "1:2")
+    words = (*words, "--devices-per-node", 1, "--token-file", "token", "train.py", 200)
+    job = pliant(a, *words)
+    until(lambda: records(a, "commit")[4:], "it trains", a)
+
+    again = pliant(a, *words)
+
+    assert again.wait() == 1, a.said()
+    assert "another agent takes part already as node a; leave this one out, or name it" in a.said()
+    assert job.wait(2 * DEADLINE_S) == 0, a.said()
+    assert digests(a) == {alone(a, 200)}
+    assert not records(a, "node_lost")
+
+
 def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network) -> None:
     a, b, c = net.hosts
     with (b.own / "train.py").open("a") as script:

@@ -61,6 +61,11 @@ OF_NOW = (Alive, Progressed, Running)
 FORBIDDEN = (401, 403)
 """HTTP status of a coordinator that does not want this agent; others are of what stands between."""
 
+UNREADABLE = (
+    "this agent cannot read what the coordinator says ({}); a job needs the same pliant on every "
+    "node"
+)
+
 _log = logging.getLogger(__name__)
 _frame_log = logging.getLogger(f"{__name__}.frames")
 _frame_log.setLevel(logging.INFO)  # below it, what is sent is written down, token and secrets too
@@ -101,6 +106,7 @@ class Uplink:
         self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
         self._num_heard = 0
         self._silence = 0
+        self._has_read = False
         self._something = asyncio.Event()
 
     def send(self, message: Message) -> None:
@@ -134,6 +140,7 @@ class Uplink:
     async def _run(self, clock: Clock) -> None:
         last_seen_s, wait_s = clock.now_s(), RETRY_S
         while True:
+            failure: Exception = ConnectionError("what answers ends the connection without a word")
             try:
                 async with connect(
                     self._url,
@@ -147,20 +154,23 @@ class Uplink:
                 ) as connection:
                     try:
                         await self._serve(connection)
-                    finally:  # however it ended, until now there was a coordinator
-                        last_seen_s, wait_s = clock.now_s(), RETRY_S
+                    finally:
+                        if self._has_read:  # however it ended, until now there was a coordinator
+                            last_seen_s, wait_s = clock.now_s(), RETRY_S
             except (OSError, WebSocketException, TimeoutError) as error:
                 if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
                     raise PermanentError(
                         f"the coordinator at {self._url} refused this agent ({error}): its token "
                         "is another; give both the same --token-file"
                     ) from error
-                if clock.now_s() - last_seen_s > self._give_up_s:
-                    raise PermanentError(f"no coordinator at {self._url}: {error}") from error
+                failure = error
+            if clock.now_s() - last_seen_s > self._give_up_s:
+                raise PermanentError(f"no coordinator at {self._url}: {failure}") from failure
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
 
     async def _serve(self, connection: ClientConnection) -> None:
+        self._has_read = False
         for message in self._greeting():
             await connection.send(encode(message, self.incarnation).decode())
         kept = [one for one in (*self._unheard, *self._queue) if not isinstance(one, OF_NOW)]
@@ -200,7 +210,10 @@ class Uplink:
         if isinstance(received, Refusal):
             self.refused += 1
             _log.warning("refused a message of the coordinator: %s", received.reason)
+            if not self._has_read:  # nothing else of it can be understood without the first
+                self._on_unfit(UNREADABLE.format(received.reason))
             return
+        self._has_read = True
         if received.incarnation < self.incarnation:
             self.stale += 1
             return

@@ -32,6 +32,11 @@ MAX_QUEUED = 10_000
 HEARD_EVERY = 100
 """Messages after which an agent is told that they were read, if it does not ask with Alive."""
 
+UNREADABLE = (
+    "the coordinator cannot read what this agent says of itself ({}); a job needs the same pliant "
+    "on every node"
+)
+
 _log = logging.getLogger(__name__)
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | {Exited, NodeJoined, Running}
@@ -81,10 +86,10 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
         await _close(socket)
         return
     channel = AgentChannel(socket)
-    why = driver.superseded(joined) or driver.nodes.disagreement(joined.node, facts)
+    why = await driver.taken_by(joined) or driver.nodes.disagreement(joined.node, facts)
     if why is not None:
         driver.log.write("note", text=f"node {joined.node} is not taken: {why}")
-        await socket.send_text(encode(Unfit(reason=why), driver.incarnation).decode())
+        await _turn_away(socket, driver, why)
         await _close(socket)
         return
     channel.send(work, driver.incarnation)
@@ -120,6 +125,7 @@ async def _listen(
             except Exception:  # a boundary: this agent is cut off, the job goes on
                 _log.exception("a message of %s could not be taken", joined.node)
                 return
+            driver.nodes.note_speech(joined.node)
             is_sign = isinstance(received.message, Alive)
         count += 1
         if is_sign or count % HEARD_EVERY == 0:
@@ -136,12 +142,17 @@ async def _hello(socket: WebSocket, driver: JobDriver) -> tuple[NodeFacts, NodeJ
         received = decode(data, allowed)
         if isinstance(received, Refusal):
             driver.refuse("agent", received.reason)
+            await _turn_away(socket, driver, UNREADABLE.format(received.reason))
             break
         if isinstance(received.message, NodeJoined):
             return facts, received.message
         if isinstance(received.message, NodeFacts):
             facts = received.message
     return facts, None
+
+
+async def _turn_away(socket: WebSocket, driver: JobDriver, why: str) -> None:
+    await socket.send_text(encode(Unfit(reason=why), driver.incarnation).decode())
 
 
 async def _receive(socket: WebSocket) -> str | bytes | None:

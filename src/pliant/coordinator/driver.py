@@ -184,12 +184,20 @@ class JobDriver:
         if joined.replicas or life != joined.life:
             self.put(joined)
 
-    def superseded(self, joined: NodeJoined) -> str | None:
-        """Say why an agent may not join; None if it may: none was started after it as this node."""
+    async def taken_by(self, joined: NodeJoined) -> str | None:
+        """Say which other agent is this node; None: it may be this one."""
         life = self.nodes.life_of(joined.node)
-        if life is None or not life.follows(joined.life):
+        if life is None or life == joined.life:
             return None
-        return f"another agent was started later as node {joined.node}; give each node a name"
+        if life.follows(joined.life):
+            how = "was started later"
+        elif await self.nodes.speaks(joined.node):
+            how = "takes part already"
+        else:
+            return None
+        return (
+            f"another agent {how} as node {joined.node}; leave this one out, or name it with --node"
+        )
 
     def detach(self, node: NodeId, channel: NodeChannel) -> None:
         """Note that a connection ended; the node is lost only some time after."""

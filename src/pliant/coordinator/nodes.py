@@ -4,7 +4,8 @@ Owns to whom a command goes, for whom an agent may speak, and how long a node ma
 connection.  Decides nothing: that a node is lost is an event for the core.
 
 An agent has one connection at a time: a new one ends the one before, and what was not read of that
-one is said again on this one.  A node has one agent at a time: the one that was started last.
+one is said again on this one.  A node has one agent at a time: while it speaks no other takes its
+place, and then only one that was started later.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from pliant.wire.ports import NodeChannel
 
 AWAY_S = JobSettings().node_s
 
+LOOK_S = 1.0
+"""One look whether an agent speaks, in seconds: each says that it is alive once a second."""
+
+LOOKS = 5
+"""Looks in a row that find nothing, after which another may take its place.  Looks, not seconds:
+while this process is stopped none is made."""
+
 
 @dataclass(slots=True)
 class _Node:
@@ -32,6 +40,7 @@ class _Node:
 
     channel: NodeChannel | None
     life: AgentLife
+    has_spoken: asyncio.Event
     facts: NodeFacts = field(default_factory=NodeFacts)
     away_since_s: float = 0.0
 
@@ -55,8 +64,25 @@ class JobNodes:
         before = self._nodes.get(joined.node)
         if before is not None and before.channel is not None:
             before.channel.hang_up()
-        self._nodes[joined.node] = _Node(channel, joined.life)
+        has_spoken = asyncio.Event() if before is None else before.has_spoken
+        self._nodes[joined.node] = _Node(channel, joined.life, has_spoken)
+        self.note_speech(joined.node)
         self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
+
+    def note_speech(self, node: NodeId) -> None:
+        """Note that a node's agent has said something."""
+        self._nodes[node].has_spoken.set()
+
+    async def speaks(self, node: NodeId) -> bool:
+        """Whether a node's agent says something from now on: a dead host's connection may live."""
+        known = self._nodes.get(node)
+        if known is None or known.channel is None:
+            return False
+        known.has_spoken.clear()
+        for _ in range(LOOKS):
+            if await within(known.has_spoken.wait(), LOOK_S):
+                return True
+        return False
 
     def learn(self, node: NodeId, facts: NodeFacts) -> None:
         """Note what a node is like that has joined."""

@@ -215,8 +215,8 @@ class Heard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """An agent is to end its workers and go: another of its name was started later, or its node
-    differs from the others."""
+    """An agent is to end its workers and go: another has its name, its node differs from the
+    others, or it says what cannot be read."""
 
     reason: str
 
