@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,14 @@ import pytest
 from pliant.cli import several_hosts
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.settings import Settings, resolve
-from pliant.cli.several_hosts import bounds_of, joining, place_of, run_on_several, take_part
+from pliant.cli.several_hosts import (
+    bounds_of,
+    directory_of,
+    joining,
+    place_of,
+    run_on_several,
+    take_part,
+)
 from pliant.core.errors import ConfigError
 
 WHAT = WhatToRun(words=["train.py"])
@@ -94,3 +103,31 @@ def test_who_finds_the_address_taken_joins(
     assert code == 7
     assert [one.port for one in joined] == [taken]
     assert list(tmp_path.iterdir()) == []
+
+
+def began(out: str, at_s: float, job: str, *command: str, exit_code: int | None = None) -> None:
+    """Write the log of a run whose coordinator was killed, or has ended."""
+    records = [{"kind": "job_started", "at": 1.0, "job": job, "command": command}]
+    if exit_code is not None:
+        records.append({"kind": "job_ended", "at": 2.0, "exit_code": exit_code, "reason": ""})
+    path = Path("runs", out, "events.jsonl")
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    os.utime(path, (at_s, at_s))
+
+
+def test_who_is_started_again_follows_the_run_of_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    began("train", 1, "train", "train.py", "250")
+
+    assert directory_of(settings(), ["train.py", "250"]) == Path("runs/train")
+    assert directory_of(settings(), ["train.py", "600"]) is None
+    assert directory_of(settings(name="other"), ["train.py", "250"]) is None
+
+    began("train-2", 2, "train-2", "train.py", "250")
+    assert directory_of(settings(), ["train.py", "250"]) == Path("runs/train")
+
+    began("train-3", 3, "train", "train.py", "250", exit_code=0)
+    assert directory_of(settings(), ["train.py", "250"]) is None

@@ -283,15 +283,17 @@ def bounds_of(settings: Settings, replicas: int) -> dict[str, Resolved]:
 
 
 def directory_of(settings: Settings, words: list[str]) -> Path | None:
-    """Return the run to follow: the newest of its name, if its coordinator has died; else None."""
+    """Return the run to follow: the job's newest, if its coordinator has died; else None."""
     if settings["out"].value is not None:
         return Path(settings["out"].value)
     name = job_name(settings, words)
     runs = [one for one in run_files.runs_in(RUNS) if re.fullmatch(rf"{name}(-\d+)?", one.name)]
-    newest = max(runs, key=run_files.written_at, default=None)
-    if newest is None or read_history(run_files.event_log(newest)).board.exit_code is not None:
-        return None
-    return newest
+    for out in sorted(runs, key=run_files.written_at, reverse=True):
+        board = read_history(run_files.event_log(out)).board
+        if board.about.get("job") == name:  # not of a job that is called train-2 itself
+            is_mine = board.about.get("command") == words and board.exit_code is None
+            return out if is_mine else None
+    return None
 
 
 def take_part(joining: Joining, what: WhatToRun, environ: Mapping[str, str]) -> int:
