@@ -58,13 +58,6 @@ WORKERS = [
         proof=f"{SESSION}::test_a_script_says_what_its_workers_are_for",
     ),
     Refusal(
-        sentence="Session(checkpoint=...) with 2 workers per replica is not possible yet; leave "
-        "out one of the two",
-        when="checkpoints of a job whose replicas have several workers",
-        instead="one of the two",
-        proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
-    ),
-    Refusal(
         sentence='buffers={...: "local"} with 2 workers per replica is not possible: the workers '
         "would have different ones; leave out one of the two",
         when="a buffer that is not the same on all replicas",
@@ -79,12 +72,22 @@ WORKERS = [
         proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
     ),
     Refusal(
-        sentence="checkpoint= with sharded parameters ('weight' is one) is not possible yet; "
+        sentence="scaler= with sharded parameters ('weight' is one) is not possible yet; "
         "leave it out",
-        when="checkpoints, a GradScaler, or a fused optimizer, whose bits depend on where in "
+        when="a GradScaler, or a fused optimizer, whose bits depend on where in "
         "memory a parameter lies",
         instead="leave it out",
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
+    ),
+    Refusal(
+        sentence="a parameter of shape [6, 4] is sharded over 4 workers by two dimensions of the "
+        "mesh, which do not divide 6; its parts are no boxes, as a checkpoint keeps them, so "
+        "choose sizes that divide it, or leave out checkpoint=",
+        when="`fully_shard` over `parallelize_module` with sizes that do not divide, and "
+        "checkpoints",
+        instead="other sizes",
+        proof="tests/engine/replica/test_workers.py::"
+        "test_parts_that_are_no_boxes_are_not_for_checkpoints",
     ),
     Refusal(
         sentence="'blocks.0' is wrapped in FullyShardedDataParallel; use fully_shard of "

@@ -493,6 +493,12 @@ FEATURES = [
         "test_join_drain_and_the_death_of_either_worker_leave_no_trace",
     ),
     Feature(
+        name="checkpoints of replicas of several workers",
+        note="each worker writes its share; the run goes on at any other shape, sharded or not",
+        proof="tests/processes/test_durable.py::"
+        "test_what_sharded_replicas_saved_goes_on_at_any_other_shape",
+    ),
+    Feature(
         name="FSDP2 inside a replica",
         note='`fully_shard` over `mesh["shard"]`; the bits are those of the model unsharded',
         proof="tests/processes/test_several_trainers.py::"

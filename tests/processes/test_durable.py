@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import random
 import shutil
@@ -19,6 +21,8 @@ from tests.processes import elastic
 from tests.processes.elastic import DEADLINE_S, Outcome
 from tests.processes.launching import RunningJob, running
 
+from pliant.checkpoint.catalogue import verify
+from pliant.checkpoint.store.directory import LocalStorage
 from pliant.machine.jobs import running_jobs
 from pliant.observe.audit import audit_run
 
@@ -37,15 +41,25 @@ def live(
     replicas: int,
     steps: int = STEPS,
     expected_code: int | None = 0,
+    mesh: dict[str, int] | None = None,
+    is_sharded: bool = True,
     **options: Any,
 ) -> RunningJob:
-    """Run one life of a job; the next call with this directory is its next."""
+    """Run one life of a job; the next call with this directory is its next.
+
+    ``mesh``: of the workers of each replica, over which the model is sharded, if it is.
+    """
     words: list[object] = [elastic.SCRIPT, "--model", model, "--steps", steps]
+    if mesh:
+        options["mesh"] = json.dumps(mesh)
+        if is_sharded:
+            options["options"] = json.dumps({"mesh": mesh})
     words += ["--digest-file", directory / "digests", "--checkpoint", directory / "kept"]
     for name, value in {"every": "3steps", "pace": 0.01, **options}.items():
         words += [f"--{name.replace('_', '-')}", value]
     (directory / "digests").unlink(missing_ok=True)
-    with running(directory, *words, replicas=replicas, warm=True) as job:
+    workers = math.prod((mesh or {}).values())
+    with running(directory, *words, replicas=replicas, warm=True, workers=workers) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)
         if expected_code is not None:
@@ -124,6 +138,72 @@ def test_what_four_saved_goes_on_at_any_other_size(tmp_path: Path, model: str) -
         assert job.records("switch")[-1]["order"]["restore"]["committed"] >= 6
 
 
+def end_by_signal(job: RunningJob) -> None:
+    job.wait_for_steps(len(job.records("commit")) + 4)
+    job.process.send_signal(signal.SIGTERM)
+
+
+def test_what_sharded_replicas_saved_goes_on_at_any_other_shape(tmp_path: Path) -> None:
+    """Two replicas of two workers, one of three, two that are whole, two of two again."""
+    more: dict[str, Any] = {"steps": 30, "pace": 0.05}
+    shapes: list[tuple[int, dict[str, int] | None]] = [
+        (2, {"shard": 2}),
+        (1, {"shard": 3}),
+        (2, None),
+        (2, {"shard": 2}),
+    ]
+    written = []
+    for number, (replicas, mesh) in enumerate(shapes):
+        is_last = number == len(shapes) - 1
+        job = live(
+            tmp_path,
+            "gpt",
+            nothing if is_last else end_by_signal,
+            replicas=replicas,
+            mesh=mesh,
+            expected_code=0 if is_last else 3,
+            **more,
+        )
+        newest = published(tmp_path)[-1]
+        assert verify(LocalStorage(str(tmp_path / "kept")), newest.name).is_sound
+        written.append((newest, len(list(newest.glob("*.distcp")))))
+        if number:
+            restored = job.records("switch")[-1]["order"]["restore"]
+            assert restored["committed"] == _age(written[-2][0])[1]
+
+    assert [number for _, number in written[:3]] == [4, 3, 2]
+    check(job, elastic.reference("gpt", 30), 30)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "is_sharded"),
+    [
+        ({"shard": 2}, False),
+        ({"tp": 2}, True),
+        pytest.param({"shard": 2, "tp": 2}, True, marks=pytest.mark.soak),
+    ],
+)
+def test_sharded_replicas_that_all_die_go_on_by_themselves(
+    tmp_path: Path, mesh: dict[str, int], is_sharded: bool
+) -> None:
+    shape: dict[str, Any] = {"mesh": mesh, "is_sharded": is_sharded}
+
+    def kill_all_workers(job: RunningJob) -> None:
+        job.wait_for(lambda: job.records("saved"), "a checkpoint")
+        for record in job.records("worker"):
+            with suppress(ProcessLookupError):
+                os.kill(record["pid"], signal.SIGKILL)
+
+    job = live(tmp_path / "killed", "gpt", kill_all_workers, replicas=2, pace=0.05, **shape)
+
+    assert any(record["order"]["restore"] for record in job.records("switch"))
+    digest = elastic.reference("gpt", STEPS)
+    if "tp" in mesh:  # how it is cut is a part of the run
+        alone = live(tmp_path / "alone", "gpt", nothing, replicas=1, **shape)
+        (digest,) = {line["digest"] for line in Outcome(alone, alone.directory, STEPS).digests}
+    check(job, digest)
+
+
 def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
     def kill_all_workers(job: RunningJob) -> None:
         job.wait_for(lambda: job.records("saved"), "a checkpoint")
@@ -136,20 +216,24 @@ def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
     assert any(record["order"]["restore"] for record in job.records("switch"))
 
 
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path: Path) -> None:
-    live(tmp_path, "gpt", lambda job: suspend(job, 8), replicas=2, expected_code=3)
+@pytest.mark.parametrize(("mesh", "files"), [(None, "*"), ({"shard": 2}, "__[13]_*")])
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
+    tmp_path: Path, mesh: dict[str, int] | None, files: str
+) -> None:
+    """Of replicas of two workers the second one reads what is damaged."""
+    live(tmp_path, "gpt", lambda job: suspend(job, 8), replicas=2, expected_code=3, mesh=mesh)
     *_, older, newest = published(tmp_path)
-    data = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    data = max(newest.glob(f"{files}.distcp"), key=lambda path: path.stat().st_size)
     with data.open("r+b") as file:
         file.seek(data.stat().st_size // 2)
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
 
-    job = live(tmp_path, "gpt", nothing, replicas=2)
+    job = live(tmp_path, "gpt", nothing, replicas=2, mesh=mesh)
 
     check(job, elastic.reference("gpt", STEPS))
-    (skipped,) = job.records("unrestorable")
+    skipped = job.records("unrestorable")[0]
     assert skipped["checkpoint"] == newest.name
     assert "is damaged" in skipped["reason"]
     assert orders(job)[-1]["restore"]["checkpoint"] == older.name
@@ -220,8 +304,16 @@ ANYTIME = ("micro_batch", "bucket", "reduced", "vote", "commit", "tail", "restor
 """Points that every life passes, the last one if there is a checkpoint."""
 
 
-def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter[str]:
-    """Kill everything, again and again, at points of a save or anywhere; return how often where."""
+Meshes = tuple[dict[str, int] | None, ...]
+
+
+def kill_often(
+    directory: Path, *, seed: int, kills: int, steps: int, meshes: Meshes = (None,)
+) -> Counter[str]:
+    """Kill everything, again and again, at points of a save or anywhere; return how often where.
+
+    Of the ``meshes`` each life has the next one.
+    """
     chance = random.Random(seed)
     tally: Counter[str] = Counter()
     for life in range(kills + 1):
@@ -234,7 +326,8 @@ def kill_often(directory: Path, *, seed: int, kills: int, steps: int) -> Counter
             directory,
             "gpt",
             nothing if is_last else kill_where_one_stops,
-            replicas=chance.randint(1, 4),
+            replicas=chance.randint(1, 4 if meshes == (None,) else 2),
+            mesh=meshes[life % len(meshes)],
             steps=steps,
             every=chance.choice(("1steps", "2steps", "3steps")),
             faults="" if is_last else f"*@{point}:{step}+=SIGSTOP",
@@ -296,6 +389,14 @@ def test_a_job_that_is_killed_whole_again_and_again_ends_as_if_it_was_not(tmp_pa
     seed = int(os.environ.get("SEED", "11"))
 
     assert kill_often(tmp_path, seed=seed, kills=3, steps=20).total() >= 3
+
+
+@pytest.mark.soak
+def test_a_job_of_sharded_replicas_that_is_killed_whole_again_and_again(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "12"))
+    meshes: Meshes = ({"shard": 2}, {"shard": 3}, None)
+
+    kill_often(tmp_path, seed=seed, kills=6, steps=30, meshes=meshes)
 
 
 @pytest.mark.soak

@@ -23,6 +23,9 @@ from tests.processes.elastic import (
 )
 from tests.processes.launching import RunningJob
 
+from pliant.checkpoint.catalogue import verify
+from pliant.checkpoint.store.directory import LocalStorage
+
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 
@@ -186,21 +189,35 @@ def test_kills_at_any_moment_lose_nothing(tmp_path: Path, seed: int) -> None:
     outcome.check(reference("moe", 30))
 
 
-def test_replicas_that_are_held_go_on_once_they_are_enough(tmp_path: Path) -> None:
+def test_replicas_that_are_held_keep_their_state_and_go_on_once_they_are_enough(
+    tmp_path: Path,
+) -> None:
     outcome = run(
-        tmp_path, "moe", 12, nothing, replicas=2, workers=2, least=2, faults="r2@vote:6=SIGKILL"
+        tmp_path,
+        "moe",
+        12,
+        nothing,
+        replicas=2,
+        workers=2,
+        least=2,
+        faults="r2@vote:6=SIGKILL",
+        arguments=("--mesh", '{"shard": 2}', "--checkpoint", tmp_path / "kept", "--every", "1h"),
     )
 
     outcome.check(reference("moe", 12))
+    held, last = outcome.kinds("saved")
+    assert (held["committed"] in (6, 7), last["committed"]) == (True, 12)
 
 
 def test_a_death_near_the_end_leaves_the_others_to_end(tmp_path: Path) -> None:
     """One has finished, one is killed before it has, and one is still to come there."""
     naps = {"r2": 1.0, "r2.1": 1.0, "r3": 4.0, "r3.1": 4.0}
     arguments = ("--die-before-save", "r2", "--naps", json.dumps(naps))
-    outcome = run(tmp_path, "moe", 6, nothing, replicas=3, workers=2, arguments=arguments)
+    kept = ("--checkpoint", tmp_path / "kept", "--mesh", '{"shard": 2}')
+    outcome = run(tmp_path, "moe", 6, nothing, replicas=3, workers=2, arguments=arguments + kept)
 
     outcome.check(reference("moe", 6))
+    assert verify(LocalStorage(str(tmp_path / "kept")), "step-00000006-l1").is_sound
 
 
 def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:

@@ -31,10 +31,14 @@ from pliant.checkpoint.writer import Writer
 from pliant.core.durability import parse_interval
 from pliant.core.errors import ConfigError
 from pliant.core.values import NO_CHECKPOINT, Found, FromCheckpoint, Lineage
+from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.durable import CheckpointChannel, CheckpointDamaged, Facts, Snapshot
 
 MAX_FOUND = 8
 """How many checkpoints a replica offers to go on from, newest first."""
+
+NOT_SAID = {"mesh": "none"}
+"""What is so of a run whose identity does not say it."""
 
 FREE = frozenset({"torch", "on_nonfinite"})
 """What may differ between a checkpoint and the run that goes on from it, with a warning."""
@@ -123,12 +127,13 @@ class Checkpoint:
         """
         holder = facts.holder or f"{facts.job}-{uuid.uuid4().hex[:8]}"
         self._lease = JobLease(self._storage, holder, pid=facts.pid)
-        self._lease.ensure()
-        self._mark = _mark_of(self._storage) if facts.holder else ""
         self._channel = channel
         self._origin = Origin.of(facts, run=holder, place=self._path)
-        self._look = partial(self._usable, facts, channel, run=holder)
-        self._found = found = self._look()
+        if not facts.is_follower:
+            self._lease.ensure()
+            self._mark = _mark_of(self._storage) if facts.holder else ""
+            self._look = partial(self._usable, facts, channel, run=holder)
+            self._found = self._look()
         publisher = CheckpointPublisher(
             storage=self._storage,
             options=self._options,
@@ -143,7 +148,7 @@ class Checkpoint:
             second=self._second,
         )
         self._writer = Writer(publisher)
-        return found
+        return self._found
 
     @property
     def mark(self) -> str:
@@ -260,7 +265,8 @@ class Checkpoint:
         self, name: str, theirs: Mapping[str, Any], facts: Facts, channel: CheckpointChannel
     ) -> None:
         """Refuse, by the first value that differs, what would not give the run's own bits."""
-        for key, mine in facts.identity:
+        theirs = {**NOT_SAID, **theirs}
+        for key, mine in {**NOT_SAID, **dict(facts.identity)}.items():
             if key not in theirs or theirs[key] == mine:
                 continue
             what = f"{key} is {mine} here and {theirs[key]} in checkpoint {name}"
@@ -288,10 +294,10 @@ class StoredReader:
             raise CheckpointDamaged(f"its {DOCUMENT} is a {type(value).__name__}")
         return value
 
-    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+    def read(self, into: Mapping[str, torch.Tensor], parts: Mapping[str, TensorPart]) -> None:
         """Fill the tensors, each proved by its digest."""
         with _told_as_damage():
-            load(open_checkpoint(self.storage, self.name), list(into), into=into)
+            load(open_checkpoint(self.storage, self.name), list(into), into=into, parts=parts)
 
 
 @contextlib.contextmanager

@@ -8,14 +8,14 @@ fault per 4 KB.  Between two saves it stays, so durable state costs each replica
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pliant.checkpoint.dcp import layout
-from pliant.checkpoint.dcp.layout import Piece, Spec
-from pliant.checkpoint.dcp.shares import Contents
+from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.layout import Piece
+from pliant.engine.local_tensors import TensorPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +48,32 @@ class Copier:
         *,
         rank: int,
         num_shares: int,
+        parts: Mapping[str, TensorPart] | None = None,
+        num_workers: int = 1,
     ) -> Contents:
         """Return a state of which this rank's share is held, and the rest only described."""
-        plan = self._planned(tensors, rank=rank, num_shares=num_shares)
+        whole = Contents(
+            tensors=tensors, objects=objects, parts=parts or {}, num_workers=num_workers
+        )
+        plan = self._planned(whole, rank=rank, num_shares=num_shares)
         had, self._memory = self._memory, {}
         for piece in plan.pieces:
-            box = tensors[piece.name].detach()
-            if box.shape != piece.sizes:
-                box = box[piece.box]
+            box = whole.memory_of(piece).detach()
             memory = had.get(piece)
             if memory is None or memory.dtype != box.dtype:
                 memory = torch.empty(piece.sizes, dtype=box.dtype)
             self._memory[piece] = memory.copy_(box)
-        return Contents(tensors=plan.described, objects=objects, held=self._memory)
+        return replace(whole, tensors=plan.described, held=self._memory)
 
-    def _planned(self, tensors: Mapping[str, torch.Tensor], *, rank: int, num_shares: int) -> _Plan:
+    def _planned(self, whole: Contents, *, rank: int, num_shares: int) -> _Plan:
         """Return the plan of these tensors; training waits, and making one takes 10 ms of 600."""
-        key = ({name: (t.shape, t.dtype) for name, t in tensors.items()}, rank, num_shares)
+        tensors = whole.tensors
+        looks = {name: (t.shape, t.dtype) for name, t in tensors.items()}
+        key = (looks, dict(whole.parts), rank, num_shares)
         if self._plan is None or self._plan.key != key:
-            specs = {name: Spec(tuple(t.shape), t.itemsize) for name, t in tensors.items()}
             self._plan = _Plan(
                 key=key,
-                pieces=tuple(layout.divide(specs, num_shares)[rank]),
+                pieces=tuple(whole.pieces(rank=rank, num_shares=num_shares)),
                 described={name: tensor.to("meta") for name, tensor in tensors.items()},
             )
         return self._plan

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 
 from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.contents import Contents
 from pliant.checkpoint.dcp.read import load, open_checkpoint
-from pliant.checkpoint.dcp.shares import Contents, publish, write_share
+from pliant.checkpoint.dcp.shares import publish, write_share
 from pliant.checkpoint.store.base import Storage, StorageOptions
 from pliant.checkpoint.store.open import open_storage
 from pliant.core.errors import ConfigError

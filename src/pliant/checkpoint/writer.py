@@ -130,6 +130,8 @@ class Writer:
             {layout.DOCUMENT: snapshot.document, **snapshot.objects},
             rank=snapshot.rank,
             num_shares=snapshot.size,
+            parts=snapshot.parts,
+            num_workers=snapshot.num_workers,
         )
         with self._changed:
             self._save = Save(

@@ -7,7 +7,6 @@ its script.  Must not know how any of them does its work, nor what the script se
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from pliant.engine.local_tensors import local_of, refuse_shards
 from pliant.engine.protocol.alone import Alone
 from pliant.engine.protocol.checkpoint_channel import (
     CoordinatorCheckpointChannel,
+    FollowerCheckpointChannel,
     LocalCheckpointChannel,
 )
 from pliant.engine.protocol.elastic import ElasticMembership
@@ -43,24 +43,24 @@ from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
-from pliant.engine.replica.device_mesh import mesh_identity
+from pliant.engine.replica.device_mesh import coordinates, mesh_identity
 from pliant.engine.replica.followers import NO_FOLLOWERS
 from pliant.engine.replica.lead_membership import LeadMembership
 from pliant.engine.replica.team_slots import TeamSlots
+from pliant.engine.run_facts import facts_alone, facts_of
 from pliant.engine.script_calls import ScriptCalls
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.comparison import StateComparison
-from pliant.engine.state.durable import Durability, Facts
+from pliant.engine.state.durable import Durability
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.training_state import State
 from pliant.engine.training import Training
 from pliant.engine.update import Update
-from pliant.engine.worker.bootstrap import WorkerContext, from_checkpoint
+from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.engine.worker.reporter import Printer, Reporter, WireReporter
 from pliant.machine import run_files
-from pliant.machine.named_modules import module_of
 from pliant.wire.messages import Planned
 
 NOTEWORTHY = 0.05
@@ -97,7 +97,6 @@ class Collaborators:
         workers.check_possible(
             context,
             objects,
-            has_checkpoint=checkpoint is not None,
             has_local=bool(self.buffers.local),
         )
         layout = Layout.of(
@@ -138,7 +137,14 @@ class Collaborators:
         self._ledger = Ledger(_ledger_path(context), has_commits=not workers.is_follower(context))
         self.reporter: Reporter = Printer() if context is None else WireReporter(context)
         self._attributes = ScriptAttributes(attributes, objects.model, self.reporter.noted)
-        self._saver = Saver(self.state, checkpoint, self._attributes.pack)
+        self._saver = Saver(
+            self.state,
+            checkpoint,
+            self._attributes.pack,
+            worker=0 if context is None else context.assignment.place,
+            num_workers=self._num_workers,
+            coordinates=coordinates(),
+        )
         self.update = Update(
             parameters=parameters,
             layout=layout,
@@ -177,7 +183,10 @@ class Collaborators:
             update=self.update,
             state=self.state,
             comparison=StateComparison(
-                self.state, self.update.settings, self.schedule.draws_digest
+                self.state,
+                self.update.settings,
+                self.schedule.draws_digest,
+                is_kept=self._is_durable,
             ),
             ledger=self._ledger,
             reporter=self.reporter,
@@ -237,11 +246,13 @@ class Collaborators:
 
     def _join(self, context: WorkerContext) -> WorkerMembership:
         shape, model, said = self._shape, self._objects.model, self.identity()
+        alike = (*said, ("checkpoint=", "given" if self._is_durable else "not given"))
         if workers.is_follower(context):
-            follower = workers.follow(context, shape, self.training, model, said)
+            self._saver.open(facts_of(context, said), FollowerCheckpointChannel(self.reporter))
+            follower = workers.follow(context, shape, self.training, model, alike)
             self._lost = follower.lost
             return follower
-        followers = workers.followers_of(context, model, said)
+        followers = workers.followers_of(context, model, alike)
         self._lost = None if followers is None else followers.lost
         runtime = ProtocolRuntime(
             context,
@@ -249,16 +260,8 @@ class Collaborators:
             lambda order: window_size_for(order, shape, context.replica),
             followers or NO_FOLLOWERS,
         )
-        work = context.assignment.work
-        facts = Facts(
-            job=work.job,
-            holder=work.holder,
-            pid=context.assignment.pid,
-            identity=said,
-            command=_as_script(work.command),
-            from_checkpoint=work.from_checkpoint,
-        )
-        self._saver.open(facts, CoordinatorCheckpointChannel(runtime, self.reporter))
+        channel = CoordinatorCheckpointChannel(runtime, self.reporter)
+        self._saver.open(facts_of(context, said), channel)
         elastic = ElasticMembership(
             context,
             runtime,
@@ -279,16 +282,7 @@ class Collaborators:
                 f"threads={threads} of {cores} cores are used; other numbers of "
                 "threads give other bits, so it is part of the run (threads=...)"
             )
-        name = Path(sys.argv[0]).stem or "alone"
-        facts = Facts(
-            job=name,
-            holder="",
-            pid=os.getpid(),
-            identity=self.identity(),
-            command=_command(),
-            from_checkpoint=from_checkpoint(),
-        )
-        self._saver.open(facts, LocalCheckpointChannel(self.reporter))
+        self._saver.open(facts_alone(self.identity()), LocalCheckpointChannel(self.reporter))
         return Alone(self._shape, self.training, found=self._saver.found, noted=self.reporter.noted)
 
     def identity(self) -> tuple[tuple[str, str], ...]:
@@ -378,19 +372,6 @@ def _state(objects: UserObjects, buffers: BufferRules) -> State:
         scaler=objects.scaler,
         extra=objects.extra,
     )
-
-
-def _command() -> tuple[str, ...]:
-    """Return the script that runs alone, with its arguments; nothing in a notebook or a prompt."""
-    is_script = hasattr(sys.modules["__main__"], "__file__")
-    return tuple(sys.argv) if is_script else ()
-
-
-def _as_script(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what a worker runs with the file of a module in place of its name."""
-    if module_of(command) is None:
-        return command
-    return (str(sys.modules["__main__"].__file__), *command[2:])
 
 
 def _ledger_path(context: WorkerContext | None) -> Path | None:

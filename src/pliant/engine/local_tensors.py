@@ -9,17 +9,32 @@ A tensor that is not sharded is its own local tensor.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from pliant.core.errors import UsageError
+from pliant.core.errors import ConfigError, UsageError
 
 _MODULE = "torch.distributed.tensor"
 """Imported by whoever shards: as long as nobody has, nothing is sharded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPart:
+    """Which part of a tensor lies here: a box of the whole."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+    begins: tuple[int, ...]
+    sizes: tuple[int, ...]
+    is_first: bool = True
+    """Whether this worker is the first of those in its replica that have this part."""
 
 
 def is_sharded(tensor: object) -> bool:
@@ -36,6 +51,49 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         local: torch.Tensor = sharded.to_local()
         return local.detach()
+
+
+def part_of(tensor: torch.Tensor, coordinates: Mapping[str, int]) -> TensorPart | None:
+    """Return which part of a tensor lies here; None if every worker has the whole.
+
+    ``coordinates``: of this worker in its replica's mesh, by dimension.
+
+    Raises:
+        ConfigError: what lies here is no box of it.
+    """
+    if not is_sharded(tensor):
+        return None
+    sharded: Any = tensor
+    mesh = sharded.device_mesh
+    sizes = zip(mesh.mesh_dim_names, sharded.placements, mesh.shape, strict=True)
+    divided = {name for name, placed, size in sizes if size > 1 and not placed.is_replicate()}
+    if not divided:
+        return None
+    _check_boxes(sharded)
+    (chunk,) = sharded.__create_chunk_list__()
+    return TensorPart(
+        shape=tuple(sharded.shape),
+        begins=tuple(chunk.offsets),
+        sizes=tuple(chunk.sizes),
+        is_first=not any(at for name, at in coordinates.items() if name not in divided),
+    )
+
+
+def _check_boxes(sharded: Any) -> None:
+    """Refuse a tensor that two dimensions of the mesh divide unevenly along one of its own."""
+    sizes: dict[int, list[int]] = {}
+    for placement, size in zip(sharded.placements, sharded.device_mesh.shape, strict=True):
+        if not placement.is_replicate():
+            sizes.setdefault(placement.dim, []).append(size)
+    for dim, counts in sizes.items():
+        count, length = math.prod(counts), sharded.shape[dim]
+        if len(counts) == 1 or not length % count:
+            continue
+        raise ConfigError(
+            f"a parameter of shape {list(sharded.shape)} is sharded over {count} workers by two "
+            f"dimensions of the mesh, which do not divide {length}; its parts are no boxes, "
+            "as a checkpoint keeps them, so choose sizes that divide it, or leave out checkpoint="
+        )
 
 
 def sharded_like(local: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

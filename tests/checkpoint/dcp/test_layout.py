@@ -70,6 +70,27 @@ def test_the_order_in_which_tensors_are_listed_does_not_matter(
     assert divide(dict(reversed(specs.items())), ranks) == divide(specs, ranks)
 
 
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 9))
+def test_workers_of_replicas_write_each_element_of_whole_tensors_and_of_parts_once(
+    replicas: int, workers: int, rows: int
+) -> None:
+    """Each worker has some rows of ``p``, which every replica has, and all of ``w``."""
+    seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for rank in range(replicas * workers):
+        place = rank % workers
+        mine = rows * (place + 1) // workers - rows * place // workers
+        begins = (rows * place // workers, 0)
+        specs = {"w": Spec((4, 2), 4), "p": Spec((mine, 3), 4, begins)}
+        for piece in layout.share_of(
+            specs, rank=rank, num_shares=replicas * workers, num_workers=workers
+        ):
+            seen.update((piece.name, element) for element in elements(piece))
+
+    wanted = [*(("w", e) for e in product(range(4), range(2)))]
+    wanted += [("p", e) for e in product(range(rows), range(3))]
+    assert seen == Counter(wanted)
+
+
 def test_a_large_tensor_is_cut_by_rows() -> None:
     shares = divide({"a": Spec((1000, 1000), 4)}, 4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from tests.checkpoint.states import contents, differing, save
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.contents import Contents
 from pliant.checkpoint.dcp.layout import Piece, name_of
 from pliant.checkpoint.dcp.read import load, open_checkpoint
 from pliant.checkpoint.dcp.shares import (
-    Contents,
     NotAllowedError,
     discard,
     present,
@@ -31,6 +32,8 @@ from pliant.checkpoint.dcp.shares import (
 from pliant.checkpoint.failures import DamagedError, MissingError, StoppedError, StorageError
 from pliant.checkpoint.store.base import Data
 from pliant.checkpoint.store.directory import LocalStorage
+from pliant.core.errors import ConfigError
+from pliant.engine.local_tensors import TensorPart
 
 
 @pytest.mark.parametrize("num_shares", [1, 2, 3, 4, 5])
@@ -46,6 +49,62 @@ def test_what_any_number_of_members_wrote_is_read_back_to_the_byte(
     assert differing(found, state) == []
     assert len(manifest.files) == num_shares + 1
     assert manifest.versions["torch"] == torch.__version__
+
+
+def in_parts(state: Contents, count: int, place: int) -> Contents:
+    """Return what one of so many workers has: of some tensors a part along an axis."""
+    tensors, parts = dict(state.tensors), {}
+    for name, axis in {"model.linear.weight": 0, "model.turned": 1, "model.empty": 0}.items():
+        whole = tensors[name]
+        size = -(-whole.shape[axis] // count)
+        first = min(place * size, whole.shape[axis])
+        last = min(first + size, whole.shape[axis])
+        tensors[name] = whole.narrow(axis, first, last - first)
+        begins = [0] * whole.dim()
+        begins[axis] = first
+        parts[name] = TensorPart(
+            shape=tuple(whole.shape),
+            begins=tuple(begins),
+            sizes=tuple(tensors[name].shape),
+            is_first=whole.numel() > 0 or place == 0,
+        )
+    return replace(state, tensors=tensors, parts=parts, num_workers=count)
+
+
+@pytest.mark.parametrize(("count", "others"), [(2, 3), (3, 2), (4, 1), (1, 4), (6, 6)])
+def test_what_workers_have_in_parts_is_read_in_other_parts(
+    tmp_path: Path, count: int, others: int
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+    state = contents(rows=41)
+    name = name_of(500, 1)
+    for replica in range(2):
+        for place in range(count):
+            write_share(
+                storage,
+                name,
+                in_parts(state, count, place),
+                rank=replica * count + place,
+                num_shares=2 * count,
+                generation=3,
+            )
+    publish(storage, name, generation=3, num_shares=2 * count, job="gpt")
+
+    assert differing(load(open_checkpoint(storage, name)), state) == []
+    for place in range(others):
+        theirs = in_parts(state, others, place)
+        into = {name: torch.empty_like(tensor) for name, tensor in theirs.tensors.items()}
+        found = load(open_checkpoint(storage, name), into=into, parts=theirs.parts)
+        assert differing(found, theirs) == []
+
+
+def test_a_part_of_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    name = save(storage, state=contents(rows=41)).name
+    theirs = in_parts(contents(rows=40), 2, 1)
+
+    with pytest.raises(ConfigError, match=r"is float32 \[41, 7\] in .* and float32 \[40, 7\] here"):
+        load(open_checkpoint(storage, name), into=dict(theirs.tensors), parts=theirs.parts)
 
 
 def test_shares_of_another_generation_do_not_count(tmp_path: Path) -> None:
@@ -197,7 +256,7 @@ def test_a_piece_is_written_from_the_tensors_own_memory() -> None:
         def flush(self) -> None:
             pass
 
-    write_piece(tensor[Piece("x", (20, 0), (30, 50)).box], Out())
+    write_piece(tensor[Piece("x", (20, 0), (30, 50)).box()], Out())
 
     assert large == [(True, 30 * 50 * 4)]
 
@@ -284,7 +343,8 @@ def test_a_discarded_checkpoint_is_gone(tmp_path: Path) -> None:
 WRITER = """
 import sys, torch
 from pliant.checkpoint.store.directory import LocalStorage
-from pliant.checkpoint.dcp.shares import Contents, publish, write_share
+from pliant.checkpoint.dcp.contents import Contents
+from pliant.checkpoint.dcp.shares import publish, write_share
 from pliant.checkpoint.dcp.layout import name_of
 from pliant.checkpoint import catalogue
 storage = LocalStorage(sys.argv[1])

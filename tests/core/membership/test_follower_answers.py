@@ -14,6 +14,7 @@ from pliant.core.membership.follower_answers import (
     Built,
     Failed,
     FollowersSaid,
+    Kept,
     Lost,
     NotBuilt,
     Received,
@@ -108,6 +109,22 @@ def test_a_state_that_a_follower_refuses_is_told_from_one_that_did_not_come() ->
     lost = conclude(after(answer), Received, G2)
     assert isinstance(lost, Lost)
     assert lost.is_refusal
+
+
+def test_a_checkpoint_that_a_follower_cannot_load_is_told_from_a_state_that_did_not_come() -> None:
+    answer = Failed(place=2, generation=G2, reason="a digest does not match", is_damage=True)
+
+    lost = conclude(after(answer), Received, G2)
+    assert isinstance(lost, Lost)
+    assert (lost.is_damage, lost.is_refusal) == (True, False)
+
+
+def test_what_is_kept_is_kept_by_all() -> None:
+    one, other = (Kept(place=place, generation=G2) for place in (1, 2))
+
+    assert conclude(after(one), Kept, G2) is None
+    assert conclude(after(one, other), Kept, G2) == Whole(answers=(one, other))
+    assert conclude(taken(after(one, other), Kept), Kept, G2) is None
 
 
 EVERYTHING: list[tuple[Asked, list[Answer]]] = [

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from pliant.core.errors import UsageError
-from pliant.engine.local_tensors import local_of, whole_of
+from pliant.engine.local_tensors import local_of, part_of, whole_of
 from pliant.engine.replica.fsdp import SlotGradients
 
 FACTORS = (0.5, 3.0)
@@ -61,6 +61,10 @@ def main() -> None:
             own = mine[rank] if rank < len(mine) else expected[:0]
             assert torch.equal(found[name][slot], own), (slot, name)
             assert local_of(parameter).shape == own.shape
+            part = part_of(parameter, {"shard": rank})
+            assert part is not None
+            assert (part.shape, part.sizes, part.is_first) == (expected.shape, own.shape, True)
+            assert part.begins[0] == (mine[0].shape[0] if rank else 0)
             assert torch.equal(whole_of(parameter), whole.get_parameter(name))
     sys.stdout.write(f"equal {sorted(found)}\n")
     cast(mesh, slots[rank])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from pliant.core.errors import ConfigError, UsageError
@@ -23,8 +24,7 @@ REFUSING = Path(__file__).with_name("refusing.py")
 
 
 def check(context: Any = TWO, **more: bool) -> None:
-    given = {"has_checkpoint": False, "has_local": False, **more}
-    workers.check_possible(context, PLAIN, **given)
+    workers.check_possible(context, PLAIN, **{"has_local": False, **more})
 
 
 @pytest.fixture
@@ -46,14 +46,12 @@ def test_a_script_says_what_its_workers_are_for() -> None:
 @pytest.mark.usefixtures("meshed")
 def test_what_several_workers_cannot_do_is_told(monkeypatch: Any) -> None:
     check()
-    with pytest.raises(ConfigError, match=r"Session\(checkpoint=...\) with 2 workers per replica"):
-        check(has_checkpoint=True)
     with pytest.raises(ConfigError, match=r'buffers=\{...: "local"\} with 2 workers per replica'):
         check(has_local=True)
     monkeypatch.setattr(WORK, "verify_every", 3)
     with pytest.raises(ConfigError, match="--verify-every with 2 workers per replica"):
         check()
-    check(None, has_checkpoint=True, has_local=True)
+    check(None, has_local=True)
 
 
 @pytest.mark.timeout(180)
@@ -69,7 +67,7 @@ def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> Non
 
     said = [line.removeprefix("said: ") for line in done.stdout.splitlines()]
     assert [line for line in said if line == "nothing"] == [], done.stderr
-    words = ["checkpoint= with", "scaler= with", "fused=True with", "step.grad_norm of", "save of"]
+    words = ["scaler= with", "fused=True with", "step.grad_norm of", "save of"]
     words += ["FullyShardedDataParallel", "Short keeps", "is not this replica's", "two dimensions"]
     words += ["CPUOffloadPolicy", "several groups"]
     assert [word for word, line in zip(words, said, strict=True) if word not in line] == []
@@ -80,6 +78,20 @@ def test_a_sharded_model_takes_no_weights_from_a_file(monkeypatch: Any) -> None:
 
     with pytest.raises(UsageError, match="--init of a sharded model is not possible yet"):
         local_tensors.refuse_shards(PLAIN.model, "--init")
+
+
+def test_parts_that_are_no_boxes_are_not_for_checkpoints(monkeypatch: Any) -> None:
+    """Along its first dimension ``tp`` cuts a tensor, and FSDP what is left of it."""
+    monkeypatch.setattr(local_tensors, "is_sharded", lambda tensor: True)
+    placed = SimpleNamespace(dim=0, is_replicate=lambda: False)
+    tensor: Any = SimpleNamespace(
+        shape=torch.Size([6, 4]),
+        placements=(placed, placed),
+        device_mesh=SimpleNamespace(mesh_dim_names=("shard", "tp"), shape=(2, 2)),
+    )
+
+    with pytest.raises(ConfigError, match=r"shape \[6, 4\] is sharded over 4 workers by two"):
+        local_tensors.part_of(tensor, {"shard": 0, "tp": 0})
 
 
 def test_a_follower_that_does_not_come_is_told(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp
 
 from pliant.core.errors import ConfigError
+from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state import durable
 from pliant.engine.state.durable import CheckpointDamaged
+from pliant.engine.state.restored import restore
 from pliant.engine.state.training_state import State
 
 
@@ -54,7 +56,8 @@ class Kept:
     def document(self) -> bytes:
         return self.text
 
-    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+    def read(self, into: Mapping[str, torch.Tensor], parts: Mapping[str, TensorPart]) -> None:
+        assert not parts
         for name, target in into.items():
             if name not in self.tensors or self.tensors[name].shape != target.shape:
                 raise CheckpointDamaged(f"{name} is not there")
@@ -155,7 +158,7 @@ def test_no_tensor_is_copied_and_what_extra_state_holds_of_the_model_is_the_mode
 def test_what_was_kept_comes_back_bit_for_bit() -> None:
     run, other = Run(seed=1, steps=4), Run(seed=2, steps=1)
 
-    durable.restore(other.state, run.keep(committed=4), committed=4)
+    restore(other.state, run.keep(committed=4), committed=4)
 
     assert other.state.digest(4) == run.state.digest(4)
     assert other.average.values[7] == (1, float("inf"))
@@ -174,7 +177,7 @@ def test_another_model_is_refused_before_anything_is_written() -> None:
     before = other.state.digest(0)
 
     with pytest.raises(ConfigError, match=r"'body.0.weight' is float32 \(8, 3\) in the checkpoint"):
-        durable.restore(other.state, run.keep(), committed=4)
+        restore(other.state, run.keep(), committed=4)
 
     assert other.state.digest(0) == before
 
@@ -184,9 +187,9 @@ def test_a_tensor_more_or_less_in_the_model_is_named() -> None:
     run.model.register_buffer("late", torch.zeros(1))
 
     with pytest.raises(ConfigError, match="checkpoint's model has 'late', which this script's"):
-        durable.restore(other.state, run.keep(), committed=4)
+        restore(other.state, run.keep(), committed=4)
     with pytest.raises(ConfigError, match="script's model has 'late', which the checkpoint's"):
-        durable.restore(run.state, other.keep(), committed=4)
+        restore(run.state, other.keep(), committed=4)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_what_a_script_has_got_or_lost_since_is_named(
     before = state.digest(0)
 
     with pytest.raises(ConfigError, match=sentence):
-        durable.restore(state, run.keep(), committed=4)
+        restore(state, run.keep(), committed=4)
     assert state.digest(0) == before
 
 
@@ -231,7 +234,7 @@ def test_what_a_script_has_got_or_lost_since_is_named(
 )
 def test_a_document_that_is_none_is_damage(text: bytes) -> None:
     with pytest.raises(CheckpointDamaged, match="its document cannot be read"):
-        durable.restore(Run(seed=1, steps=0).state, Kept(text, {}), committed=1)
+        restore(Run(seed=1, steps=0).state, Kept(text, {}), committed=1)
 
 
 def test_a_checkpoint_of_another_step_than_its_name_says_is_damage() -> None:
@@ -239,7 +242,7 @@ def test_a_checkpoint_of_another_step_than_its_name_says_is_damage() -> None:
     before = other.state.digest(0)
 
     with pytest.raises(CheckpointDamaged, match="it holds step 4, and should hold 6"):
-        durable.restore(other.state, run.keep(committed=4), committed=6)
+        restore(other.state, run.keep(committed=4), committed=6)
     assert other.state.digest(0) == before
 
 
@@ -249,7 +252,7 @@ def test_a_tensor_that_is_missing_is_damage() -> None:
     del kept.tensors["extra.mean"]
 
     with pytest.raises(CheckpointDamaged, match=r"extra\.mean"):
-        durable.restore(Run(seed=2, steps=0).state, kept, committed=4)
+        restore(Run(seed=2, steps=0).state, kept, committed=4)
 
 
 def test_a_document_of_a_newer_version_asks_for_it() -> None:
@@ -257,7 +260,7 @@ def test_a_document_of_a_newer_version_asks_for_it() -> None:
     kept.text = json.dumps({**json.loads(kept.text), "version": 99}).encode()
 
     with pytest.raises(ConfigError, match="newer pliant"):
-        durable.restore(Run(seed=2, steps=0).state, kept, committed=4)
+        restore(Run(seed=2, steps=0).state, kept, committed=4)
 
 
 def test_a_run_begins_with_the_weights_and_moments_of_another() -> None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -115,6 +116,9 @@ class Spec:
 
     shape: tuple[int, ...]
     item_bytes: int
+    begins: tuple[int, ...] | None = None
+    """Of a part of a tensor that is sharded over the workers of a replica: where in the whole it
+    begins; None: every worker has the whole."""
 
     @property
     def num_bytes(self) -> int:
@@ -130,15 +134,16 @@ class Piece:
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
-    @property
-    def box(self) -> tuple[slice, ...]:
-        """The index that cuts it out of its tensor."""
+    def box(self, begins: tuple[int, ...] | None = None) -> tuple[slice, ...]:
+        """Return the index that cuts it out of its tensor, or of the part that begins there."""
+        begins = begins or (0,) * len(self.offsets)
         return tuple(
-            slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)
+            slice(start - begin, start - begin + size)
+            for start, begin, size in zip(self.offsets, begins, self.sizes, strict=True)
         )
 
 
-def divide(tensors: dict[str, Spec], num_ranks: int) -> list[list[Piece]]:
+def divide(tensors: Mapping[str, Spec], num_ranks: int) -> list[list[Piece]]:
     """Return what each rank writes: every element once, shares balanced by bytes.
 
     Large tensors are cut by rows; the largest pieces are dealt first, each to whoever has least.
@@ -159,6 +164,26 @@ def divide(tensors: dict[str, Spec], num_ranks: int) -> list[list[Piece]]:
         shares[rank].append(piece)
         heapq.heappush(loads, (num_bytes - negative_bytes, num_pieces + 1, rank))
     return [sorted(share) for share in shares]
+
+
+def share_of(
+    tensors: Mapping[str, Spec], *, rank: int, num_shares: int, num_workers: int = 1
+) -> list[Piece]:
+    """Return what one writes of those who write: all workers, replica after replica.
+
+    What all workers have is dealt to all of them, parts to those of the same place in the replicas,
+    who have the same; ``tensors`` are those that the worker with this rank has to write.
+    """
+    whole = {name: spec for name, spec in tensors.items() if spec.begins is None}
+    pieces = divide(whole, num_shares)[rank]
+    parts = {name: spec for name, spec in tensors.items() if spec.begins is not None}
+    own = divide(parts, num_shares // num_workers)[rank // num_workers] if parts else []
+    return sorted([*pieces, *(_moved(piece, parts[piece.name].begins or ()) for piece in own)])
+
+
+def _moved(piece: Piece, begins: tuple[int, ...]) -> Piece:
+    offsets = tuple(map(operator.add, piece.offsets, begins))
+    return Piece(piece.name, offsets, piece.sizes)
 
 
 def cut(name: str, spec: Spec, limit: int) -> Iterator[Piece]:

@@ -25,6 +25,7 @@ from pliant.checkpoint.dcp.manifest import Chunk, Item, Manifest, digest_of, loa
 from pliant.checkpoint.failures import DamagedError, MissingError, UntrustedError
 from pliant.checkpoint.store.base import Data, Storage
 from pliant.core.errors import ConfigError
+from pliant.engine.local_tensors import TensorPart
 from pliant.engine.state.tagged_codec import DTYPES
 
 READS_AHEAD = 4
@@ -100,34 +101,46 @@ def load(
     names: Collection[str] | None = None,
     *,
     into: Mapping[str, torch.Tensor] | None = None,
+    parts: Mapping[str, TensorPart] | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Return items by name, all of them by default.
 
     Fills the tensors ``into``, of any device and of equal shape and type; others are made, on the
-    CPU.  After an exception they hold part of the checkpoint.
+    CPU.  After an exception they hold part of the checkpoint.  Of those in ``parts`` only that part
+    is read, however the checkpoint was divided.
 
     Raises:
         ConfigError: there is no such item, or a tensor to fill does not fit.
         UntrustedError: an object holds more than plain values, and loading it would run code that
             it names: ``trust`` allows that.
     """
-    into = into or {}
+    into, parts = into or {}, parts or {}
     wanted = []
     for name in checkpoint.items if names is None else names:
         if name not in checkpoint.items:
             raise ConfigError(f"{checkpoint.place} holds no {name}")
         wanted.append(checkpoint.items[name])
     found: dict[str, Any] = {
-        item.name: _target(checkpoint, item, into.get(item.name))
+        item.name: _target(checkpoint, item, into.get(item.name), parts.get(item.name))
         for item in wanted
         if item.kind == "tensor"
     }
-    pairs = [(item, chunk) for item in wanted for chunk in item.chunks]
+    pairs = [
+        (item, chunk)
+        for item in wanted
+        for chunk in item.chunks
+        if (part := parts.get(item.name)) is None or _common(chunk, part) is not None
+    ]
     with torch.no_grad():
         for item, chunk, data in stream(checkpoint, pairs):
             if item.kind == "object":
                 found[item.name] = decode(checkpoint, item, chunk, data, trust=trust)
+                continue
+            if (part := parts.get(item.name)) is not None:
+                here, there = _common(chunk, part) or ((), ())
+                value = decode(checkpoint, item, chunk, data, trust=trust)
+                found[item.name][here].copy_(value[there])
                 continue
             box = _box(found[item.name], chunk)
             if chunk.memory is None or data.readonly:
@@ -241,16 +254,35 @@ def _entries_of(run: _Run, read: Future[Data]) -> Iterator[tuple[Item, Chunk, me
         yield item, chunk, data[start : start + chunk.length]
 
 
-def _target(checkpoint: StoredCheckpoint, item: Item, given: torch.Tensor | None) -> torch.Tensor:
+def _target(
+    checkpoint: StoredCheckpoint, item: Item, given: torch.Tensor | None, part: TensorPart | None
+) -> torch.Tensor:
     if given is None:
         return torch.empty(item.shape, dtype=DTYPES[item.dtype])
-    if tuple(given.shape) != item.shape or given.dtype != DTYPES[item.dtype]:
+    shape = tuple(given.shape) if part is None else part.shape
+    if shape != item.shape or given.dtype != DTYPES[item.dtype]:
         dtype = str(given.dtype).removeprefix("torch.")
         raise ConfigError(
             f"{item.name} is {item.dtype} {list(item.shape)} in {checkpoint.place} and"
-            f" {dtype} {list(given.shape)} here"
+            f" {dtype} {list(shape)} here"
         )
     return given.detach()
+
+
+_Index = tuple[slice, ...]
+
+
+def _common(chunk: Chunk, part: TensorPart) -> tuple[_Index, _Index] | None:
+    """Return where in a part, and where in a chunk, lies what they have in common, if they do."""
+    here, there = [], []
+    boxes = zip(chunk.offsets, chunk.sizes, part.begins, part.sizes, strict=True)
+    for offset, size, begin, length in boxes:
+        first, last = max(offset, begin), min(offset + size, begin + length)
+        if first >= last:
+            return None
+        here.append(slice(first - begin, last - begin))
+        there.append(slice(first - offset, last - offset))
+    return tuple(here), tuple(there)
 
 
 def _box(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:

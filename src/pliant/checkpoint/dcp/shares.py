@@ -18,15 +18,16 @@ import datetime
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import IO, Any, cast
 
 import torch
 
 from pliant.checkpoint.dcp import layout
+from pliant.checkpoint.dcp.contents import Contents
 from pliant.checkpoint.dcp.index import dump_index
-from pliant.checkpoint.dcp.layout import Piece, Spec
+from pliant.checkpoint.dcp.layout import Piece
 from pliant.checkpoint.dcp.manifest import (
     Chunk,
     FileRecord,
@@ -45,18 +46,6 @@ from pliant.core.errors import PermanentError
 
 _CERTAIN_BYTES = 4096
 """All else in an archive comes in pieces shorter than this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What a checkpoint is to hold; equal on every member, apart from where memory lies."""
-
-    tensors: Mapping[str, torch.Tensor]
-    """Any strided tensor; it is only read, and must not change until its share is written."""
-    objects: Mapping[str, Any] = field(default_factory=dict)
-    """Small plain values; rank 0 writes them."""
-    held: Mapping[Piece, torch.Tensor] = field(default_factory=dict)
-    """Copies of pieces, written in place of what ``tensors`` hold there."""
 
 
 class NotAllowedError(PermanentError):
@@ -83,8 +72,7 @@ def write_share(
     Raises:
         StoppedError: ``stop`` said so.
     """
-    specs = {key: Spec(tuple(t.shape), t.itemsize) for key, t in contents.tensors.items()}
-    pieces = layout.divide(specs, num_shares)[rank]
+    pieces = contents.pieces(rank=rank, num_shares=num_shares)
     objects = sorted(contents.objects.items()) if rank == 0 else []
 
     def go_on() -> None:
@@ -189,7 +177,7 @@ def discard(storage: Storage, name: str) -> None:
 
 def _plan(contents: Contents) -> str:
     """Return a digest of what the division depends on: equal on members that divide alike."""
-    tensors = [(n, str(t.dtype), tuple(t.shape)) for n, t in sorted(contents.tensors.items())]
+    tensors = [(n, str(t.dtype), contents.shape_of(n)) for n, t in sorted(contents.tensors.items())]
     return digest_of(repr((tensors, sorted(contents.objects))).encode())
 
 
@@ -287,8 +275,7 @@ def _tensor_items(
     chunks: dict[str, list[Chunk]] = {}
     for piece in pieces:
         go_on()
-        held = contents.held.get(piece)
-        write_piece(tensors[piece.name][piece.box] if held is None else held, written)
+        write_piece(contents.memory_of(piece), written)
         num_bytes = math.prod(piece.sizes) * tensors[piece.name].element_size()
         chunks.setdefault(piece.name, []).append(written.chunk(piece, num_bytes))
     return [
@@ -297,7 +284,7 @@ def _tensor_items(
             path=layout.path_of(key),
             kind="tensor",
             dtype=str(tensors[key].dtype).removeprefix("torch."),
-            shape=tuple(tensors[key].shape),
+            shape=contents.shape_of(key),
             chunks=tuple(found),
         )
         for key, found in chunks.items()

@@ -10,6 +10,7 @@ Knows nothing of sockets, threads, tensors or time.
     the sums of a step     Reduced(g, step)                 Failed(g)              g was given up
     its vote               Voted(g, step)                   Failed(g)              g was given up
     a state                Received(g)                      Failed(g)              g was given up
+    what is being kept     Kept(g)                          Failed(g)              g was given up
 
 An answer of a generation or step that nobody waits for is stale and changes nothing.
 """
@@ -71,6 +72,14 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """This worker has done its part of all that was to be kept."""
+
+    place: int
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """What this worker did in a generation has failed."""
 
@@ -80,10 +89,13 @@ class Failed:
     is_refusal: bool = False
     """The state that it was given cannot be its own: who asks again gets the same."""
 
+    is_damage: bool = False
+    """The checkpoint that it was to load cannot be used."""
 
-Answer = Built | NotBuilt | Reduced | Voted | Received | Failed
 
-Asked = type[Built] | type[Reduced] | type[Voted] | type[Received]
+Answer = Built | NotBuilt | Reduced | Voted | Received | Kept | Failed
+
+Asked = type[Built] | type[Reduced] | type[Voted] | type[Received] | type[Kept]
 """What worker 0 may wait for."""
 
 _FAILURES: Mapping[type, type] = {
@@ -91,6 +103,7 @@ _FAILURES: Mapping[type, type] = {
     Reduced: Failed,
     Voted: Failed,
     Received: Failed,
+    Kept: Failed,
 }
 
 
@@ -108,6 +121,7 @@ class Lost:
 
     reason: str
     is_refusal: bool = False
+    is_damage: bool = False
     unreached: tuple[ReplicaId, ...] = ()
 
 
@@ -170,6 +184,7 @@ def conclude(
             return Lost(
                 reason=f"worker {place}: {failure.reason}",
                 is_refusal=isinstance(failure, Failed) and failure.is_refusal,
+                is_damage=isinstance(failure, Failed) and failure.is_damage,
                 unreached=failure.unreached if isinstance(failure, NotBuilt) else (),
             )
     answers = [said.answers.get((kind, place)) for place in said.places]

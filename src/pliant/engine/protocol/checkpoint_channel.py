@@ -1,6 +1,6 @@
 """Checkpoint channels: whom a writer of checkpoints asks and tells, alone and in a job.
 
-Owns the two sides of ``state.durable.CheckpointChannel``.  Must not know what a checkpoint is made
+Owns the sides of ``state.durable.CheckpointChannel``.  Must not know what a checkpoint is made
 of.
 """
 
@@ -52,6 +52,13 @@ class LocalCheckpointChannel:
     def noted(self, text: str) -> None:
         """Write one line."""
         self._reporter.noted(text)
+
+
+class FollowerCheckpointChannel(LocalCheckpointChannel):
+    """Of a worker that another speaks for: it tells what kept its own share from being written."""
+
+    def resumed(self, sentence: str) -> None:
+        """Say nothing: worker 0 does."""
 
 
 class CoordinatorCheckpointChannel:

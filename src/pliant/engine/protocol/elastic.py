@@ -253,7 +253,8 @@ class ElasticMembership:
     def await_kept(self) -> None:
         """Wait until this replica has done its part of what is being kept."""
         told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
-        while not self._callbacks.is_kept():
+        others_have = self._followers.ask_kept(self.member.current)
+        while not (self._callbacks.is_kept() and others_have()):
             if time.monotonic() > deadline_s:
                 replica, committed = self.member.replica, self.member.committed
                 self._runtime.tell(
@@ -276,7 +277,7 @@ class ElasticMembership:
                 self.await_kept()
                 if is_new:
                     is_new = False
-                    self._callbacks.keep(self.place, is_needed=True)
+                    self._keep()
                     continue
             except GroupBroken as broken:
                 if self._runtime.released:  # nobody is left to do it with
@@ -285,6 +286,11 @@ class ElasticMembership:
                 is_new = True
             else:
                 return
+
+    def _keep(self) -> None:
+        """Keep the state of this boundary, on all workers of this replica."""
+        self._followers.keep(self.place, self.member)
+        self._callbacks.keep(self.place, is_needed=True)
 
     def _recover_in_tail(self, reason: str) -> None:
         self._owes_tail = True
@@ -310,10 +316,8 @@ class ElasticMembership:
             order, group, self._shape, replica=self.member.replica, previous=previous
         )
         self._crossing = None
-        step = self.member.committed
-        self._runtime.tell(
-            Switched(replica=self.member.replica, generation=order.generation, step=step)
-        )
+        replica, step = self.member.replica, self.member.committed
+        self._runtime.tell(Switched(replica=replica, generation=order.generation, step=step))
 
     def _act_on(self, order: Order, group: Group, meeting: Meeting) -> None:
         """Commit or redo, then give or take state."""
@@ -353,7 +357,7 @@ class ElasticMembership:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
-        self._callbacks.keep(self.place, is_needed=True)  # these may be the last that have it
+        self._keep()  # these may be the last that have it
 
         def ask_to_be_waited_for() -> None:
             if not self._callbacks.is_kept():

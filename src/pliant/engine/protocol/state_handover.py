@@ -22,7 +22,7 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.protocol.meeting import Meeting
 from pliant.engine.protocol.membership_port import TrainingCallbacks
-from pliant.engine.replica.followers import NO_FOLLOWERS, Followers, StateRefused
+from pliant.engine.replica.followers import NO_FOLLOWERS, Followers, PartDamaged, StateRefused
 from pliant.engine.state.durable import CheckpointDamaged
 from pliant.engine.state.tagged_codec import CodecError
 from pliant.engine.state.transfer import (
@@ -120,19 +120,20 @@ class StateHandover:
         try:
             if restore.checkpoint != NO_CHECKPOINT:
                 self._callbacks.restore(restore.checkpoint, restore.committed)
-        except CheckpointDamaged as error:
+            self._receive_everywhere(order, resolution)
+        except (CheckpointDamaged, PartDamaged) as error:
+            reason = error.reason if isinstance(error, PartDamaged) else str(error)
             self._runtime.tell(
                 Unrestorable(
                     replica=self._runtime.member.replica,
                     generation=order.generation,
                     checkpoint=restore.checkpoint,
-                    reason=str(error),
+                    reason=reason,
                 )
             )
-            raise GroupBroken(order.generation, f"{restore.checkpoint}: {error}") from error
+            raise GroupBroken(order.generation, f"{restore.checkpoint}: {reason}") from error
         finally:
             self._runtime.tell_busy(0.0)
-        self._receive_everywhere(order, resolution)
 
     def _send(self, order: Order, group: Group, resolution: Resolution, stamp: Stamp) -> None:
         probe.at("transfer", resolution.committed)

@@ -75,6 +75,13 @@ def mesh_identity() -> tuple[tuple[str, str], ...]:
     return (("mesh", ", ".join(others)),) if others else ()
 
 
+def coordinates() -> dict[str, int]:
+    """Return where in the mesh this worker is, by dimension."""
+    if _made is None:
+        return {}
+    return dict(zip(_made.mesh_dim_names or (), _made.get_coordinate() or (), strict=True))
+
+
 def shard_group(found: DeviceMesh) -> dist.ProcessGroup | None:
     """Return the group of those who compute different slots; None if all compute the same."""
     if SHARD not in (found.mesh_dim_names or ()) or found[SHARD].size() == 1:

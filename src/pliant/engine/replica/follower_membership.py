@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, assert_never
@@ -18,11 +19,12 @@ from typing import NoReturn, assert_never
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.core.events import Event, ExitKind, Refused
+from pliant.core.events import Event, ExitKind, Refused, Unrestorable
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership.follower_answers import (
     Answer,
     Failed,
+    Kept,
     Received,
     Reduced,
     Voted,
@@ -35,6 +37,8 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.protocol.formed import Formed, Shape, form
 from pliant.engine.protocol.meeting import Meeting
 from pliant.engine.protocol.membership_port import (
+    KEPT_LOOK_S,
+    KEPT_S,
     Condition,
     Ending,
     StepDecision,
@@ -45,6 +49,7 @@ from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.replica.followers import wait_to_be_ended
 from pliant.engine.replica.inner_channel import InnerConnection, connect_to_worker_0
 from pliant.engine.replica.inner_messages import (
+    CALLS,
     AbandonPlace,
     BuildPlace,
     CallBroke,
@@ -52,10 +57,12 @@ from pliant.engine.replica.inner_messages import (
     CommitVoted,
     Deed,
     EnterPlace,
+    FinishKeeping,
     FollowerCame,
     GiveUpAttempt,
     HandOver,
     InnerMessage,
+    KeepPart,
     LeaveNow,
     LoseMember,
     MemberStanding,
@@ -227,8 +234,8 @@ class FollowerMembership:
                     self._stand(returned.standing)
                     if returned.call != call:
                         raise UsageError(
-                            f"worker {self._place} of this replica is in {_CALLS[call]}, and "
-                            f"worker 0 in {_CALLS[returned.call]}; the workers of a replica run "
+                            f"worker {self._place} of this replica is in {CALLS[call]}, and "
+                            f"worker 0 in {CALLS[returned.call]}; the workers of a replica run "
                             "the same script in lockstep, so every one makes the same calls"
                         )
                     return returned
@@ -254,6 +261,12 @@ class FollowerMembership:
                 self._hand_over(handed)
             case EnterPlace(order=order, standing=standing):
                 self._enter(order, standing)
+            case KeepPart(seat=seat, standing=standing):
+                self._stand(standing)
+                self._callbacks.keep(seat, is_needed=True)
+            case FinishKeeping(generation=generation):
+                self._finish_keeping()
+                self._say(Kept(place=self._place, generation=generation))
             case other:
                 assert_never(other)
 
@@ -294,13 +307,20 @@ class FollowerMembership:
         if previous is not None and previous.group.broken is None:
             previous.group.retire()
 
+    def _finish_keeping(self) -> None:
+        """Wait until this worker has done its part, or the generation is broken."""
+        look, deadline_s = threading.Event(), time.monotonic() + KEPT_S
+        formed = self._formed
+        while not self._callbacks.is_kept() and time.monotonic() < deadline_s:
+            if formed is not None and formed.group.broken is not None:
+                return
+            look.wait(KEPT_LOOK_S)
+
     def _say(self, answer: Answer | FollowerCame) -> None:
         self._connection.send(answer)
 
-    def _fail(self, generation: Generation, reason: str, *, is_refusal: bool = False) -> None:
-        self._say(
-            Failed(place=self._place, generation=generation, reason=reason, is_refusal=is_refusal)
-        )
+    def _fail(self, generation: Generation, reason: str, **kind: bool) -> None:
+        self._say(Failed(place=self._place, generation=generation, reason=reason, **kind))
 
     # --- the inner channel's thread -----------------------------------------------------
 
@@ -317,22 +337,6 @@ class FollowerMembership:
         if not self._is_over:
             self.lost.set()
         self._directives.put(None)
-
-
-_CALLS = {
-    "arrive": "session.steps()",
-    "formed": "the loop over a step",
-    "reduce": "the end of a step",
-    "decide": "the end of a step",
-    "recover": "the loop over a step",
-    "settle": "the loop over session.steps()",
-    "await_kept": "the end of session.steps()",
-    "place": "the end of session.steps()",
-    "attend": "session.evaluate",
-    "exchange": "session.evaluate",
-    "finish": "the end of the session",
-}
-"""Calls of the membership, by what the script is in."""
 
 
 class _FollowerTeam:
@@ -369,10 +373,11 @@ class _PlaceRuntime:
         return self._membership.member
 
     def tell(self, message: Event | WorkerNote) -> None:
+        membership = self._membership
         if isinstance(message, Refused) and message.replica == self.member.replica:
-            self._membership._fail(  # noqa: SLF001  # one thing, in two classes
-                message.generation, message.reason, is_refusal=True
-            )
+            membership._fail(message.generation, message.reason, is_refusal=True)  # noqa: SLF001
+        elif isinstance(message, Unrestorable):
+            membership._fail(message.generation, message.reason, is_damage=True)  # noqa: SLF001
 
     def tell_busy(self, max_s: float) -> None:
         """Worker 0 tells."""

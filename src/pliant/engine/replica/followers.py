@@ -30,6 +30,7 @@ from pliant.core.membership import follower_answers as rules
 from pliant.core.membership.follower_answers import (
     Asked,
     FollowersSaid,
+    Kept,
     Lost,
     Received,
     Reduced,
@@ -48,10 +49,12 @@ from pliant.engine.replica.inner_messages import (
     CommitVoted,
     Directive,
     EnterPlace,
+    FinishKeeping,
     FollowerCame,
     GiveUpAttempt,
     HandOver,
     InnerMessage,
+    KeepPart,
     LoseMember,
     MemberStanding,
 )
@@ -68,6 +71,10 @@ _PLACES = "places"
 
 class StateRefused(GroupBroken):
     """A follower cannot take the state that its place was given."""
+
+
+class PartDamaged(GroupBroken):
+    """A follower cannot load its part of a checkpoint."""
 
 
 class Followers:
@@ -105,8 +112,17 @@ class Followers:
 
         Raises:
             StateRefused: one cannot take it.
+            PartDamaged: one cannot load it.
             GroupBroken: one has not got it.
         """
+
+    def keep(self, seat: tuple[int, int], member: Member) -> None:
+        """Keep the state of this boundary, which must not be lost; ``seat``: rank and members."""
+
+    def ask_kept(self, generation: Generation) -> Callable[[], bool]:
+        """Ask each to do its part of all that is to be kept; return what says whether all have."""
+        del generation
+        return lambda: True
 
     def enter(self, order: Order, member: Member) -> None:
         """Compute in ``order``."""
@@ -228,6 +244,8 @@ class FollowerCrew(Followers):
         if isinstance(found, Lost):
             if found.is_refusal:
                 raise StateRefused(generation, found.reason)
+            if found.is_damage:
+                raise PartDamaged(generation, found.reason)
             raise GroupBroken(generation, found.reason, unreached=found.unreached)
         return found
 
@@ -322,6 +340,17 @@ class FollowerCrew(Followers):
                 standing=MemberStanding.of(member),
             )
         )
+
+    def keep(self, seat: tuple[int, int], member: Member) -> None:
+        """See ``Followers``."""
+        self.tell(KeepPart(seat=seat, standing=MemberStanding.of(member)))
+
+    def ask_kept(self, generation: Generation) -> Callable[[], bool]:
+        """See ``Followers``."""
+        with self._changed:
+            self._said = rules.taken(self._said, Kept)
+        self.tell(FinishKeeping(generation=generation))
+        return lambda: rules.conclude(self._said, Kept, generation) is not None
 
     def enter(self, order: Order, member: Member) -> None:
         """See ``Followers``."""

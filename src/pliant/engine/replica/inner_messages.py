@@ -78,6 +78,22 @@ class AbandonPlace:
     generation: Generation
 
 
+CALLS = {
+    "arrive": "session.steps()",
+    "formed": "the loop over a step",
+    "reduce": "the end of a step",
+    "decide": "the end of a step",
+    "recover": "the loop over a step",
+    "settle": "the loop over session.steps()",
+    "await_kept": "the end of session.steps()",
+    "place": "the end of session.steps()",
+    "attend": "session.evaluate",
+    "exchange": "session.evaluate",
+    "finish": "the end of the session",
+}
+"""Calls of the membership, by what the script is in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallReturned:
     """A call of the membership is over: what it gave on worker 0."""
@@ -142,7 +158,33 @@ class EnterPlace:
     standing: MemberStanding
 
 
-Deed = LeaveNow | LoseMember | GiveUpAttempt | CommitVoted | HandOver | EnterPlace
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepPart:
+    """Keep the state of this boundary: hand over this worker's share of it."""
+
+    seat: tuple[int, int]
+    """Rank of this replica, and the number of members."""
+
+    standing: MemberStanding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishKeeping:
+    """Say once this worker has done its part of all that was to be kept."""
+
+    generation: Generation
+
+
+Deed = (
+    LeaveNow
+    | LoseMember
+    | GiveUpAttempt
+    | CommitVoted
+    | HandOver
+    | EnterPlace
+    | KeepPart
+    | FinishKeeping
+)
 """What is done in the middle of a call of the membership."""
 
 Directive = BuildPlace | AbandonPlace | CallReturned | CallBroke | Deed

@@ -50,7 +50,6 @@ def check_possible(
     context: WorkerContext | None,
     objects: UserObjects,
     *,
-    has_checkpoint: bool,
     has_local: bool,
 ) -> None:
     """Refuse what replicas of several workers cannot do.
@@ -58,7 +57,7 @@ def check_possible(
     Raises:
         ConfigError: says what to change.
     """
-    _check_shards(objects, has_checkpoint=has_checkpoint)
+    _check_shards(objects)
     count = num_workers(context)
     if count == 1:
         return
@@ -66,11 +65,6 @@ def check_possible(
         raise ConfigError(
             f"a replica of this job has {count} workers, and the script has not said what each is "
             f"for; call pliant.mesh(shard={count}) before the session is made"
-        )
-    if has_checkpoint:
-        raise ConfigError(
-            f"Session(checkpoint=...) with {count} workers per replica is not possible yet; leave "
-            "out one of the two"
         )
     if context is not None and context.assignment.work.verify_every:
         raise ConfigError(
@@ -84,7 +78,7 @@ def check_possible(
         )
 
 
-def _check_shards(objects: UserObjects, *, has_checkpoint: bool) -> None:
+def _check_shards(objects: UserObjects) -> None:
     """Refuse what cannot be done with parameters of which each worker has a part."""
     for name, module in objects.model.named_modules():
         if type(module).__name__ == "FullyShardedDataParallel":
@@ -103,7 +97,6 @@ def _check_shards(objects: UserObjects, *, has_checkpoint: bool) -> None:
         return
     first = next(iter(sharded))
     refused = [
-        ("checkpoint=", has_checkpoint),
         ("scaler=", objects.scaler is not None),
         ("fused=True", any(one.defaults.get("fused") for one in objects.optimizers)),
     ]

@@ -52,6 +52,8 @@ class StateComparison:
         state: State,
         settings: Callable[[], dict[str, Any]],
         draws: Callable[[int], str] = lambda step: "",
+        *,
+        is_kept: bool = False,
     ) -> None:
         """Of a state.
 
@@ -59,7 +61,9 @@ class StateComparison:
             state: the state.
             settings: of the optimizers and schedulers, as a part of it.
             draws: says what a sampler draws for a step; empty without one.
+            is_kept: in checkpoints, which have one of what every worker of a replica has.
         """
+        self._is_kept = is_kept
         self._state = state
         self._draws = draws
         self._settings = settings
@@ -146,8 +150,9 @@ class StateComparison:
             for path, tensor in self._state.tensors():
                 if path[0] != "buffers" and not self._is_sharded(path):
                     part[path] = (0, tensor.nbytes, naming.digest_of(tensor))
-        # Of sharded parameters the script's own objects may have each worker's part.
-        return settings, modes, flags, _digest(part), UNKNOWN if self._sharded else objects
+        if self._sharded and not self._is_kept:  # the script's objects may have a worker's parts
+            objects = UNKNOWN
+        return settings, modes, flags, _digest(part), objects
 
     def _is_sharded(self, path: TensorPath) -> bool:
         match path:

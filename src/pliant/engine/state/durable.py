@@ -1,8 +1,8 @@
 """Durable: what a session's state looks like outside of its processes, and who keeps it there.
 
-Owns the names that tensors have in a checkpoint, the document that holds everything else, the
-refusals of one of another model or other optimizers, and the seam to whoever writes and reads them
-(``pliant.checkpoint``).  Must not know storage, files or intervals.
+Owns the names that tensors have in a checkpoint, the document that holds everything else, and the
+seam to whoever writes and reads them (``pliant.checkpoint``).  Must not know storage, files or
+intervals, nor how it comes back (``restored``).
 
     model.<fqn>                 parameters and persistent buffers, named as by ``state_dict()``
     buffers.<fqn>               buffers that are not persistent
@@ -15,17 +15,18 @@ refusals of one of another model or other optimizers, and the seam to whoever wr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from pliant.core.errors import ConfigError, PliantError
+from pliant.core.errors import PliantError
 from pliant.core.values import Found, FromCheckpoint, Generation, Lineage
+from pliant.engine.local_tensors import TensorPart, is_sharded, part_of
 from pliant.engine.state.codec_memory import LARGE, Memory
 from pliant.engine.state.stream import TensorSpec
-from pliant.engine.state.tagged_codec import DTYPES, WORDS, DocumentError, TensorRef, decode, encode
+from pliant.engine.state.tagged_codec import WORDS, encode
 from pliant.engine.state.training_state import State
 
 VERSION = 1
@@ -55,6 +56,9 @@ class Facts:
 
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
 
+    is_follower: bool = False
+    """Whether another worker of this replica takes the place, and says what is there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -70,11 +74,17 @@ class Snapshot:
 
     rank: int
     size: int
-    """Which share of the state this replica writes, and of how many."""
+    """Which share of the state this worker writes, and of how many."""
 
     document: bytes
     tensors: Mapping[str, torch.Tensor]
-    """By name, in the same order on all members."""
+    """By name, in the same order on all members; what lies here of them."""
+
+    parts: Mapping[str, TensorPart] = field(default_factory=dict)
+    """Of those that the workers of a replica have in parts: which this is."""
+
+    num_workers: int = 1
+    """Of each replica: its workers have ranks that follow each other, and share the writing."""
 
     objects: Mapping[str, Any]
     """What others than pliant read: plain values by name."""
@@ -120,8 +130,10 @@ class CheckpointReader(Protocol):
             CheckpointDamaged: it cannot be read or is not what was written.
         """
 
-    def read(self, into: Mapping[str, torch.Tensor]) -> None:
+    def read(self, into: Mapping[str, torch.Tensor], parts: Mapping[str, TensorPart]) -> None:
         """Fill these tensors, each proved by its digest, whatever their strides.
+
+        Those in ``parts`` are parts of what was kept, however it was divided then.
 
         Raises:
             CheckpointDamaged: one is missing, of another shape, or not what was written; any of
@@ -189,8 +201,12 @@ class Durability(Protocol):
 class Describer:
     """Describes a state, again and again; training waits for it."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, coordinates: Mapping[str, int] | None = None) -> None:
+        """``coordinates``: of this worker in the mesh of its replica."""
         self._state = state
+        self._coordinates = coordinates or {}
+        self.parts: Mapping[str, TensorPart] = {}
+        """Of what was described last: which part of a tensor lies here, if not the whole."""
         self._memory = Memory()
         self._places = _Places()
         self._key: Any = None
@@ -205,8 +221,9 @@ class Describer:
 
         ``dataset``: in words, see ``engine.data.dataset_attributes``.
         """
-        document, tensors = encode(self._state.capture_to_keep(), memory=self._memory)
-        self._note_looks(document, tensors)
+        captured = self._state.capture_to_keep()
+        document, tensors = encode(captured, memory=self._memory)
+        self._note_looks(document, tensors, self._state.sharded_by_view(captured))
         position = json.dumps(
             {"version": VERSION, "committed": committed, "calls": calls, "dataset": dataset}
         )
@@ -214,7 +231,9 @@ class Describer:
         text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
         return text.encode(), dict(zip(self._names, tensors, strict=True))
 
-    def _note_looks(self, document: bytes, tensors: list[torch.Tensor]) -> None:
+    def _note_looks(
+        self, document: bytes, tensors: list[torch.Tensor], sharded: Mapping[int, torch.Tensor]
+    ) -> None:
         """Name the tensors, and say what they look like, unless that is as before."""
         persistent = self._state.spelled().persistent
         looks = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
@@ -222,11 +241,20 @@ class Describer:
             return
         names = _names(self._places.of(self._memory.form), len(tensors), persistent)
         if self._key is None or names != self._names or looks != self._key[2]:
-            specs = zip(names, map(TensorSpec.of, tensors), strict=True)
+            wholes = [sharded.get(id(tensor), tensor) for tensor in tensors]
+            specs = zip(names, map(_spec_of, wholes), strict=True)
             self._looks = json.dumps(
                 [[name, WORDS[s.dtype], s.shape, s.stride] for name, s in specs]
             )
+            parts = zip(names, (part_of(one, self._coordinates) for one in wholes), strict=True)
+            self.parts = {name: part for name, part in parts if part is not None}
         self._key, self._names = (document, persistent, looks), names
+
+
+def _spec_of(whole: torch.Tensor) -> TensorSpec:
+    if not is_sharded(whole):
+        return TensorSpec.of(whole)
+    return TensorSpec(dtype=whole.dtype, shape=tuple(whole.shape), stride=tuple(whole.stride()))
 
 
 _Place = tuple[tuple[str, ...], int]
@@ -295,98 +323,3 @@ def _name(path: tuple[str, ...], persistent: frozenset[str]) -> str:
             return ".".join(("extra", *(word for word in rest if word)))
         case _:
             return ".".join(("other", *path))
-
-
-# --- in ---------------------------------------------------------------------------------
-
-
-def restore(state: State, reader: CheckpointReader, *, committed: int) -> str:
-    """Put the checkpoint of a step into a session's objects; they may be half written if it raises.
-
-    Returns the words of the dataset that it was made with; empty: it has none.
-
-    Raises:
-        CheckpointDamaged: it cannot be read, or is not what was written.
-        ConfigError: it was made by another model or other optimizers.
-    """
-    text = reader.document()
-    try:
-        form = json.loads(text)
-        is_newer = form["version"] > VERSION
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(error) from error
-    if is_newer:
-        raise ConfigError("the checkpoint was written by a newer pliant; install that version")
-    try:
-        kept = int(form["committed"])
-        names, specs = [], []
-        for name, word, shape, stride in form["tensors"]:
-            names.append(name)
-            specs.append(TensorSpec(dtype=DTYPES[word], shape=tuple(shape), stride=tuple(stride)))
-        document = form["state"].encode()
-        tree = decode(document)
-    except (ValueError, KeyError, TypeError, AttributeError, DocumentError) as error:
-        raise _unreadable(error) from error
-    if kept != committed:
-        raise CheckpointDamaged(f"it holds step {kept}, and should hold {committed}")
-    _check_fits(state, tree, specs)
-    targets = state.allocate(tree, specs)
-    reader.read(dict(zip(names, targets, strict=True)))
-    state.apply(decode(document, targets))
-    dataset = form.get("dataset")
-    return dataset if isinstance(dataset, str) else ""
-
-
-def _unreadable(error: Exception) -> CheckpointDamaged:
-    return CheckpointDamaged(f"its document cannot be read: {error}")
-
-
-def _check_fits(state: State, document: Any, specs: Sequence[TensorSpec]) -> None:
-    """Make sure that a state that was kept is one of this model, before anything is written.
-
-    ``document`` has references in place of its tensors; ``specs`` are theirs.
-
-    Raises:
-        ConfigError: names the first tensor of the model that differs.
-    """
-    here = state.capture()
-    for part in ("parameters", "buffers"):
-        theirs, ours = document[part], here[part]
-        for name, found in theirs.items():
-            if name not in ours:
-                raise ConfigError(
-                    f"the checkpoint's model has {name!r}, which this script's has not"
-                )
-            if isinstance(found, TensorRef):
-                kept = _words(specs[found.index])
-                if kept != _words(ours[name]):
-                    raise ConfigError(
-                        f"{name!r} is {kept} in the checkpoint and {_words(ours[name])} in this"
-                        " script's model"
-                    )
-        strange = sorted(ours.keys() - theirs.keys() - state.local_buffers)
-        if strange:
-            raise ConfigError(
-                f"this script's model has {strange[0]!r}, which the checkpoint's has not"
-            )
-    _check_others(document, here)
-
-
-def _check_others(document: Any, here: Mapping[str, Any]) -> None:
-    """Make sure that there is a place for everything else, and something for every place."""
-    for part in ("optimizers", "schedulers"):
-        kept, ours = len(document[part]), len(here[part])
-        if kept != ours:
-            raise ConfigError(f"the checkpoint has {kept} {part}, and this script has {ours}")
-    if (document["scaler"] is None) != (here["scaler"] is None):
-        who = "this script" if document["scaler"] is None else "the checkpoint"
-        raise ConfigError(f"only {who} has a scaler")
-    for part in ("extra", "modules"):
-        what = "extra_state" if part == "extra" else "a module with extra state"
-        for name in sorted(document[part].keys() ^ here[part].keys()):
-            who = "this script" if name in here[part] else "the checkpoint"
-            raise ConfigError(f"only {who} has {what}" + f" named {name!r}" * bool(name))
-
-
-def _words(tensor: TensorSpec | torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

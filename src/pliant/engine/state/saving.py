@@ -14,13 +14,14 @@ makes one is the same on all of them at the same boundary:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Found
 from pliant.engine import probe
-from pliant.engine.state import durable
+from pliant.engine.local_tensors import part_of
 from pliant.engine.state.durable import CheckpointChannel, Describer, Durability, Facts, Snapshot
+from pliant.engine.state.restored import restore
 from pliant.engine.state.training_state import State
 
 CLOSE_S = 3600.0
@@ -36,11 +37,26 @@ class Saver:
         state: State,
         durability: Durability | None,
         dataset: Callable[[], bytes] = lambda: b"",
+        *,
+        worker: int = 0,
+        num_workers: int = 1,
+        coordinates: Mapping[str, int] | None = None,
     ) -> None:
-        """``dataset``: returns its words, which a run that goes on compares with its own."""
+        """Of a session.
+
+        Args:
+            state: what is kept.
+            durability: who keeps it.
+            dataset: returns its words, which a run that goes on compares with its own.
+            worker: which of its replica this is, and
+            num_workers: of how many; each writes a share.
+            coordinates: of this worker in the mesh of its replica.
+        """
         self._state = state
         self._durability = durability
-        self._describer = Describer(state)
+        self._worker, self._num_workers = worker, num_workers
+        self._coordinates = coordinates or {}
+        self._describer = Describer(state, self._coordinates)
         self._dataset = dataset
         self._saved: tuple[int, int] | None = None
         self.found: Sequence[Found] = ()
@@ -50,9 +66,11 @@ class Saver:
         """Take the place of the checkpoints and see what is there.
 
         Raises:
-            ConfigError: another job holds it, or it cannot be used.
+            ConfigError: another job holds it, or it cannot be used, or the state cannot be kept.
         """
         if self._durability is not None:
+            for _, parameter in self._state.sharded_parameters():
+                part_of(parameter, self._coordinates)
             self.found = self._durability.open(facts, channel)
 
     @property
@@ -75,7 +93,7 @@ class Saver:
 
         Args:
             member: between two steps.
-            place: rank and number of the members, each of which calls this.
+            place: rank and number of the members, all of whose workers call this.
             is_needed: tried again if the storage refuses; the one before must be settled.
         """
         if self._durability is None or self._saved == (member.lineage, member.committed):
@@ -90,10 +108,12 @@ class Saver:
                 lineage=member.lineage,
                 generation=member.current,
                 calls=member.calls,
-                rank=place[0],
-                size=place[1],
+                rank=place[0] * self._num_workers + self._worker,
+                size=place[1] * self._num_workers,
                 document=document,
                 tensors=tensors,
+                parts=self._describer.parts,
+                num_workers=self._num_workers,
                 objects=self._state.parameter_groups(),
                 aliases=self._state.spelled().aliases,
             ),
@@ -114,7 +134,8 @@ class Saver:
         if self._durability is None:
             raise AssertionError("nothing was found without a place to find it in")
         reader = self._durability.reader(name)
-        return durable.restore(self._state, reader, committed=committed).encode()
+        kept = restore(self._state, reader, committed=committed, coordinates=self._coordinates)
+        return kept.encode()
 
     @property
     def is_settled(self) -> bool:

@@ -293,7 +293,7 @@ class State:
         of the replica must call.
         """
         state = self._capture_shared()
-        whole = self._sharded_by_view(state)
+        whole = self.sharded_by_view(state)
         document, tensors = encode(_in_order({"committed": committed, **state}), shared=False)
         hasher = xxhash.xxh3_128(document)
         for local in tensors:
@@ -303,10 +303,13 @@ class State:
             hasher.update(flat.numpy().data)
         return hasher.hexdigest()
 
-    def _sharded_by_view(self, state: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+    def sharded_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the sharded ones, by name."""
+        return [(name, one) for name, one in self._parameters.items() if is_sharded(one)]
+
+    def sharded_by_view(self, state: Mapping[str, Any]) -> dict[int, torch.Tensor]:
         """Return what is sharded by the ``id`` of what stands for it in a captured state."""
-        views, found = state["parameters"], dict[int, torch.Tensor]()
-        found.update({id(views[n]): p for n, p in self._parameters.items() if is_sharded(p)})
+        found = {id(state["parameters"][name]): one for name, one in self.sharded_parameters()}
         for part, captured in zip(self.optimizer_states, state["optimizers"], strict=True):
             for name, key, tensor in part.sharded():
                 found[id(captured["state"][name][key])] = tensor
