@@ -75,11 +75,9 @@ def stays(seed: int, weather: str) -> Iterator[tuple[int, float]]:
 
 
 @contextlib.contextmanager
-def pool(folder: Path, capacity: Path) -> Iterator[None]:
-    """Run a pool that follows a file."""
-    capacity.write_text(str(DEVICES))
-    command = [*pliant_job.CLI, "pool", "start", "--devices", str(DEVICES)]
-    command += ["--capacity", f"file:{capacity}"]
+def pool(folder: Path, *capacity: str) -> Iterator[None]:
+    """Run a pool whose devices come and go as these options say."""
+    command = [*pliant_job.CLI, "pool", "start", "--devices", str(DEVICES), *capacity]
     environment = harness.environment(XDG_STATE_HOME=str(folder / "state"))
     record = folder / "state" / "pliant" / "pools" / "default.json"
     with harness.process(command, env=environment, output=folder / "pool.txt"):
@@ -92,9 +90,10 @@ def measure(folder: Path, *, policy: str, weather: str, seed: int, steps: int, p
     folder.mkdir(parents=True)
     capacity, digest = folder / "capacity", folder / "digest"
     script = [str(WORKER), "--steps", str(steps), "--pace", str(pace), "--digest", str(digest)]
+    capacity.write_text(str(DEVICES))
     flips = 0
     with (
-        pool(folder, capacity),
+        pool(folder, f"--capacity=file:{capacity}"),
         pliant_job.running(
             folder,
             ["--pool=default", *(f"--policy={field}" for field in policy.split()), *script],

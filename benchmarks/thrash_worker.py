@@ -1,7 +1,8 @@
-"""A small training whose steps take as long as their micro-batches wait, for ``benchmarks.thrash``.
+"""A small training whose steps take as long as their micro-batches wait.
 
-Run by ``pliant run``.  Waiting instead of computing lets four replicas be faster than two on any
-machine; what starting and resizing cost is real.
+For ``benchmarks.thrash`` and ``benchmarks.predict``, run by ``pliant run``.  Waiting instead of
+computing lets four replicas be faster than two on any machine; what starting and resizing cost is
+real.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import pliant
 from benchmarks.model import Tokens
 from pliant.recipes.gpt import GPT, GPTConfig, next_byte_loss
 
-SLOTS = 8
 MICRO_BATCH = 2
 LENGTH = 16
 
@@ -26,15 +26,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--pace", type=float, required=True, help="seconds of a micro-batch")
-    parser.add_argument("--digest", type=Path, required=True)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument(
+        "--demo", action="store_true", help="the model of pliant demo, not a tiny one"
+    )
+    parser.add_argument("--digest", type=Path)
     chosen = parser.parse_args()
     pliant.seed(1)
-    model = GPT(GPTConfig(width=32, layers=2, heads=2, context=LENGTH))
+    tiny = GPTConfig(width=32, layers=2, heads=2, context=LENGTH)
+    model = GPT(GPTConfig() if chosen.demo else tiny)
     with pliant.Session(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4),
         dataset=Tokens(samples=1024, length=LENGTH),
-        global_batch_size=SLOTS * MICRO_BATCH,
+        global_batch_size=chosen.slots * MICRO_BATCH,
         micro_batch_size=MICRO_BATCH,
         max_grad_norm=1.0,
     ) as session:
@@ -42,7 +47,7 @@ def main() -> None:
             for x, y in step:
                 time.sleep(chosen.pace)
                 step.backward(next_byte_loss(model(x), y))
-        if session.leader:
+        if chosen.digest and session.leader:
             chosen.digest.write_text(session.state_digest())
 
 

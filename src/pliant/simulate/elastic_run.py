@@ -26,7 +26,7 @@ from pliant.core.tenancy import (
 )
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.event_queue import Timer, call_off
-from pliant.simulate.resize_costs import START_S, ResizeCosts
+from pliant.simulate.resize_costs import ResizeCosts
 from pliant.simulate.simulated_pool import SimulatedPool
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step, speed
 from pliant.spec.workload import WorkloadJob
@@ -222,7 +222,7 @@ class ElasticRun(TrainingRun):
         if self._has_state and not self.costs.joins_beside:
             delay_s = 0.0  # the restart of all is what they wait for
         elif self._has_state:
-            delay_s = self.job.start_s if self.job.start_s is not None else START_S
+            delay_s = self.start_s
         self._starting.update(dict.fromkeys(free, self.pool.now_s + delay_s))
 
     def _join_ready(self) -> None:
@@ -255,7 +255,7 @@ class ElasticRun(TrainingRun):
             per_gb = self.costs.join_pause_s_per_gb * self.job.state_gb
             pause_s = self.costs.join_pause_s + per_gb
             for _ in ready:
-                self._measured = costs.started(self._measured, START_S)
+                self._measured = costs.started(self._measured, self.start_s)
         self._change(before, pause_s)
 
     def _leave_unwanted(self) -> None:

@@ -88,12 +88,14 @@ class TrainingRun:
         self._end: Timer | None = None
 
     @property
+    def start_s(self) -> float:
+        """From starting a process until it can train."""
+        return START_S if self.job.start_s is None else self.job.start_s
+
+    @property
     def first_start_s(self) -> float:
         """From now until processes that are started train, where none does yet."""
-        job, costs = self.job, self.costs
-        if self.done_s:
-            return costs.restart_s if job.restart_s is None else job.restart_s
-        return START_S if job.start_s is None else job.start_s
+        return self.restart_s if self.done_s else self.start_s
 
     @property
     def restart_s(self) -> float:
