@@ -45,10 +45,141 @@ def simulated(options: str = "", workload: str = "jobs.csv", **row: Any) -> Refu
     return Refusal(**{"before": beside(), "command": command, **row})
 
 
+SACCT = "JobID|Submit|Start|End|AllocTRES\n"
+DAY = "2026-10-01T"
+ITEM = """\
+{"metadata": {"name": "gpt", "creationTimestamp": "2026-10-01T08:00:00Z"},
+ "spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}}},
+ "status": {"startTime": "2026-10-01T08:10:00Z"}}
+"""
+
+
+def exported(text: str, sentence: str, *, when: str, instead: str) -> Refusal:
+    """Return the row of an export; its first line says of what."""
+    return simulated(
+        sentence=f"jobs.csv{sentence}", when=when, instead=instead, before=beside(jobs=text)
+    )
+
+
+EXPORTED = [
+    exported(
+        SACCT.replace("Submit", "Eligible"),
+        " line 1: the column Submit is missing; export with `sacct --parsable2 -o"
+        " JobID,Submit,Start,End,AllocTRES`",
+        when="an export of Slurm has not all columns that are needed",
+        instead="the command of the sentence",
+    ),
+    exported(
+        f"{SACCT}7|{DAY}08:00:00\n",
+        " line 2 has 2 fields; expected 5, as in line 1",
+        when="a line of an export of Slurm has fields too many or too few",
+        instead="a line as `sacct --parsable2` prints it; leave out columns that people write into",
+    ),
+    exported(
+        f"{SACCT}7|{DAY}08:00:00|8:10|Unknown|gres/gpu=8\n",
+        " line 2: Start '8:10' is no time; expected one such as 2026-10-01T08:00:00, or Unknown",
+        when="a time of an export of Slurm is none",
+        instead="leave `SLURM_TIME_FORMAT` as it is",
+    ),
+    exported(
+        f"{SACCT}7|Unknown|{DAY}08:00:00|Unknown|gres/gpu=8\n",
+        " line 2: Submit is empty; expected a time, such as 2026-10-01T08:00:00",
+        when="a job of an export of Slurm was never submitted",
+        instead="a time",
+    ),
+    exported(
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|{DAY}08:05:00|gres/gpu=8\n",
+        " line 2: End 2026-10-01T08:05:00 is before Start 2026-10-01T08:10:00",
+        when="a job of an export of Slurm ends before it begins",
+        instead="times in their order",
+    ),
+    exported(
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|gres/gpu=900000\n",
+        " line 2: 900000 accelerators; at most 100000 can be simulated",
+        when="a job of an export has more accelerators than can be simulated",
+        instead="fewer",
+    ),
+    exported(
+        f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|cpu=8\n",
+        " has no job that trained on accelerators (left out: 1 jobs without an accelerator)",
+        when="an export has no job that can be simulated",
+        instead="another partition or a longer time; the sentence says what was left out",
+    ),
+    exported(
+        '{"items": [}\n',
+        " line 1 is no JSON: Expecting value; expected `kubectl get jobs -A -o json`",
+        when="an export of Kubernetes is no JSON",
+        instead="the command of the sentence",
+    ),
+    exported(
+        '{"items": 3}\n',
+        ": items is no list; expected `kubectl get jobs -A -o json`",
+        when="an export of Kubernetes is no list",
+        instead="the command of the sentence",
+    ),
+    exported(
+        '{"items": [{"kind": "Pod"}]}\n',
+        ": items[0] is a Pod; expected Jobs, as from `kubectl get jobs -A -o json`",
+        when="an export of Kubernetes has something else than Jobs",
+        instead="the command of the sentence",
+    ),
+    exported(
+        '{"metadata": []  , "spec": [1]}\n',
+        ": items[0]: spec is no mapping; expected `kubectl get jobs -A -o json`",
+        when="a field of a Job is of another kind",
+        instead="what Kubernetes writes there",
+    ),
+    exported(
+        ITEM.replace('"status": {', '"status": {"conditions": [1], '),
+        ": items[0] (default/gpt): conditions is no list of mappings; expected `kubectl get jobs -A"
+        " -o json`",
+        when="a list of a Job is none",
+        instead="what Kubernetes writes there",
+    ),
+    exported(
+        ITEM.replace('gpu": 1', 'gpu": "half"'),
+        ": items[0] (default/gpt): limits of nvidia.com/gpu 'half' cannot be read; expected a whole"
+        " number",
+        when="a number of a Job cannot be read",
+        instead="a whole number",
+    ),
+    exported(
+        ITEM.replace("2026-10-01T08:10:00Z", "soon"),
+        ": items[0] (default/gpt): startTime 'soon' is no time; expected 2026-10-01T08:00:00Z",
+        when="a time of a Job is none",
+        instead="a time as Kubernetes writes it",
+    ),
+    exported(
+        ITEM.replace("creationTimestamp", "made"),
+        ": items[0] (default/gpt): metadata.creationTimestamp is missing; expected a time",
+        when="a Job does not say when it was made",
+        instead="what Kubernetes writes there",
+    ),
+    exported(
+        ITEM.replace("T08:10", "T07:10"),
+        ": items[0] (default/gpt): it ended before it began, or began before it was made",
+        when="the times of a Job are not in their order",
+        instead="times in their order",
+    ),
+    exported(
+        ITEM.replace('gpu": 1', 'gpu": 900000'),
+        ": items[0] (default/gpt): 900000 accelerators; at most 100000 can be simulated",
+        when="a Job has more accelerators than can be simulated",
+        instead="fewer",
+    ),
+]
+
 SIMULATED = [
+    *EXPORTED,
+    exported(
+        "name,arrival_s,work_s,began_s\ngpt,9,60,5\n",
+        " line 2: began_s 5 is before arrival_s 9",
+        when="a job began before it came",
+        instead="a later `began_s`",
+    ),
     simulated(
         sentence="jobs.csv is an empty workload; expected name,arrival_s,work_s,devices,min,max,"
-        "slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,deadline_s",
+        "slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,deadline_s,began_s",
         when="a workload has no line",
         instead="a line of names and one for each job",
         before=beside(jobs="# nothing\n"),

@@ -33,12 +33,6 @@ def test_columns_may_be_left_out_and_a_job_without_a_name_has_its_line() -> None
     assert (one.name, one.min_devices, one.max_devices) == ("job2", 1, 1)
 
 
-def test_a_file_of_a_spreadsheet_is_read() -> None:
-    (one,) = parse_workload("\ufeffname,arrival_s,work_s\r\ngpt,0,60\r\n", source="jobs.csv")
-
-    assert (one.name, one.work_s) == ("gpt", 60.0)
-
-
 def test_no_job_has_the_name_of_a_service() -> None:
     assert "without a slash" in refusal("name,arrival_s,work_s\n/chat,0,60\n")
 

@@ -45,7 +45,10 @@ def simulate(
     ],
     workload: Annotated[
         str,
-        typer.Argument(metavar="WORKLOAD.csv|mix:...", help="Jobs, or a generator of them."),
+        typer.Argument(
+            metavar="WORKLOAD|mix:...",
+            help="Jobs as CSV, as sacct or kubectl exports them, or a generator of them.",
+        ),
     ],
     ways: Annotated[
         str,
@@ -68,6 +71,12 @@ def simulate(
     load: Annotated[
         list[str] | None,
         typer.Option("--load", metavar="SERVICE=TRACE", help="What this service needs when."),
+    ] = None,
+    elastic: Annotated[
+        int | None,
+        typer.Option(
+            "--elastic", metavar="N", min=1, help="Let jobs of N or more have half to twice that."
+        ),
     ] = None,
     sweep: Annotated[
         str | None,
@@ -93,8 +102,17 @@ def simulate(
     as_json: Json = False,
 ) -> int:
     """Simulate a cluster with its jobs, for several ways of resizing them."""
+    from pliant.simulate.resize_costs import costs_of
+    from pliant.simulate.world_files import read_world
+
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
-    variants = _variants(cluster, workload, traces, ways=ways, policy=policy or [], sweep=sweep)
+    chosen = [costs_of(way) for way in ways.split(",")]
+    world = read_world(
+        cluster, workload, policy=_policy(policy or []), elastic_from=elastic, **traces
+    )
+    for note in world.notes:
+        say_aside(f"{workload}: {note}")
+    variants = _variants(world, chosen, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
     if report_to is not None:
         _require_writable(report_to)
@@ -105,9 +123,12 @@ def simulate(
     columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
     is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
     advice = _advice(columns) if sweep is not None and is_whole else ""
-    _print(columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice)
+    answers = _answers(world, columns)
+    _print(
+        columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice, answers=answers
+    )
     if report_to is not None:
-        _write_page(report_to, shown, columns, advice=advice)
+        _write_page(report_to, shown, columns, advice=advice, answers=answers)
     if not is_whole:
         say_aside("pliant: stopped on request; this is the report up to there")
         return EXIT_INTERRUPTED
@@ -130,21 +151,11 @@ def _named(flag: str, words: list[str] | None) -> dict[str, str]:
 
 
 def _variants(
-    cluster: Path,
-    workload: str,
-    traces: dict[str, dict[str, str]],
-    *,
-    ways: str,
-    policy: list[str],
-    sweep: str | None,
+    world: SimulatedWorld, chosen: list[ResizeCosts], *, policy: list[str], sweep: str | None
 ) -> Variants:
-    """Read what is to be simulated: one world in several ways, or one way with several values."""
-    from pliant.simulate.resize_costs import costs_of
+    """Return what is to be simulated: one world in several ways, or one way with several values."""
     from pliant.simulate.sweep import read_sweep
-    from pliant.simulate.world_files import read_world
 
-    chosen = [costs_of(way) for way in ways.split(",")]
-    world = read_world(cluster, workload, policy=_policy(policy), **traces)
     if sweep is None:
         return [(costs.name, costs, world) for costs in chosen]
     key, values = read_sweep(sweep)
@@ -193,17 +204,35 @@ def _advice(columns: list[Measures]) -> str:
     return recommended(columns)
 
 
+def _answers(world: SimulatedWorld, columns: list[Measures]) -> list[str]:
+    """Return what is to be read before the table, where an export tells what has happened."""
+    from pliant.simulate.recorded import recorded, three_questions
+
+    devices = world.cluster.devices
+    found = recorded(world.jobs, devices=devices)
+    return [] if found is None else three_questions(found, columns, devices=devices)
+
+
 def _print(
-    columns: list[Measures], *, as_csv: bool, as_json: bool, is_whole: bool, advice: str
+    columns: list[Measures],
+    *,
+    as_csv: bool,
+    as_json: bool,
+    is_whole: bool,
+    advice: str,
+    answers: list[str],
 ) -> None:
     from pliant.simulate import report
 
     if as_json:
-        beside = {"recommendation": advice} if advice else {}
+        beside: dict[str, object] = {"recommendation": advice} if advice else {}
+        beside |= {"beforehand": answers} if answers else {}
         print(report.as_json(columns, is_whole=is_whole, **beside), end="")
     elif as_csv:
         print(report.as_csv(columns), end="")
     else:
+        for answer in answers:
+            say(answer)
         draw(_drawn(report.table(columns)))
         if advice:
             say(advice)
@@ -241,13 +270,17 @@ def _require_writable(path: Path) -> None:
 
 
 def _write_page(
-    path: Path, shown: list[Simulation], columns: list[Measures], *, advice: str
+    path: Path,
+    shown: list[Simulation],
+    columns: list[Measures],
+    *,
+    advice: str,
+    answers: list[str],
 ) -> None:
     from pliant.simulate import html_report
 
-    page = html_report.page(
-        shown, columns, command=shlex.join(["pliant", *sys.argv[1:]]), advice=advice
-    )
+    command = shlex.join(["pliant", *sys.argv[1:]])
+    page = html_report.page(shown, columns, command=command, advice=advice, answers=answers)
     path.write_text(page)
     say_aside(f"written: {path}")
 

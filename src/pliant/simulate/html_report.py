@@ -43,12 +43,21 @@ code{background:#f6f8f9;padding:2px 5px}
 
 
 def page(
-    simulations: Sequence[Simulation], columns: Sequence[Measures], *, command: str, advice: str
+    simulations: Sequence[Simulation],
+    columns: Sequence[Measures],
+    *,
+    command: str,
+    advice: str,
+    answers: Sequence[str] = (),
 ) -> str:
-    """Return the whole page; ``advice`` is what follows from a sweep, or nothing."""
+    """Return the whole page.
+
+    ``advice`` is what follows from a sweep, or nothing; ``answers`` come before all figures.
+    """
     names = [one.way for one in columns]
     title = "What the cluster would do"
     parts = [f"<h1>{title}</h1>", f"<p><code>{escape(command)}</code></p>"]
+    parts += [f"<p>{escape(answer)}</p>" for answer in answers]
     if advice:
         parts += [f"<p>{escape(advice)}</p>", _compared(columns)]
     parts.append(_table(columns))

@@ -65,6 +65,9 @@ class SimulatedWorld:
     cluster_source: str = "the cluster"
     """The same of the cluster."""
 
+    notes: tuple[str, ...] = ()
+    """What was left out of an export, and what was assumed."""
+
     def __post_init__(self) -> None:
         """Refuse a policy that says what is not simulated.
 

@@ -11,9 +11,12 @@ from pliant.machine.files import read_named
 from pliant.simulate import generate
 from pliant.simulate.simulation import SimulatedWorld
 from pliant.spec.cluster import load_cluster
+from pliant.spec.exported_jobs import Export, made_elastic
+from pliant.spec.kubernetes_jobs import is_kubernetes, parse_kubernetes_jobs
 from pliant.spec.pool import MOST_DEVICES
+from pliant.spec.sacct import is_sacct, parse_sacct
 from pliant.spec.trace import Change, parse_trace
-from pliant.spec.workload import WorkloadJob, parse_workload
+from pliant.spec.workload import parse_workload
 
 
 def read_world(
@@ -23,11 +26,13 @@ def read_world(
     policy: Policy,
     capacity: Mapping[str, str] | None = None,
     load: Mapping[str, str] | None = None,
+    elastic_from: int | None = None,
 ) -> SimulatedWorld:
     """Read a cluster's file and a workload, with the traces that they name.
 
     ``capacity`` and ``load`` are traces in place of those of the file, by the name of the nodes or
-    of the service; their paths are as people type them.
+    of the service; their paths are as people type them.  ``elastic_from`` makes jobs of so many
+    devices elastic.
 
     Raises:
         ConfigError: a file cannot be read, or says what cannot be; file and line are named.
@@ -43,7 +48,8 @@ def read_world(
     load_places |= {name: f"--load {name}" for name in load or {}}
     _put_in_place(traces, capacity or {}, among=counts, what="nodes", where=cluster)
     _put_in_place(loads, load or {}, among=loads, what="inference", where=cluster)
-    jobs, source = read_workload(workload)
+    found = read_workload(workload)
+    jobs = found.jobs if elastic_from is None else made_elastic(found.jobs, least=elastic_from)
     needs = {
         name: _changes(text, "day", generate.day, most=MOST_DEVICES, where=load_places[name])
         for name, text in loads.items()
@@ -64,18 +70,24 @@ def read_world(
         },
         load=needs,
         policy=policy,
-        source=source,
+        source=workload,
+        notes=found.notes,
         cluster_source=str(cluster),
     )
 
 
-def read_workload(workload: str) -> tuple[list[WorkloadJob], str]:
-    """Return the jobs of a file or of ``mix:...``, and what to call their source."""
+def read_workload(workload: str) -> Export:
+    """Return the jobs of a file, whose first line says of which kind it is, or of ``mix:...``."""
     if generate.is_generator(workload):
         if not workload.startswith("mix:"):
             raise ConfigError(f"{workload} generates no jobs; write mix: or the path of a workload")
-        return generate.mix(workload), workload
-    return parse_workload(read_named(Path(workload)), source=workload), workload
+        return Export(jobs=generate.mix(workload), notes=())
+    text = read_named(Path(workload)).removeprefix("\ufeff")  # spreadsheets begin with a mark
+    if is_kubernetes(text):
+        return parse_kubernetes_jobs(text, source=workload)
+    if is_sacct(text):
+        return parse_sacct(text, source=workload)
+    return Export(jobs=parse_workload(text, source=workload), notes=())
 
 
 def _placed(text: str, beside: Path) -> str:

@@ -68,6 +68,9 @@ class WorkloadJob:
     deadline_s: float | None = None
     """Seconds after its arrival."""
 
+    began_s: float | None = None
+    """When it really began, where that is known; it is compared with, and does not matter."""
+
     line: int = 0
     """Where it stands in the file; 0: it is of none."""
 
@@ -103,8 +106,7 @@ def parse_workload(text: str, *, source: str) -> list[WorkloadJob]:
 
 
 def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    # spreadsheets begin a file with a mark
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
@@ -167,6 +169,8 @@ def _require_consistent(job: WorkloadJob, where: str) -> None:
         )
     if job.target_s is not None and job.target_s > job.work_s:
         raise ConfigError(f"{where}: target_s {job.target_s:g} is above work_s {job.work_s:g}")
+    if job.began_s is not None and job.began_s < job.arrival_s:
+        raise ConfigError(f"{where}: began_s {job.began_s:g} is before arrival_s {job.arrival_s:g}")
 
 
 def _names(names: list[str]) -> str:
@@ -239,5 +243,6 @@ _COLUMNS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "restart_s": (_SECONDS[0], "restart_s", _SECONDS[1]),
     "target_s": (_SOME_SECONDS[0], "target_s", _SOME_SECONDS[1]),
     "deadline_s": (_SOME_SECONDS[0], "deadline_s", _SOME_SECONDS[1]),
+    "began_s": (_SECONDS[0], "began_s", _SECONDS[1]),
 }
 """What reads a cell, which field it fills, and what was expected."""

@@ -1,0 +1,128 @@
+"""What Slurm prints becomes jobs; what cannot be read is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from pliant.core.errors import ConfigError
+from pliant.spec.sacct import is_sacct, parse_sacct
+
+HEADER = "JobID|JobName|Submit|Start|End|State|AllocTRES"
+
+
+def row(
+    job: str = "7",
+    submit: str = "2026-10-01T08:00:00",
+    start: str = "2026-10-01T08:10:00",
+    end: str = "2026-10-01T09:10:00",
+    tres: str = "cpu=64,gres/gpu=8,node=1",
+) -> str:
+    return f"{job}|x|{submit}|{start}|{end}|COMPLETED|{tres}"
+
+
+def export(*rows: str) -> str:
+    return "\n".join([HEADER, *rows]) + "\n"
+
+
+def test_a_job_arrives_waits_and_trains_on_what_it_was_given() -> None:
+    text = export(row(), row("9", "2026-10-01T09:00:00", "2026-10-01T09:00:00"))
+
+    first, second = parse_sacct(text, source="o.txt").jobs
+
+    assert (first.name, first.arrival_s, first.began_s, first.work_s) == ("7", 0.0, 600.0, 3600.0)
+    assert (first.devices, first.is_elastic, first.line) == (8, False, 2)
+    assert (second.name, second.arrival_s, second.work_s) == ("9", 3600.0, 600.0)
+
+
+@pytest.mark.parametrize(
+    ("tres", "devices"),
+    [
+        ("gres/gpu=8", 8),
+        ("billing=8,gres/gpu:a100=4,gres/gpu=4", 4),
+        ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1,mem=4G", 3),
+    ],
+)
+def test_accelerators_with_a_type_are_not_counted_twice(tres: str, devices: int) -> None:
+    (job,) = parse_sacct(export(row(tres=tres)), source="o.txt").jobs
+
+    assert job.devices == devices
+
+
+def test_what_is_no_training_is_left_out_and_counted() -> None:
+    text = export(
+        row(),
+        row("7.batch"),
+        row("8", tres="cpu=4"),
+        row("9", start="None", end="2026-10-01T08:30:00"),
+        row("10", start="Unknown", end="Unknown"),
+        row("11", end="2026-10-01T08:10:00"),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    assert [job.name for job in found.jobs] == ["7"]
+    assert found.notes == (
+        "left out: 1 steps of jobs",
+        "left out: 1 jobs without an accelerator",
+        "left out: 2 jobs that never began",
+        "left out: 1 jobs that took no time",
+    )
+
+
+def test_a_job_that_still_runs_ends_with_the_export_and_one_that_was_requeued_is_two() -> None:
+    text = export(
+        row("7", end="Unknown"),
+        row("7", "2026-10-01T08:30:00", "2026-10-01T09:00:00", "2026-10-01T10:10:00"),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    assert [(job.name, job.work_s) for job in found.jobs] == [("7", 7200.0), ("7#2", 4200.0)]
+    assert found.notes == ("1 jobs that still ran end with the export",)
+
+
+def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
+    text = export(row()).replace("\n", "|\n")
+
+    assert is_sacct(text)
+    assert len(parse_sacct(text, source="o.txt").jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            export(row()).replace("|Submit|", "|Eligible|"),
+            "o.txt line 1: the column Submit is missing; export with `sacct --parsable2 -o"
+            " JobID,Submit,Start,End,AllocTRES`",
+        ),
+        (export("7|x"), "o.txt line 2 has 2 fields; expected 7, as in line 1"),
+        (
+            export(row(), row(start="08:10")),
+            "o.txt line 3: Start '08:10' is no time; expected one such as 2026-10-01T08:00:00, or"
+            " Unknown",
+        ),
+        (
+            export(row(submit="Unknown")),
+            "o.txt line 2: Submit is empty; expected a time, such as 2026-10-01T08:00:00",
+        ),
+        (
+            export(row(end="2026-10-01T08:09:00")),
+            "o.txt line 2: End 2026-10-01T08:09:00 is before Start 2026-10-01T08:10:00",
+        ),
+        (
+            export(row(tres="gres/gpu=900000")),
+            "o.txt line 2: 900000 accelerators; at most 100000 can be simulated",
+        ),
+        (
+            export(row(tres="cpu=1")),
+            "o.txt has no job that trained on accelerators (left out: 1 jobs without an"
+            " accelerator)",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_sacct(text, source="o.txt")
+
+    assert str(told.value) == sentence
