@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_without_a_last_step_the_model_ends_with_the_record(tmp_path: Path) -> N
 
     assert prospect.stopped_by == "the record ends here"
     assert turns[-1].now_s <= 41.0
+
+
+def test_the_model_ends_with_the_coordinator_and_by_its_clock(tmp_path: Path) -> None:
+    first = re.sub(r"at (\S+)", lambda at: f"at {1000 + float(at[1])}", TRAINED)
+    first = first[: first.index("at 1011.3 finished")]
+    first += "at 1012 node n2 devices=1\n"
+    followed = f"{first}at 20 restart\nat 21 node n1 devices=4 runs=r1,r2\nat 25 tick\n"
+
+    prospect, turns = modelled(steps_of(followed, tmp_path), maxReplicas=1)
+
+    assert prospect.stopped_by == "another coordinator begins, which no model answers"
+    assert turns[-1].job.membership.committed == 2
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.simulate.worlds import changes, cluster, job, simulated
 
 from pliant.core.errors import ConfigError
+from pliant.core.policy import costs
 from pliant.core.policy.decide import Policy
-from pliant.simulate import report
+from pliant.simulate import generate, report
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.measures import measured
 from pliant.simulate.resize_costs import IN_PLACE, PREEMPT, RESTART, STATIC, ResizeCosts
@@ -233,6 +234,74 @@ def test_load_that_repeats_for_ever_does_not_keep_a_stuck_simulation_going() -> 
     run = simulated([job("one", 10.0, 2)], spec, load={"chat": changes((0.0, 1), (60.0, 2))})
 
     assert run.records[0].ended_s is None
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 4])
+def test_a_stuck_simulation_ends_however_many_events_a_moment_has(jobs: int) -> None:
+    nodes = [
+        {"name": "gone", "count": 4, "kind": "x", "capacity": "a"},
+        {"name": "there", "count": 8, "kind": "y"},
+    ]
+    chat = {"name": "chat", "load": "l", "repeatInSeconds": 3600, "kind": "y"}
+    world = [job(f"j{number}", 1000.0, 4, device_kind="x") for number in range(jobs)]
+
+    run = simulated(
+        world,
+        cluster(12, nodes=nodes, inference=[chat]),
+        STATIC,
+        capacity={"gone": changes((0.0, 4), (50.0, 0))},
+        load={"chat": changes((0.0, 0), (100.0, 2), (200.0, 4))},
+    )
+
+    assert measured(run).unfinished == jobs
+
+
+def test_a_job_that_trains_at_night_only_is_not_stuck() -> None:
+    chat = {"name": "chat", "load": "x", "repeatInSeconds": 86400}
+    load = {"chat": generate.day("day:day=8,night=0,steps=8")}
+    world = [job("gpt", 100 * 86400.0, 6)]
+
+    assert simulated(world, cluster(8, inference=[chat]), PREEMPT, load=load).records[0].ended_s
+
+
+def test_a_job_that_arrives_after_months_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pliant.simulate.simulation.LOOKS", 1)
+    chat = {"name": "chat", "load": "x", "repeatInSeconds": 86400}
+    world = [job("gpt", 60.0, arrival_s=50 * 86400.0, start_s=600.0)]
+
+    run = simulated(world, cluster(2, inference=[chat]), load={"chat": changes((0.0, 1))})
+
+    assert run.records[0].ended_s
+
+
+@pytest.mark.parametrize("way", [IN_PLACE, PREEMPT])
+def test_a_node_that_goes_again_has_the_whole_of_its_new_notice(way: ResizeCosts) -> None:
+    node = {"name": "spot", "count": 1, "capacity": "x", "noticeInSeconds": 120}
+    trace = {"spot": changes((0.0, 1), (50.0, 0), (100.0, 1), (161.0, 0))}
+    world = [job("gpt", 1000.0, arrival_s=100.0, start_s=0.0, step_s=60.0)]
+
+    run = simulated(world, cluster(1, nodes=[node]), way, capacity=trace, until_s=1000.0)
+
+    (record,) = run.records
+    assert (record.sizes, record.lost_device_s) == ([(100.0, 1), (221.0, 0)], 0.0)
+
+
+def test_what_a_start_takes_is_measured_as_the_workload_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, started = set(), costs.started
+
+    def note(known: costs.Costs, start_s: float) -> costs.Costs:
+        taken.add(start_s)
+        return started(known, start_s)
+
+    monkeypatch.setattr(costs, "started", note)
+    spec = cluster(4, nodes=[{"name": "spot", "count": 4, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 2), (2000.0, 4))}
+
+    simulated([elastic("gpt", 9000.0, 4, 1, 4, start_s=600.0)], spec, capacity=trace)
+
+    assert taken == {600.0}
 
 
 # --- what holds whatever happens ---------------------------------------------------------

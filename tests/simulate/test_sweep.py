@@ -52,6 +52,31 @@ def test_where_jobs_do_not_end_a_value_is_not_recommended_for_its_speed() -> Non
     assert "a: 60 s (-99.2%), 0 resizes, 3 jobs not finished" in said
 
 
+@pytest.mark.parametrize("completion_s", [math.nan, 7200.0])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_value_that_finishes_less_is_not_called_as_good(
+    completion_s: float, is_first: bool
+) -> None:
+    columns = [column("a", completion_s, 0, unfinished=1), column("b", 7200.0, 2)]
+
+    said = recommended(columns if is_first else columns[::-1])
+
+    assert said.startswith("Recommended: b.")
+    assert "nan" not in said
+    assert "hardly matters" not in said
+    assert "1 jobs not finished" in said
+
+
+def test_values_are_compared_by_the_same_jobs() -> None:
+    no_elastic = column("a", math.nan, 2, completion_mean_s=3600.0, unfinished=1)
+    all_kinds = column("b", 3600.0, 2, completion_mean_s=7200.0, unfinished=1)
+
+    said = recommended([no_elastic, all_kinds])
+
+    assert said.startswith("Recommended: a. With it all jobs take 60.0 min")
+    assert "b: 2.0 h (+100.0%)" in said
+
+
 def test_where_nothing_ended_nothing_is_recommended() -> None:
     said = recommended([column("a", math.nan, 0), column("b", math.nan, 0)])
 

@@ -134,9 +134,9 @@ def _ask_what_if(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) 
         if not is_news(turn):
             continue
         if as_json:
-            shown.append(prospect_json(turn))
+            shown.append(prospect_json(turn, prospect.at))
         else:
-            for line in lines_of_prospect(turn, start):
+            for line in lines_of_prospect(turn, prospect.at, start.place.at):
                 say(line)
     if as_json:
         return print_json({"log": str(log), "turns": shown, **prospect.as_json()})

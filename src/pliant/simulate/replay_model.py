@@ -47,14 +47,16 @@ class Measured:
 
     total_steps: int | None = None
     spare: events.Spare | None = None
-    until_s: float = 0.0
     last_committed: int = 0
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _commit: tuple[int, float] | None = None
+    _incarnation: int | None = None
 
     def add(self, turn: Turn) -> None:
         """Take in the next turn."""
-        self.until_s = turn.now_s
+        if turn.place.incarnation != self._incarnation:  # another clock
+            self._incarnation, self._commit = turn.place.incarnation, None
+            self._asked.clear()
         self._note_event(turn)
         for command in turn.ready.commands if turn.ready is not None else ():
             match command:
@@ -143,6 +145,9 @@ class WorkerModel:
     settings: JobSettings
     now_s: float
     measured: Measured
+    incarnation: int
+    """Of the coordinator whose core answers."""
+
     left_out: Counter[str] = field(default_factory=Counter)
     """What of the record concerned nobody here, by the kind of event."""
 
@@ -150,6 +155,9 @@ class WorkerModel:
     """Why it ends before the job does."""
 
     committed: int = 0
+    _until_s: float = 0.0
+    """Until when the record says what came from outside."""
+
     _queue: list[tuple[float, int, events.Event, bool]] = field(default_factory=list)
     _count: Iterator[int] = field(default_factory=itertools.count)
     _commit_at: float | None = None
@@ -159,11 +167,13 @@ class WorkerModel:
     def run(self, ready: Ready, later: Sequence[Turn]) -> Iterator[Modelled]:
         """Go on from the commands that nobody has answered, with what came from outside later."""
         self.committed = self.job.membership.committed
+        self._until_s = self.now_s
         self._take_up()
         for turn in later:
-            if turn.event is None:
+            if turn.place.incarnation != self.incarnation:
                 self.stopped_by = "another coordinator begins, which no model answers"
                 break
+            self._until_s = turn.now_s
             if (what := self._from_outside(turn.event)) is not None:
                 self._put(turn.now_s, what, is_from_log=True)
         for command in ready.commands:  # the others are known from what the core knows
@@ -187,7 +197,7 @@ class WorkerModel:
         commit_s = self._commit_at if self._commit_at is not None else float("inf")
         queued_s = self._queue[0][0] if self._queue else float("inf")
         now_s = min(due_s, commit_s, queued_s)
-        if now_s == float("inf") or (self._is_idle() and now_s > self.measured.until_s):
+        if now_s == float("inf") or (self._is_idle() and now_s > self._until_s):
             self.stopped_by = self.stopped_by or "the record ends here"
             return None
         self.now_s = max(self.now_s, now_s)
@@ -341,7 +351,7 @@ class WorkerModel:
                     self.job, self._life(name), now_s=self.now_s, settings=self.settings
                 )
         again_s = self.now_s + self.settings.timeouts.asleep_s / 2
-        if self._is_idle() and again_s > self.measured.until_s:
+        if self._is_idle() and again_s > self._until_s:
             return
         heapq.heappush(self._queue, (again_s, next(self._count), _BEAT, False))
 
@@ -358,7 +368,7 @@ class WorkerModel:
 
     # --- the record ----------------------------------------------------------------------
 
-    def _from_outside(self, event: events.Event) -> events.Event | None:
+    def _from_outside(self, event: events.Event | None) -> events.Event | None:
         """Return what would come whatever the core had decided; None: it is an answer."""
         if isinstance(event, events.Exited):
             is_fault = event.kind in (events.ExitKind.SIGNAL, events.ExitKind.SCRIPT)

@@ -81,38 +81,50 @@ class Prospect:
     stopped_by: str = ""
     """Why the model ends before the job."""
 
+    at: float = 0.0
+    """When the turn was that was yielded last, in seconds since 1970."""
+
     def turns(self) -> Iterator[Otherwise | Modelled]:
         """Yield all that would have been, first what is certain.
 
         Raises:
             ConfigError: the changed policy contradicts itself.
         """
-        for step in self.steps:
-            if isinstance(step, Turn) and step.ready is not None:
-                self.recorded.add(step.now_s, step.ready.commands, step.after)
+        turns = [step for step in self.steps if isinstance(step, Turn)]
+        offsets = _offsets_s(turns)
+        for turn in turns:
+            if turn.ready is not None:
+                at = turn.now_s + offsets[turn.place.incarnation]
+                self.recorded.add(at, turn.ready.commands, turn.after)
         last: Otherwise | None = None
         for answer in what_if(self.steps, self.change):
             self.decisions += answer.decided is not None
-            self.other.add(answer.now_s, answer.ready.commands, answer.job)
+            self.at = answer.now_s + offsets[answer.turn.place.incarnation]
+            self.other.add(self.at, answer.ready.commands, answer.job)
             last = answer
             yield answer
         if last is None or last.difference is None:
             return
         self.difference = f"{last.turn.place.where}: {last.difference}"
         if self.goes_on:
-            yield from self._model(last)
+            yield from self._model(last, turns)
 
-    def _model(self, last: Otherwise) -> Iterator[Modelled]:
-        turns = [step for step in self.steps if isinstance(step, Turn)]
+    def _model(self, last: Otherwise, turns: Sequence[Turn]) -> Iterator[Modelled]:
+        offset_s = self.at - last.now_s
         measured = Measured()
         for turn in turns:
             measured.add(turn)
         at = next(i for i, turn in enumerate(turns) if turn is last.turn)
         model = WorkerModel(
-            job=last.job, settings=last.settings, now_s=last.now_s, measured=measured
+            job=last.job,
+            settings=last.settings,
+            now_s=last.now_s,
+            measured=measured,
+            incarnation=last.turn.place.incarnation,
         )
         for told in model.run(last.ready, turns[at + (not last.is_own) :]):
-            self.other.add(told.now_s, told.ready.commands, told.job)
+            self.at = told.now_s + offset_s
+            self.other.add(self.at, told.ready.commands, told.job)
             yield told
         self.left_out = dict(sorted(model.left_out.items()))
         self.stopped_by = model.stopped_by
@@ -152,6 +164,15 @@ class Prospect:
         }
 
 
+def _offsets_s(turns: Sequence[Turn]) -> dict[int, float]:
+    """Return what leads from the clock of each coordinator to seconds since 1970.
+
+    By the first that its core was told; signs of life are written later.
+    """
+    signs_last = sorted(turns, key=lambda turn: turn.is_sign)
+    return {turn.place.incarnation: turn.place.at - turn.now_s for turn in reversed(signs_last)}
+
+
 def is_news(turn: Otherwise | Modelled) -> bool:
     """Whether something is decided otherwise than in the run, or by the model."""
     if isinstance(turn, Modelled):
@@ -159,14 +180,13 @@ def is_news(turn: Otherwise | Modelled) -> bool:
     return turn.decided is not None or turn.difference is not None
 
 
-def lines_of_prospect(turn: Otherwise | Modelled, start: Turn) -> list[str]:
-    """Tell one turn; what the model says begins with a tilde."""
+def lines_of_prospect(turn: Otherwise | Modelled, at: float, start_at: float) -> list[str]:
+    """Tell one turn, and when it was; what the model says begins with a tilde."""
     is_model = isinstance(turn, Modelled)
     line = "tick" if turn.event is None else line_of(turn.event)
-    after_s = turn.now_s - start.now_s
-    at = datetime.fromtimestamp(start.place.at + after_s).astimezone().strftime("%H:%M:%S")
+    clock = datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
     mark = "~ " if is_model else ""
-    lines = [in_one_line(f"{at}  +{after_s:.3f} s  {mark}{line[:MOST_LINE]}")]
+    lines = [in_one_line(f"{clock}  {at - start_at:+.3f} s  {mark}{line[:MOST_LINE]}")]
     decision = turn.ready.decision if is_model else turn.decided  # type: ignore[union-attr]
     if decision is not None:
         lines.append(f"    {_decided(decision)}")
@@ -182,10 +202,11 @@ def lines_of_prospect(turn: Otherwise | Modelled, start: Turn) -> list[str]:
     return lines
 
 
-def prospect_json(turn: Otherwise | Modelled) -> dict[str, Any]:
-    """Return one turn for programs."""
+def prospect_json(turn: Otherwise | Modelled, at: float) -> dict[str, Any]:
+    """Return one turn, and when it was, for programs."""
     decision = turn.ready.decision
     return {
+        "at": at,
         "now_s": turn.now_s,
         "line": "tick" if turn.event is None else line_of(turn.event),
         "decision": None if decision is None else fields_of(decision),

@@ -58,11 +58,6 @@ class Otherwise:
     difference: str | None = None
     """The first command that differs; nothing is certain from here on."""
 
-    @property
-    def at(self) -> float:
-        """When that was, in seconds since 1970."""
-        return self.turn.place.at - (self.turn.now_s - self.now_s)
-
 
 def what_if(steps: Iterable[Step], change: Change) -> Iterator[Otherwise]:
     """Yield what the core answers under a changed policy, up to the first command that differs.
@@ -122,7 +117,6 @@ class _Other:
     settings: JobSettings
     job: Job
     change: Change
-    target: int | None = None
 
     def answers(self, turn: Turn) -> Iterator[Otherwise]:
         """Hear what the recorded core heard, after what this one has waited for by itself."""

@@ -41,7 +41,7 @@ STALLED_S = 30 * 86_400.0
 """So long after anybody has trained the simulation ends, though load or nodes go on changing."""
 
 LOOKS = 2000
-"""Events between two looks at whether somebody wants it to end."""
+"""Moments between two looks at whether somebody wants it to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,8 @@ class NodeGroup:
     there: int
     bits: int
     there_device_s: float = 0.0
+    gone_at_s: dict[int, float] = field(default_factory=dict)
+    """Nodes on notice, with when that ends."""
 
     def devices(self, node: int) -> tuple[int, ...]:
         """Return those of one node."""
@@ -124,7 +126,7 @@ class Simulation:
         self._is_recording = is_recording
         self._policies: dict[tuple[int, int], Policy] = {}
         self._next = 0
-        self._trained_at_s = 0.0
+        self._trained_at_s = self._useful_s = 0.0
         self._require_possible()
 
     # --- the way of it --------------------------------------------------------------
@@ -140,9 +142,10 @@ class Simulation:
         ``on_progress`` hears which share of the jobs has arrived and ended, now and then.
         """
         self._begin()
-        total = 2 * len(self.world.jobs)
+        total, moments = 2 * len(self.world.jobs), 0
         while not self._is_over() and self.pool.advance(self.until_s):
-            if self.pool.num_events % LOOKS == 0:
+            moments += 1
+            if moments % LOOKS == 0:
                 on_progress((self._next + self._count_ended()) / total)
                 if is_stopped():
                     self.is_cut_short = True
@@ -179,8 +182,10 @@ class Simulation:
 
     def _is_stalled(self) -> bool:
         runs = self.pool.claimants.values()
-        if any(isinstance(run, TrainingRun) and run.rate for run in runs):
-            self._trained_at_s = self.pool.now_s
+        is_training = any(isinstance(run, TrainingRun) and run.rate for run in runs)
+        useful_s = self.pool.accounts.spent["useful"]
+        if is_training or useful_s != self._useful_s:  # now, or since the last look
+            self._trained_at_s, self._useful_s = self.pool.now_s, useful_s
         repeats = (one.entry.repeat_in_seconds or 0.0 for one in self.services)
         longest_s = max(STALLED_S, 3 * max(repeats, default=0.0))
         is_waiting = self._next == len(self.world.jobs)
@@ -197,6 +202,7 @@ class Simulation:
         run = self._run_of(self.world.jobs[self._next])
         self._next += 1
         self.records.append(run.record)
+        self._trained_at_s = self.pool.now_s  # it has had no time to
         run.is_recording = self._is_recording
         run.arrive()
         self._plan_arrival()
@@ -261,6 +267,8 @@ class Simulation:
         wanted, before = min(number, group.entry.count), group.there
         group.there = wanted
         if wanted > before:
+            for node in range(before, wanted):
+                group.gone_at_s.pop(node, None)
             nodes = map(group.devices, range(before, wanted))
             self.pool.tell(Uncordoned(devices=tuple(chain.from_iterable(nodes))))
             return
@@ -268,16 +276,18 @@ class Simulation:
         self.pool.tell(Drained(devices=gone))
         notice_s = group.entry.notice_in_seconds
         if notice_s:
-            leaving = range(wanted, before)
             at_s = self.pool.now_s + notice_s
-            self.pool.queue.at(at_s, partial(self._end_notice, group, leaving))
+            group.gone_at_s.update(dict.fromkeys(range(wanted, before), at_s))
+            self.pool.queue.at(at_s, partial(self._end_notice, group))
         else:
             self._lose(set(gone))
 
-    def _end_notice(self, group: NodeGroup, nodes: range) -> None:
-        """Lose what is still held of nodes that have not come back meanwhile."""
-        gone = [group.devices(node) for node in nodes if node >= group.there]
-        self._lose(set(chain.from_iterable(gone)))
+    def _end_notice(self, group: NodeGroup) -> None:
+        """Lose what is still held of nodes whose notice ends now."""
+        ended = [node for node, at_s in group.gone_at_s.items() if at_s <= self.pool.now_s]
+        for node in ended:
+            del group.gone_at_s[node]
+        self._lose(set(chain.from_iterable(map(group.devices, ended))))
 
     def _lose(self, devices: set[int]) -> None:
         for claimant in list(self.pool.claimants.values()):

@@ -40,28 +40,29 @@ def recommended(columns: Sequence[Measures]) -> str:
     """
     fewest = min(one.unfinished for one in columns)
     whole = [one for one in columns if one.unfinished == fewest]
-    soonest_s = min(_completion_s(one) for one in whole)
+    is_of_all = any(math.isnan(one.elastic_completion_mean_s) for one in whole)
+
+    def took_s(one: Measures) -> float:
+        return one.completion_mean_s if is_of_all else one.elastic_completion_mean_s
+
+    soonest_s = min(map(took_s, whole))
     if math.isnan(soonest_s):
         return "No job has ended, so that nothing can be recommended."
-    near = [one for one in whole if _completion_s(one) <= soonest_s * (1 + EQUAL)]
+    near = [one for one in whole if took_s(one) <= soonest_s * (1 + EQUAL)]
     best = min(near, key=lambda one: one.resizes)
-    which = "all jobs" if math.isnan(best.elastic_completion_mean_s) else "the elastic jobs"
+    which = "all jobs" if is_of_all else "the elastic jobs"
     said = (
-        f"Recommended: {best.way}. With it {which} take {duration(_completion_s(best))} from "
-        f"arrival to end in the mean, with {best.resizes} resizes"
+        f"Recommended: {best.way}. With it {which} take {duration(took_s(best))} from arrival to "
+        f"end in the mean, with {best.resizes} resizes"
     )
-    others = [one for one in columns if one is not best]
-    told = [
-        f"{one.way}: {duration(_completion_s(one))} "
-        f"({_completion_s(one) / _completion_s(best) - 1:+.1%}), {one.resizes} resizes"
-        + (f", {one.unfinished} jobs not finished" if one.unfinished > fewest else "")
-        for one in others
-    ]
-    spread = max(_completion_s(one) for one in columns) / soonest_s - 1
-    much = "" if spread > EQUAL else " Times differ by less than 1 %: it hardly matters here."
+    told = []
+    for one in columns:
+        if one is best:
+            continue
+        took = f"{duration(took_s(one))} ({took_s(one) / took_s(best) - 1:+.1%})"
+        took = "none of them has ended" if math.isnan(took_s(one)) else took
+        left = f", {one.unfinished} jobs not finished" if one.unfinished > fewest else ""
+        told.append(f"{one.way}: {took}, {one.resizes} resizes{left}")
+    much = " Times differ by less than 1 %: it hardly matters here."
+    much = much if len(near) == len(columns) else ""
     return f"{said}; {'; '.join(told)}.{much} This is what one world has shown, not a law."
-
-
-def _completion_s(one: Measures) -> float:
-    elastic_s = one.elastic_completion_mean_s
-    return one.completion_mean_s if math.isnan(elastic_s) else elastic_s
