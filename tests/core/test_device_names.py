@@ -46,6 +46,17 @@ def test_what_is_neither_is_refused(typed: str, sentence: str) -> None:
         parse_devices(typed)
 
 
+def test_many_devices_are_each_looked_at_once() -> None:
+    ranges = ",".join(f"{first}-{first + 4095}" for first in range(0, 409_600, 4096))
+
+    found = parse_devices(f"cuda:{ranges}")
+
+    assert isinstance(found, tuple)
+    assert len(found) == 409_600  # 10^11 comparisons if each were compared with all
+    with pytest.raises(ConfigError, match="cuda 0 is in two devices"):
+        parse_devices(f"cuda:{'0-4095,' * 100_000}0")  # 25 GB of names
+
+
 @given(st.text(max_size=30))
 def test_whatever_is_typed_is_read_or_refused(typed: str) -> None:
     try:

@@ -13,7 +13,7 @@ starts one sets what is said here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pliant.core.errors import ConfigError
@@ -61,16 +61,17 @@ def parse_devices(text: str, *, given: str = "--devices") -> int | tuple[str, ..
     """
     if text.isdecimal():
         return int(text)
-    names = tuple(name for group in text.split("+") for name in _group(group, f"{given} {text!r}"))
-    seen: dict[str, str] = {}
-    for name in names:
-        kind, _, what = name.partition(":")
-        parts = [str(core) for core in _cores(what)] if kind == CPU else [what]
-        for part in parts:
-            before = seen.setdefault(f"{kind}:{part}", name)
-            if before != name or names.count(name) > 1:
-                raise ConfigError(f"{given} {text!r}: {kind} {part} is in two devices")
-    return names
+    said, names = f"{given} {text!r}", list[str]()
+    seen: set[tuple[str, str]] = set()
+    for group in text.split("+"):
+        for name in _group(group, said):
+            kind, _, what = name.partition(":")
+            for part in map(str, _cores(what)) if kind == CPU else [what]:
+                if (kind, part) in seen:
+                    raise ConfigError(f"{said}: {kind} {part} is in two devices")
+                seen.add((kind, part))
+            names.append(name)
+    return tuple(names)
 
 
 def kind_of(name: str) -> str:
@@ -111,11 +112,10 @@ def confinement(names: Iterable[str], *, environ: Mapping[str, str]) -> Confinem
     return Confinement(variables=variables, cores=cores or None)
 
 
-def _group(group: str, said: str) -> list[str]:
+def _group(group: str, said: str) -> Iterator[str]:
     kind, colon, rest = group.partition(":")
     if not colon or not _KIND.fullmatch(kind) or not rest:
         raise ConfigError(f"{said} is neither a number nor a list such as cuda:0-3 or cpu:0-3,4-7")
-    names: list[str] = []
     for item in rest.split(","):
         found = _RANGE.fullmatch(item)
         if found and int(found[2]) < int(found[1]):
@@ -125,14 +125,13 @@ def _group(group: str, said: str) -> list[str]:
         if kind == CPU:
             if not found and not item.isdecimal():
                 raise ConfigError(f"{said}: {item} is neither a core nor cores like 0-3")
-            names.append(f"{kind}:{item}")
+            yield f"{kind}:{item}"
         elif found:
-            names += [f"{kind}:{each}" for each in range(int(found[1]), int(found[2]) + 1)]
+            yield from (f"{kind}:{each}" for each in range(int(found[1]), int(found[2]) + 1))
         elif _ITEM.fullmatch(item):
-            names.append(f"{kind}:{item}")
+            yield f"{kind}:{item}"
         else:
             raise ConfigError(f"{said}: {item!r} is no name of a device")
-    return names
 
 
 def _cores(what: str) -> range:
