@@ -152,6 +152,12 @@ NODES = [
         proof="tests/machine/test_interfaces.py::test_a_host_without_a_way_says_so",
     ),
     Refusal(
+        sentence="--token-file is for the coordinator that --join names; give both",
+        when="`pliant doctor --token-file` without a coordinator",
+        instead="`--join HOST:PORT` as well",
+        command="doctor --token-file train.py",
+    ),
+    Refusal(
         sentence="--nnodes 2 is for a job on several hosts: leave it out, or add --join HOST:PORT, "
         "the same on each of them",
         when="an option of several hosts is typed for one",
@@ -268,7 +274,7 @@ NODES = [
         proof="tests/agent/test_agent.py::test_an_agent_without_the_jobs_directories_says_which",
     ),
     Refusal(
-        sentence="/home/b/runs/gpt-1a2b cannot be written: Read-only file system",
+        sentence="/home/b/runs/gpt-1a2b/b cannot be written: Read-only file system",
         when="a node has no room for what its replicas write",
         instead="start the agent in a directory of one's own",
         proof="tests/agent/test_work.py::"

@@ -21,6 +21,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from pliant.agent.uplink import FORBIDDEN
 from pliant.cli.options import Json
 from pliant.cli.printing import draw, print_json
 from pliant.cli.several_hosts import place_of
@@ -38,6 +39,9 @@ from pliant.machine.interfaces import (
 )
 from pliant.run.local import count_cores
 from pliant.run.run_directory import read_token
+
+KNOWN = (*FORBIDDEN, 503)
+"""HTTP status of a coordinator that does not take the token, or has taken it and is busy."""
 
 COLOURS = {Verdict.OK: "green", Verdict.CAUTION: "yellow", Verdict.OBSTACLE: "red"}
 
@@ -64,6 +68,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Say whether this host can take part in a job, and what to do where it cannot."""
+    if token_file is not None and join is None:
+        raise ConfigError("--token-file is for the coordinator that --join names; give both")
     token = None if token_file is None else read_token(token_file)
     found = findings(_seen_here(join, token, interface))
     is_fit = all(one.verdict is not Verdict.OBSTACLE for one in found)
@@ -145,10 +151,11 @@ def _coordinator(join: str | None, token: str | None) -> CoordinatorLook | None:
             health, status = client.get("/healthz"), client.get("/v1/status")
     except httpx.HTTPError as error:
         return CoordinatorLook(place=join, obstacle=f"it answers, but no coordinator: {error}")
-    if not health.is_success:
-        sentence = f"it answers, but no coordinator (status {health.status_code})"
-        return CoordinatorLook(place=join, obstacle=sentence)
-    said = "" if token is None else "taken" if status.is_success else "refused"
+    for answer in (health, status):
+        if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
+            sentence = f"it answers, but no coordinator (status {answer.status_code})"
+            return CoordinatorLook(place=join, obstacle=sentence)
+    said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
     return CoordinatorLook(
         place=join, answer_s=answer_s, token=said, clock_ahead_s=_ahead(health.headers.get("date"))
     )
