@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from pliant.core.values import NodeId, ReplicaId
 from pliant.machine import run_files
 from pliant.wire.messages import Alive, LedgerGrown, Work
 
+NODE = NodeId("b")
 SCRIPT = "print(1)\n"
 DIGEST = hashlib.sha256(SCRIPT.encode()).hexdigest()
 
@@ -40,7 +42,7 @@ def work(tmp_path: Path) -> Work:
 
 
 def test_a_node_that_sees_the_jobs_directories_works_there(work: Work, tmp_path: Path) -> None:
-    assert placed(work, tmp_path / "here") == work
+    assert placed(work, tmp_path / "here", NODE) == work
 
 
 def test_a_node_with_the_script_elsewhere_works_where_its_agent_was_started(
@@ -49,14 +51,14 @@ def test_a_node_with_the_script_elsewhere_works_where_its_agent_was_started(
     (tmp_path / "there" / "train.py").write_text("an older one")
     (tmp_path / "here" / "train.py").write_text(SCRIPT)
 
-    assert placed(work, tmp_path / "here").cwd == str(tmp_path / "here")
+    assert placed(work, tmp_path / "here", NODE).cwd == str(tmp_path / "here")
 
 
 def test_a_directory_that_cannot_be_looked_at_is_not_there(work: Work, tmp_path: Path) -> None:
     here = tmp_path / "here"
     (here / "train.py").write_text(SCRIPT)
 
-    assert placed(replace(work, cwd="/" + "x" * 300), here).cwd == str(here)
+    assert placed(replace(work, cwd="/" + "x" * 300), here, NODE).cwd == str(here)
 
 
 @pytest.mark.parametrize("there", ["nothing", "another run"])
@@ -65,15 +67,15 @@ def test_a_node_that_does_not_see_the_run_keeps_its_files_beside_it(
 ) -> None:
     holder = tmp_path / "there" / "out" / run_files.HOLDER
     holder.unlink() if there == "nothing" else holder.write_text("gpt-3c4d\n")
-    own = tmp_path / "here" / "runs" / "gpt-1a2b"
+    own = tmp_path / "here" / "runs" / "gpt-1a2b" / "b"
 
-    assert placed(work, tmp_path / "here").out == str(own)
-    assert own.is_dir()
+    assert placed(work, tmp_path / "here", NODE).out == str(own)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (own.parent, own)] == [0o700, 0o700]
 
     own.rmdir()
     own.touch()
-    with pytest.raises(ConfigError, match=r"/here/runs/gpt-1a2b cannot be written: "):
-        placed(work, tmp_path / "here")
+    with pytest.raises(ConfigError, match=r"/here/runs/gpt-1a2b/b cannot be written: "):
+        placed(work, tmp_path / "here", NODE)
 
 
 Change = Callable[[Path], None]
@@ -115,13 +117,13 @@ def test_what_differs_is_named(
     change(tmp_path / "there")
 
     with pytest.raises(ConfigError) as caught:
-        JobHere(None, tmp_path / "here", asked).take_on(replace(work, **more))
+        JobHere(None, tmp_path / "here", NODE, asked).take_on(replace(work, **more))
 
     assert said in str(caught.value)
 
 
 def test_a_job_is_taken_once_and_its_script_may_be_edited_since(work: Work, tmp_path: Path) -> None:
-    job = JobHere(None, tmp_path / "here", ("/any/where/train.py", "5"))
+    job = JobHere(None, tmp_path / "here", NODE, ("/any/where/train.py", "5"))
 
     assert job.take_on(work)
     assert not job.take_on(replace(work, digest="0" * 64))
@@ -133,14 +135,14 @@ def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
     work: Work, tmp_path: Path
 ) -> None:
     (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
-    job = JobHere(None, tmp_path / "here")
+    job = JobHere(None, tmp_path / "here", NODE)
     job.take_on(work)
     assert job.work is not None
     ledger = Path(job.work.out) / "ledger" / "r1.jsonl"
     ledger.parent.mkdir()
     line = json.dumps({"step": 0}) + "\n"
     ledger.write_text(line + "{torn")
-    alive = Alive(node=NodeId("b"), refused=0)
+    alive = Alive(node=NODE, refused=0)
     exited = Exited(replica=ReplicaId("r1"), kind=ExitKind.FINISHED)
 
     first = LedgerGrown(replica=ReplicaId("r1"), part=0, offset=0, lines=line)
@@ -151,10 +153,31 @@ def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
 
 
 def test_of_ledgers_that_the_coordinator_sees_nothing_is_said(work: Work, tmp_path: Path) -> None:
-    job = JobHere(None, tmp_path / "here")
+    job = JobHere(None, tmp_path / "here", NODE)
     job.take_on(work)
     ledger = Path(work.out) / "ledger" / "r1.jsonl"
     ledger.parent.mkdir()
     ledger.write_text("{}\n")
 
-    assert list(job.news_before(Alive(node=NodeId("b"), refused=0))) == []
+    assert list(job.news_before(Alive(node=NODE, refused=0))) == []
+
+
+def test_nodes_that_share_a_directory_tell_their_own_ledgers_only(
+    work: Work, tmp_path: Path
+) -> None:
+    """As where all hosts have one home, and none sees the run of the coordinator."""
+    (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
+    told = {}
+    jobs = {name: JobHere(None, tmp_path / "here", NodeId(name)) for name in ("b", "c")}
+    for number, job in enumerate(jobs.values(), start=1):
+        job.take_on(work)
+        assert job.work is not None
+        ledger = Path(job.work.out) / "ledger" / f"r{number}.jsonl"
+        ledger.parent.mkdir(exist_ok=True)
+        ledger.write_text("{}\n")
+
+    for name, job in jobs.items():
+        alive = Alive(node=NodeId(name), refused=0)
+        told[name] = [one.replica for one in job.news_before(alive) if type(one) is LedgerGrown]
+
+    assert told == {"b": ["r1"], "c": ["r2"]}

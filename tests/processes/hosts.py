@@ -88,7 +88,7 @@ def share(source: NetworkHost, token: str, *others: NetworkHost) -> None:
 def digests(*hosts: NetworkHost) -> set[str]:
     found = set()
     for host in hosts:
-        for path in host.own.glob("runs/*/logs/r*.log"):
+        for path in host.own.glob("runs/**/logs/r*.log"):
             found.update(re.findall(r"digest \d+ \w+", path.read_text()))
     return found
 

@@ -40,7 +40,7 @@ def results(net: Network) -> dict[int, set[str]]:
     """Return the results with which each step was committed, by all ledgers of all hosts."""
     found: dict[int, set[str]] = {}
     for host in net.hosts:
-        for path in host.own.glob("runs/*/ledger/*.jsonl"):
+        for path in host.own.glob("runs/**/ledger/*.jsonl"):
             for line in map(json.loads, path.read_text().splitlines()):
                 if line.get("commit"):
                     found.setdefault(line["step"], set()).add(line["digest"])

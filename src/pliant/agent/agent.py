@@ -76,7 +76,7 @@ class Agent:
     ) -> None:
         self.node = config.node
         self._config = config
-        self._job = JobHere(config.work, config.here, config.asked, config.devices)
+        self._job = JobHere(config.work, config.here, config.node, config.asked, config.devices)
         self._listener = listener
         self._replicas: dict[ReplicaId, LocalReplica] = {}
         self._waiting: deque[ReplicaId] = deque()

@@ -6,7 +6,8 @@ worded.  Starts nothing.
     working directory   the job's if this node has it, with the script in it; else the one in which
                         the agent was started
     directory of the    the job's if this node sees the same one, which the file ``holder`` in it
-    run                 shows; else one of its own, ``runs/HOLDER`` where the agent was started
+    run                 shows; else one of its own, ``runs/HOLDER/NODE`` where the agent was
+                        started: agents of other nodes may see the same ``runs``
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pliant.agent.ledger_news import LedgerNews
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
+from pliant.core.values import NodeId
 from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory
@@ -38,15 +40,21 @@ class JobHere:
     """The job of an agent: as it was told, and as it is on this node."""
 
     def __init__(
-        self, work: Work | None, here: Path, asked: tuple[str, ...] = (), devices: int = 1
+        self,
+        work: Work | None,
+        here: Path,
+        node: NodeId,
+        asked: tuple[str, ...] = (),
+        devices: int = 1,
     ) -> None:
-        """``work``: known before anybody says it; ``here``: where the agent was started, and
-        ``asked`` to run what; empty: anything.  The node has so many ``devices``.
+        """``work``: known before anybody says it; ``here``: where the agent of this ``node`` was
+        started, and ``asked`` to run what; empty: anything.  It has so many ``devices``.
         """
         self.work = work
         """As it runs on this node; None: nobody has said what runs."""
         self._told = work
         self._here = here
+        self._node = node
         self._asked = asked
         self._devices = devices
         self._ledgers: LedgerNews | None = None
@@ -70,7 +78,7 @@ class JobHere:
                     f"{' '.join(self._asked)}; give the same command on every host"
                 )
             _check_room(told, self._devices)
-            self.work = placed(told, self._here)
+            self.work = placed(told, self._here, self._node)
             self._told = told
             self._ledgers = None if sees(told) else LedgerNews(Path(self.work.out))
             return True
@@ -82,7 +90,7 @@ class JobHere:
         return False
 
 
-def placed(work: Work, here: Path) -> Work:
+def placed(work: Work, here: Path, node: NodeId) -> Work:
     """Return a job with its directories as they are on this node.
 
     Raises:
@@ -95,7 +103,7 @@ def placed(work: Work, here: Path) -> Work:
             "have; copy the file to that path"
         )
     _check_tls(work)
-    return replace(work, cwd=str(cwd), out=str(_run_directory(work, here)))
+    return replace(work, cwd=str(cwd), out=str(_run_directory(work, here, node)))
 
 
 def named(work: Work) -> str:
@@ -140,14 +148,15 @@ def _working_directory(work: Work, here: Path) -> Path:
     )
 
 
-def _run_directory(work: Work, here: Path) -> Path:
+def _run_directory(work: Work, here: Path, node: NodeId) -> Path:
     if sees(work):
         return Path(work.out)
     if not work.holder:
         raise ConfigError(f"{work.out} of job {work.job} is no directory on this node")
-    own = here / "runs" / work.holder
+    own = here / "runs" / work.holder / node
     try:
-        make_private_directory(own)
+        for directory in (own.parent, own):
+            make_private_directory(directory)
     except OSError as error:
         raise ConfigError(f"{own} cannot be written: {error.strerror}") from None
     return own
