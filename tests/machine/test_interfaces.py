@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
@@ -27,6 +28,23 @@ def test_the_addresses_of_this_host_are_those_it_can_listen_on() -> None:
     assert HostAddress("127.0.0.1", "lo") in found
     assert all(is_own(one.address) for one in found)
     assert [one.is_loopback for one in found] == sorted(one.is_loopback for one in found)
+
+
+def test_an_interface_that_is_removed_meanwhile_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = socket.if_indextoname
+    gone = socket.if_nametoindex("lo")
+
+    def name_of(index: int) -> str:
+        if index == gone:
+            raise OSError(errno.ENXIO, "No such device or address")
+        return real(index)
+
+    before = host_addresses()
+    monkeypatch.setattr(socket, "if_indextoname", name_of)
+
+    assert host_addresses() == tuple(one for one in before if one.interface != "lo")
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "lo", "localhost"])

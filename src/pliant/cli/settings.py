@@ -96,7 +96,7 @@ SETTINGS = (
         metavar="DIR",
         kind=Path,
         help="Where its files go.  [default: runs/NAME]",
-        help_in={COORDINATOR: "Where its files go; agents see the same.  [default: runs/NAME]"},
+        help_in={COORDINATOR: "Where its files go; agents need not see it.  [default: runs/NAME]"},
     ),
     Setting(
         name="init",

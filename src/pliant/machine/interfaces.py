@@ -201,4 +201,7 @@ def _address_in(record: bytes) -> HostAddress | None:
     raw = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
     if raw is None:
         return None
-    return HostAddress(socket.inet_ntop(family, raw), socket.if_indextoname(index))
+    try:
+        return HostAddress(socket.inet_ntop(family, raw), socket.if_indextoname(index))
+    except OSError:  # the interface was removed since
+        return None
