@@ -457,7 +457,9 @@ def test_a_file_that_holds_no_weights_is_refused(
 ) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(content)
-    assignment = SimpleNamespace(work=SimpleNamespace(init=path), workers_per_replica=1)
+    assignment = SimpleNamespace(
+        work=SimpleNamespace(init=path, balance="even"), workers_per_replica=1
+    )
     context = SimpleNamespace(assignment=assignment, session=None, meet_session=lambda: None)
     monkeypatch.setattr("pliant.engine.session.worker_context", lambda: context)
 

@@ -36,6 +36,11 @@ FEATURES = [
         proof="tests/processes/test_verify.py::test_the_replica_whose_bit_flipped_is_named_and_replaced",
     ),
     Feature(
+        name="a replica that is slower than the others",
+        note="`--balance speed` moves micro-batches to the others",
+        proof="tests/processes/test_balance.py::test_join_kill_and_drain_while_one_computes_less_leave_no_trace",
+    ),
+    Feature(
         name="an exception on one replica",
         note="it is replaced, the others lose nothing",
         proof=f"{SESSIONS}::test_a_script_that_fails_on_one_replica_costs_the_others_nothing",

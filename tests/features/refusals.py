@@ -478,7 +478,7 @@ class InWorker:
     """Stands for a worker's context with these values, as an agent would give them."""
 
     def __init__(self, *, init: Path | None, session: object) -> None:
-        work = SimpleNamespace(init=init)
+        work = SimpleNamespace(init=init, balance="even")
         self.values = {
             "assignment": SimpleNamespace(work=work, workers_per_replica=1),
             "session": session,

@@ -318,6 +318,12 @@ RUNS = [
         command="run --from-checkpoint x train.py",
     ),
     Refusal(
+        sentence="--balance x must be one of even, speed",
+        when="it is another word",
+        instead="one of the two",
+        command="run --balance x train.py",
+    ),
+    Refusal(
         sentence="there is no run to resume here; name its directory",
         when="`pliant resume` finds none",
         instead="`pliant resume DIR`",

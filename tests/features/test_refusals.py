@@ -101,7 +101,6 @@ UNSEEN = {
     "which no replica reaches": "the schema of the policy says it first",
     "replicaDiscreteValues must not be empty": "the schema of the policy says it first",
     "replicas cannot share": "who divides slots has looked at their number",
-    "positive finite numbers, got": "speeds are measured, not given",
     "a team needs a name": "the command and the schema of teams say it first",
     "a priority class is a name": "the command and the schema of classes say it first",
     "a pool has 0 or more devices": "--devices, a flag, and the schema say it first",

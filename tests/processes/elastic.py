@@ -76,6 +76,7 @@ def run(
     arguments: tuple[object, ...] = (),
     workers: int = 1,
     least: int = 1,
+    balance: str = "even",
     **sizes: int,
 ) -> Outcome:
     """Train under an agent, with ``play`` going on beside it, to the end."""
@@ -97,6 +98,7 @@ def run(
         restarts=restarts,
         workers=workers,
         least=least,
+        balance=balance,
     ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)

@@ -163,6 +163,7 @@ def arguments(
     least: int = 1,
     pool: dict[str, str] | None = None,
     verify_every: int = 0,
+    balance: str = "even",
     workers: int = 1,
     limits: dict[str, float] | None = None,
 ) -> str:
@@ -176,6 +177,7 @@ def arguments(
             "start": start,
             "restarts": restarts,
             "verify_every": verify_every,
+            "balance": balance,
             "port": port,
             "least": least,
             "pool": pool,

@@ -17,6 +17,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy
+from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.values import FromCheckpoint
 from pliant.run.job_config import JobConfig
@@ -51,6 +52,7 @@ if __name__ == "__main__":
             **given["limits"],
         ),
         verify_every=given["verify_every"],
+        balance=Balance(given["balance"]),
         workers_per_replica=given["workers"],
     )
     try:

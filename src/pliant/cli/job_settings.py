@@ -14,6 +14,7 @@ from pliant.cli.arguments import some_seconds
 from pliant.cli.settings import BOUNDS, Settings
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
+from pliant.core.step.balance import Balance
 from pliant.core.tls_files import TlsFiles
 from pliant.machine.named_modules import name_of
 from pliant.spec.load import parse_policy
@@ -55,6 +56,19 @@ def verify_every_of(settings: Settings) -> int:
     if steps < 0:
         raise ConfigError(f"{given.source} must be at least 0 (never), not {steps}")
     return steps
+
+
+def balance_of(settings: Settings) -> Balance:
+    """Return by what the slots of a step are divided.
+
+    Raises:
+        ConfigError: there is no such way.
+    """
+    given = settings["balance"]
+    try:
+        return Balance(given.value)
+    except ValueError:
+        raise ConfigError(f"{given.given} must be one of {', '.join(Balance)}") from None
 
 
 def tls_of(settings: Settings) -> TlsFiles | None:

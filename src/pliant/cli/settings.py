@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_snake
 from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
 from pliant.spec.job import ElasticJob
 from pliant.spec.limits import Limits
@@ -138,6 +139,13 @@ SETTINGS = (
         default=0,
         help="Compare the state of all replicas every N steps; replace one that differs."
         "  [default: never]",
+    ),
+    Setting(
+        name="balance",
+        metavar="even|speed",
+        file_field="spec.balance",
+        default=Balance.EVEN.value,
+        help="Whether slow replicas compute fewer micro-batches of a step.  [default: even]",
     ),
     Setting(
         name="port",

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_settings import (
+    balance_of,
     job_name,
     policy_of,
     session_limit_of,
@@ -155,6 +156,7 @@ def planned(
             tls=tls,
             session_s=session_s,
             verify_every=verify_every_of(settings),
+            balance=balance_of(settings),
             workers_per_replica=workers_per_replica,
         ),
         init=init,

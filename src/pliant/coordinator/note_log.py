@@ -28,6 +28,7 @@ LOGGED_AS: dict[type, str] = {
     messages.Planned: "plan",
     messages.Resumed: "resumed",
     messages.SaveFailed: "save_failed",
+    messages.SlotsMoved: "slots_moved",
     messages.Started: "worker",
     messages.Traceback: "traceback",
     messages.Usage: "usage",

@@ -37,7 +37,7 @@ from pliant.engine.protocol.checkpoint_channel import (
     LocalCheckpointChannel,
 )
 from pliant.engine.protocol.elastic import ElasticMembership
-from pliant.engine.protocol.formed import Shape, window_size_for
+from pliant.engine.protocol.formed import window_size_for
 from pliant.engine.protocol.membership_port import WorkerMembership
 from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
@@ -104,9 +104,7 @@ class Collaborators:
             buffers=objects.model.named_buffers(),
             extras=extras_width(len(parameters), self.buffers),
         )
-        self._shape = Shape(
-            num_slots=settings.num_slots, layout=layout, is_exact=settings.reduction == "exact"
-        )
+        self._shape = workers.shape_of(context, settings, layout)
         self.state = _state(objects, self.buffers)
         self.state.check()
         attributes = DatasetAttributes(dataset, is_copied=settings.num_workers > 0)

@@ -334,7 +334,7 @@ class Training:
             is_verified=bool(self.verify_every),
         )
         is_due = self.membership.leads and self.saver.is_due(self.membership.member)
-        requests = VoteRequests(stop=self.wants_stop, save=is_due)
+        requests = VoteRequests(stop=self.wants_stop, save=is_due, slot_us=self.slots.slot_us)
         self.commit_voted(self.membership.decide(step, condition, requests))
 
     def _look_at_dataset(self, step: int) -> None:

@@ -35,6 +35,8 @@ and commands by their snake_case name, and these:
     usage         replica, sentence
     resumed       replica, sentence
     interval_chosen  replica, reason
+    slots_moved   replica (who says so), generation, step (the first), replicas, sizes, paces_us:
+                  how many slots each computes, if not evenly or otherwise than before, and why
     save_failed   replica, committed, reason, retry_s
     pool          pool, team, priority, admission, devices, offered, wanted, reason,
                   is_suspended, silence; again at every change

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pliant.core.counts import counted
 from pliant.core.printable import in_one_line
-from pliant.observe.log import Record, worker_of
+from pliant.observe.log import Record, listed, worker_of
 from pliant.observe.timeline import Resize, ResizeKind
 
 JOB_ENDS = "the job ends"
@@ -18,6 +18,9 @@ JOB_ENDS = "the job ends"
 
 PROGRESS_S = 10.0
 """Between two lines of progress where no panel shows it, in seconds."""
+
+SHOWN_REPLICAS = 8
+"""Of those that have other numbers of micro-batches than before."""
 
 STOPPING = "stopping at the next step boundary"
 
@@ -110,6 +113,19 @@ def _saved(record: Record, who: str) -> str:
     return f"checkpoint {record.get('checkpoint')} is durable{took}"
 
 
+def _slots_moved(record: Record, who: str) -> str | None:
+    """Say who computes how many micro-batches from now on, and how long each takes for one."""
+    fields = (listed(record, name) for name in ("replicas", "sizes", "paces_us"))
+    each = [
+        f"{name} {size}" + (f" ({pace / 1e3:.3g} ms each)" if pace else "")
+        for name, size, pace in zip(*fields, strict=False)
+        if isinstance(size, int) and isinstance(pace, int)
+    ]
+    more = f", and {len(each) - SHOWN_REPLICAS} more" if len(each) > SHOWN_REPLICAS else ""
+    named = ", ".join(each[:SHOWN_REPLICAS])
+    return f"micro-batches from step {record.get('step')} on: {named}{more}" if each else None
+
+
 def _save_failed(record: Record, who: str) -> str:
     wait_s = record.get("retry_s")
     is_tried_again = isinstance(wait_s, int | float) and wait_s > 0
@@ -174,6 +190,7 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
     "unrestorable": lambda r, who: (
         f"checkpoint {r.get('checkpoint')} is skipped: {r.get('reason')}"
     ),
+    "slots_moved": _slots_moved,
     "end_replica": lambda r, who: (
         None if r.get("reason") == JOB_ENDS else f"{who} is ended: {r.get('reason')}"
     ),

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
@@ -91,6 +92,7 @@ class JobConfig:
 
     verify_every: int = 0
     """Steps between two looks at the whole state of all replicas; 0: never."""
+    balance: Balance = Balance.EVEN
     workers_per_replica: int = 1
 
     @property
@@ -111,6 +113,7 @@ class JobConfig:
             tls=self.tls,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
             verify_every=self.verify_every,
+            balance=self.balance,
             workers_per_replica=self.workers_per_replica,
             digest="" if (script := file_of(self.argv, Path.cwd())) is None else digest_of(script),
         )
@@ -133,6 +136,7 @@ class JobConfig:
             "tls": None if self.tls is None else asdict(self.tls),
             "session_s": self.session_s,
             "verify_every": self.verify_every,
+            "balance": str(self.balance),
             "workers_per_replica": self.workers_per_replica,
         }
 
@@ -160,6 +164,7 @@ class JobConfig:
             tls=TlsFiles(**tls) if isinstance(tls, dict) else None,
             session_s=document.get("session_s"),
             verify_every=document.get("verify_every", 0),
+            balance=Balance(document.get("balance", Balance.EVEN)),
             workers_per_replica=document.get("workers_per_replica", 1),
         )
 

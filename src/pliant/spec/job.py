@@ -92,6 +92,9 @@ class JobSpec(Model):
     """Steps between two comparisons of the whole state of all replicas, in which one that differs
     from most is replaced; 0: none."""
 
+    balance: Literal["even", "speed"] = "even"
+    """By what the micro-batches of a step are divided over the replicas."""
+
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pliant.core.agreement import NodeFacts
 from pliant.core.events import ExitKind
+from pliant.core.step.balance import Balance
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint, Generation, NodeId, ReplicaId
 
@@ -71,6 +72,26 @@ class Resumed:
 
     replica: ReplicaId
     sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsMoved:
+    """The slots of a step are not divided evenly, or otherwise than before, from ``step`` on.
+
+    All members conclude the same; the first of them says so.
+    """
+
+    replica: ReplicaId
+    generation: Generation
+    step: int
+    replicas: tuple[ReplicaId, ...]
+    """The members, in rank order, as in what follows."""
+
+    sizes: tuple[int, ...]
+    """Slots of each."""
+
+    paces_us: tuple[int, ...]
+    """How long each takes for what it computes at once; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +220,8 @@ class Work:
 
     verify_every: int = 0
     """Steps between two looks at the whole state of all replicas; 0: never."""
+    balance: Balance = Balance.EVEN
+    """By what the slots of a step are divided over the replicas."""
     workers_per_replica: int = 1
     """Processes of one replica, all of them on one node."""
     digest: str = ""
@@ -226,6 +249,7 @@ WorkerNote = (
     | Logged
     | Planned
     | Noted
+    | SlotsMoved
     | Resumed
     | IntervalChosen
     | SaveFailed

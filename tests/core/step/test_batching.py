@@ -187,50 +187,6 @@ def test_the_heavier_half_comes_first_to_save_a_copy() -> None:
     assert peak_copies(6, range(3, 6)) == 2
 
 
-def test_faster_replicas_own_more() -> None:
-    assert [len(r) for r in ownership(12, 3, speeds=[2.0, 1.0, 1.0])] == [6, 3, 3]
-
-
-def test_the_slowest_replica_still_owns_a_slot() -> None:
-    assert [len(r) for r in ownership(4, 3, speeds=[1000.0, 1.0, 1000.0])] == [2, 1, 1]
-
-
-def test_equal_speeds_own_what_nobody_measured() -> None:
-    assert ownership(13, 4, speeds=[3.0] * 4) == ownership(13, 4)
-
-
-@given(
-    st.lists(st.floats(0.01, 100), min_size=1, max_size=5).flatmap(
-        lambda speeds: st.tuples(st.just(speeds), st.integers(len(speeds), 9))
-    )
-)
-def test_no_other_sizes_finish_sooner(drawn: tuple[list[float], int]) -> None:
-    speeds, slots = drawn
-
-    def finish_s(sizes: Sequence[int]) -> float:
-        return max(size / speed for size, speed in zip(sizes, speeds, strict=True))
-
-    def all_sizes(left: int, replicas: int) -> list[list[int]]:
-        if replicas == 1:
-            return [[left]]
-        return [
-            [size, *rest]
-            for size in range(1, left - replicas + 2)
-            for rest in all_sizes(left - size, replicas - 1)
-        ]
-
-    sizes = [len(owned) for owned in ownership(slots, len(speeds), speeds)]
-
-    if len(set(speeds)) > 1:
-        assert finish_s(sizes) == min(map(finish_s, all_sizes(slots, len(speeds))))
-
-
-@pytest.mark.parametrize("speeds", [[1.0], [1.0, 0.0], [1.0, math.inf], [1.0, math.nan], [1, -2]])
-def test_unusable_speeds_are_refused(speeds: list[float]) -> None:
-    with pytest.raises(ConfigError, match="speeds must be 2 positive finite numbers"):
-        ownership(4, 2, speeds)
-
-
 @pytest.mark.parametrize("replicas", [0, 5])
 def test_more_replicas_than_slots_are_refused(replicas: int) -> None:
     with pytest.raises(ConfigError, match=f"{replicas} replicas cannot share 4 slots: from 1 to 4"):

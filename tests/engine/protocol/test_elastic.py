@@ -139,7 +139,7 @@ def test_a_spare_that_is_told_to_look_says_what_there_is_by_then(
 
 def test_of_those_who_are_released_the_first_leads_and_stays_it(elastic: Any) -> None:
     me, other = ReplicaId("r1"), ReplicaId("r2")
-    elastic._formed = SimpleNamespace(order=SimpleNamespace(replicas=(me, other)))
+    elastic._slots.formed = SimpleNamespace(order=SimpleNamespace(replicas=(me, other)))
     assert elastic.leads
 
     elastic._runtime._on_command(Release(to=(other, me)), Incarnation(1))

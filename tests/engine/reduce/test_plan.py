@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.step import batching
 from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, fold, shard_sizes
 
 DTYPES = [torch.float32, torch.float64, torch.complex64]
@@ -16,11 +17,9 @@ BLOCK = 256 * 1024 // 4
 @st.composite
 def plans(draw: st.DrawFn) -> ReductionPlan:
     num_slots = draw(st.integers(2, 40))
-    num_replicas = draw(st.integers(2, min(8, num_slots)))
-    speeds = draw(
-        st.none() | st.lists(st.floats(0.5, 4), min_size=num_replicas, max_size=num_replicas)
-    )
-    plan = ReductionPlan.of(num_slots, batching.ownership(num_slots, num_replicas, speeds))
+    cuts = draw(st.sets(st.integers(1, num_slots - 1), min_size=1, max_size=7))
+    owners = [range(lo, hi) for lo, hi in pairwise([0, *sorted(cuts), num_slots])]
+    plan = ReductionPlan.of(num_slots, owners)
     return draw(st.sampled_from([plan, plan.one_each()]))
 
 

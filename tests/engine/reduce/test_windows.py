@@ -63,7 +63,7 @@ WindowView(window.address).memory.fill_(1)
 
 def test_memory_is_provided_at_once_but_for_what_is_reserved() -> None:
     megabyte = 1 << 20
-    window = Window(WindowSize(nbytes=4 * megabyte, reserved=3 * megabyte))
+    window = Window(WindowSize(nbytes=4 * megabyte, reserved=2 * megabyte, spare=megabyte))
 
     allocated = os.fstat(window.address.descriptor).st_blocks * 512
 

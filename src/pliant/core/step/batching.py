@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise
 from operator import add
 from typing import Literal, NamedTuple
@@ -171,31 +170,25 @@ def peak_copies(num_slots: int, owned: range) -> int:
 # Who owns what
 
 
-def ownership(
-    num_slots: int, num_replicas: int, speeds: Sequence[float] | None = None
-) -> tuple[range, ...]:
-    """Divide the slots of a step over the replicas: one contiguous range per replica_rank.
+def ownership(num_slots: int, num_replicas: int) -> tuple[range, ...]:
+    """Divide the slots of a step evenly: one contiguous range per replica_rank.
 
-    Without ``speeds`` the sizes differ by at most one and the cuts are those that need the fewest
-    partial sums in all.  With ``speeds`` (slots per second, one per replica, any unit) the sizes
-    minimise the time of the slowest replica.  Every replica owns at least one slot.
+    Sizes differ by at most one, and the cuts are those that need the fewest partial sums in all.
+    Every replica owns at least one slot.  By speed they are divided in ``core.step.balance``.
 
     Raises:
-        ConfigError: fewer than one replica, more replicas than slots, or unusable speeds.
+        ConfigError: fewer than one replica, or more replicas than slots.
     """
     if not 1 <= num_replicas <= num_slots:
         raise ConfigError(
             f"{num_replicas} replicas cannot share {num_slots} slots: from 1 to {num_slots} can"
         )
-    if speeds is None:
-        return _even(num_slots, num_replicas)
-    if len(speeds) != num_replicas or not all(0 < speed < math.inf for speed in speeds):
-        raise ConfigError(
-            f"speeds must be {num_replicas} positive finite numbers, got {tuple(speeds)!r}"
-        )
-    if len(set(speeds)) == 1:
-        return _even(num_slots, num_replicas)
-    return _ranges(_proportional(num_slots, speeds))
+    return _even(num_slots, num_replicas)
+
+
+def ranges_of(sizes: Sequence[int]) -> tuple[range, ...]:
+    """Return the slots of each replica, one after another."""
+    return tuple(range(lo, hi) for lo, hi in pairwise(accumulate(sizes, initial=0)))
 
 
 def partials(num_slots: int, owners: Sequence[range]) -> tuple[tuple[Node, ...], ...]:
@@ -214,7 +207,7 @@ def _even(num_slots: int, num_replicas: int) -> tuple[range, ...]:
     """
     size, num_long = divmod(num_slots, num_replicas)
     if not num_long:
-        return _ranges([size] * num_replicas)
+        return ranges_of([size] * num_replicas)
     spans = _split_spans(num_slots)
     short = [_newly_split(spans, at, at + size) for at in range(num_slots - size)]
     long = [_newly_split(spans, at, at + size + 1) for at in range(num_slots - size - 1)]
@@ -228,7 +221,7 @@ def _even(num_slots: int, num_replicas: int) -> tuple[range, ...]:
         through_long = _costs(row, first, long, at, start - 1, stop - 1)
         row, first = list(map(min, through_short, through_long)), start
         rows.append((first, row))
-    return _ranges(_walk_back(rows, size, num_long, long))
+    return ranges_of(_walk_back(rows, size, num_long, long))
 
 
 _NEVER = 1 << 40
@@ -287,22 +280,6 @@ def _newly_split(spans: Sequence[Sequence[int]], before: int, cut: int) -> int:
             break
         count += 1
     return count
-
-
-def _proportional(num_slots: int, speeds: Sequence[float]) -> list[int]:
-    """Give one slot to each, then each further slot to whoever would finish it first."""
-    sizes = [1] * len(speeds)
-    heap = [(2 / speed, rank) for rank, speed in enumerate(speeds)]
-    heapify(heap)
-    for _ in range(num_slots - len(speeds)):
-        rank = heap[0][1]
-        sizes[rank] += 1
-        heapreplace(heap, ((sizes[rank] + 1) / speeds[rank], rank))
-    return sizes
-
-
-def _ranges(sizes: Sequence[int]) -> tuple[range, ...]:
-    return tuple(range(lo, hi) for lo, hi in pairwise(accumulate(sizes, initial=0)))
 
 
 def _visit(node: Node, merges: int, visits: list[Visit]) -> None:

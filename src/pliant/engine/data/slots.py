@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.core.step.balance import UNKNOWN_US
 from pliant.core.step.batching import Node
 from pliant.engine import probe
 from pliant.engine.data import randomness
@@ -139,6 +141,10 @@ class Slots:
         self._launched = 0
         self.nonfinite = ""
         """The first slot of this attempt whose loss here is nan or inf, in words; or empty."""
+        self.slot_us = UNKNOWN_US
+        """How long what is computed at once took here, in the newest whole attempt."""
+        self._began_s = 0.0
+        self._entered = 0
 
     def begin(self, attempt: Attempt) -> None:
         """Start an attempt at a step; what is left of an earlier one is given up."""
@@ -148,6 +154,7 @@ class Slots:
         self._ready = [False] * self._sums.num_buckets
         self._launched = 0
         self.nonfinite = ""
+        self._began_s, self._entered = time.monotonic(), 0
         self._buffers.begin()
         self._sums.begin(len(attempt.nodes), self._on_ready, attempt.lent)
         self._extras.begin(len(attempt.nodes))
@@ -173,8 +180,14 @@ class Slots:
             if request is not None:
                 return (self._enter(position, request),)
             self._end(position, None)
-        attempt.launch(self._sums.num_buckets, self._extras.partials())
+        self._launch_extras(attempt)
         return None
+
+    def _launch_extras(self, attempt: Attempt) -> None:
+        """Hand over what goes beside the gradients: every slot is computed."""
+        spent_us = int(1e6 * (time.monotonic() - self._began_s))
+        self.slot_us = max(1, spent_us // self._entered) if self._entered else UNKNOWN_US
+        attempt.launch(self._sums.num_buckets, self._extras.partials())
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run the open slot's one backward."""
@@ -239,6 +252,7 @@ class Slots:
         batch = self._loader.take_batch(request)
         self._buffers.rewind()
         self._open = _OpenSlot(position, request)
+        self._entered += 1
         self._watch.enter(request.step)
         randomness.seed_place("slot", self._schedule.seed, request.step, request.slot)
         return batch

@@ -29,7 +29,7 @@ from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.identity import describe_layout
-from pliant.engine.protocol.formed import Formed, Shape, form
+from pliant.engine.protocol.formed import Formed, Shape
 from pliant.engine.protocol.meeting import LoopFlags, Meeting, StepMetadata, check_alike, meet
 from pliant.engine.protocol.membership_port import (
     KEPT_LOOK_S,
@@ -42,6 +42,7 @@ from pliant.engine.protocol.membership_port import (
     VoteRequests,
 )
 from pliant.engine.protocol.runtime import LOOK_S, ProtocolRuntime
+from pliant.engine.protocol.slot_division import SlotDivision
 from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
 from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
@@ -84,7 +85,7 @@ class ElasticMembership:
         self._identity = identity
         self._followers = followers
         self._handover = StateHandover(runtime, callbacks, followers)
-        self._formed: Formed | None = None
+        self._slots = SlotDivision(context.replica, shape, runtime.tell)
         self._crossing: Order | None = None
         self._owes_tail = False
         self._asked = Ending.NONE
@@ -99,9 +100,9 @@ class ElasticMembership:
     @property
     def leads(self) -> bool:
         """Whether it is the first of those released with it; before, of its generation."""
-        if self._formed is None:
+        if self._slots.formed is None:
             return False
-        there = self._runtime.released or self._formed.order.replicas
+        there = self._runtime.released or self._slots.formed.order.replicas
         return self.member.replica == there[0]
 
     # --- WorkerMembership -------------------------------------------------------------
@@ -170,6 +171,8 @@ class ElasticMembership:
         if wrong:
             raise GroupBroken(generation, wrong)
         self._learn(self._runtime.commit(generation), said)
+        if self._crossing is None:
+            self._slots.hear_times([one.slot_us for one in said], step + 1)
         # Who crosses now is not the one to share with: the next boundary will do.
         is_saved = any(one.save for one in said) and self._crossing is None
         return StepDecision(
@@ -177,6 +180,7 @@ class ElasticMembership:
             is_leader=formed.group.rank == 0,
             is_stopped=bool(self._ending),
             is_saved=is_saved,
+            sizes=self._slots.sizes,
         )
 
     def recover(self, reason: str) -> None:
@@ -186,8 +190,7 @@ class ElasticMembership:
             UsageError: the fault is that the script's replicas differ.
         """
         self._handover.check()
-        formed = self._formed
-        if formed is not None:
+        if (formed := self._slots.formed) is not None:
             self._runtime.break_group(formed.order.generation, reason)
         while True:
             order = self._runtime.await_reform()
@@ -244,7 +247,8 @@ class ElasticMembership:
 
     def team(self, generation: Generation) -> EvaluationTeam:
         """Return those who run the tail of a step that was committed in ``generation``."""
-        return TailTeam(self._runtime, generation, lambda: self._formed, self._recover_in_tail)
+        slots, recover = self._slots, self._recover_in_tail
+        return TailTeam(self._runtime, generation, lambda: slots.formed, recover)
 
     def tell_busy(self, max_s: float) -> None:
         """Pass on that no step will end for a while."""
@@ -306,18 +310,15 @@ class ElasticMembership:
         """
         group = self._runtime.group(order)
         flags = LoopFlags(self._ending, self._has_left_loop, self._asked)
-        meeting = meet(self._runtime, order, group, flags)
+        meeting = meet(self._runtime, order, group, flags, self._slots.pace_us)
         self._ending = max(self._ending, meeting.ending)
         self._act_on(order, group, meeting)
         self._runtime.enter(order)
-        self._followers.enter(order, self.member)
-        previous = None if self._formed is None else self._formed.reduction
-        self._formed = form(
-            order, group, self._shape, replica=self.member.replica, previous=previous
-        )
+        me, step = self.member.replica, self.member.committed
+        self._slots.enter(order, group, meeting.paces_us, step)
+        self._followers.enter(order, self.member, self._slots.sizes)
         self._crossing = None
-        replica, step = self.member.replica, self.member.committed
-        self._runtime.tell(Switched(replica=replica, generation=order.generation, step=step))
+        self._runtime.tell(Switched(replica=me, generation=order.generation, step=step))
 
     def _act_on(self, order: Order, group: Group, meeting: Meeting) -> None:
         """Commit or redo, then give or take state."""
@@ -337,7 +338,7 @@ class ElasticMembership:
         """Say under what a step is recorded that is committed after its generation broke."""
         survivors = [order.replicas[rank] for rank in resolution.survivors]
         commits = [order.replicas[rank] for rank in resolution.commits]
-        voters = () if self._formed is None else self._formed.order.replicas
+        voters = () if self._slots.formed is None else self._slots.formed.order.replicas
         # Whoever led the vote leads its tail.  If it is gone, one that has the tail still to run.
         heirs = survivors if voters[:1] and voters[0] in survivors else commits
         leader = next((replica for replica in voters if replica in heirs), None)
@@ -364,8 +365,8 @@ class ElasticMembership:
                 self._runtime.tell_busy(3 * LOOK_S)
 
         self._runtime.await_ready(generation, ask_to_be_waited_for)
-        nothing = VoteRequests(stop=False, save=False)
-        said = StepMetadata.of(self.member, None, nothing).exchange(formed.group)
+        own = StepMetadata.of(self.member, None, VoteRequests(stop=False, save=False))
+        said = own.exchange(formed.group)
         self._learn(self._runtime.check(generation), said)
         if self._crossing is not None:
             self._cross(self._crossing)
@@ -374,7 +375,7 @@ class ElasticMembership:
 
     def _current(self) -> Formed:
         """Return the generation this replica is in; GroupBroken if it has failed or is sealed."""
-        formed = self._formed
+        formed = self._slots.formed
         if formed is None:
             raise GroupBroken(NO_GENERATION, "no generation was entered")
         self._runtime.check(formed.order.generation)

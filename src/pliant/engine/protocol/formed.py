@@ -6,9 +6,11 @@ know how the generation came about, or how a step becomes final.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pliant.core.step import batching
+from pliant.core.step.balance import Balance, even_sizes, most_partials
 from pliant.core.step.batching import Node
 from pliant.core.values import Order, ReplicaId
 from pliant.engine.groups.group import Group
@@ -26,6 +28,10 @@ class Shape:
     num_slots: int
     layout: Layout
     is_exact: bool
+    balance: Balance = Balance.EVEN
+
+    at_once: int = 1
+    """Slots that this replica computes at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +41,11 @@ class Formed:
     order: Order
     group: Group
     reduction: Reduction
+    sizes: tuple[int, ...]
+    """Slots of each replica, in rank order."""
+
     owned: range
-    """Its slots of every step."""
+    """Its own slots of every step, until they are divided anew."""
 
 
 def form(
@@ -45,10 +54,17 @@ def form(
     shape: Shape,
     *,
     replica: ReplicaId,
+    sizes: Sequence[int] = (),
     previous: Reduction | None = None,
 ) -> Formed:
-    """Make what is needed to compute in a generation whose group is connected."""
-    owners = batching.ownership(shape.num_slots, len(order.members))
+    """Make what is needed to compute in a generation whose group is connected.
+
+    Args:
+        sizes: slots of each replica; all members say the same.  None: evenly.
+        previous: of the generation before, or of another division in this one.
+    """
+    sizes = tuple(sizes) or even_sizes(shape.num_slots, len(order.members))
+    owners = batching.ranges_of(sizes)
     return Formed(
         order=order,
         group=group,
@@ -59,18 +75,22 @@ def form(
             exact=shape.is_exact,
             previous=previous,
         ),
+        sizes=sizes,
         owned=owners[order.replicas.index(replica)],
     )
 
 
 def window_size_for(order: Order, shape: Shape, replica: ReplicaId) -> WindowSize:
     """Return how much memory this replica needs where the others can read it."""
-    plan = ReductionPlan.of(
-        shape.num_slots, batching.ownership(shape.num_slots, len(order.members))
-    )
+    size = len(order.members)
+    plan = ReductionPlan.of(shape.num_slots, batching.ownership(shape.num_slots, size))
+    most = 1
     if not shape.is_exact:
         plan = plan.one_each()
-    return shared_memory.window_size(shape.layout, plan, order.replicas.index(replica))
+    elif shape.balance is Balance.SPEED:
+        most = most_partials(shape.num_slots, size)
+    rank = order.replicas.index(replica)
+    return shared_memory.window_size(shape.layout, plan, rank, most_partials=most)
 
 
 def nodes(formed: Formed, shape: Shape) -> tuple[Node, ...]:

@@ -59,8 +59,13 @@ class Meeting:
     """If somebody is to receive state and not all are in the same ``steps()`` call: how many calls
     the one ahead has finished, else 0."""
 
+    paces_us: tuple[int, ...] = ()
+    """How long each takes for what it computes at once, in rank order."""
 
-def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags) -> Meeting:
+
+def meet(
+    runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags, pace_us: int
+) -> Meeting:
     """Exchange headers and take this member's part of the resolution.
 
     Raises:
@@ -68,11 +73,11 @@ def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags)
         UsageError: some survivors left the loop early and others did not.
     """
     header = protocol.header(runtime.member)
-    row = torch.tensor([*header.to_ints(), *map(int, flags)], dtype=torch.int64)
+    row = torch.tensor([*header.to_ints(), *map(int, flags), pace_us], dtype=torch.int64)
     with runtime.waits(order.generation):
         rows = group.all_gather(row).tolist()
     headers = [Header.from_ints(row[:_HEADER_INTS]) for row in rows]
-    said = [LoopFlags.of(*row[_HEADER_INTS:]) for row in rows]
+    said = [LoopFlags.of(*row[_HEADER_INTS:-1]) for row in rows]
     origin = None if order.origin is None else order.replicas.index(order.origin)
     try:
         resolution = resolve(headers, origin, order.restore)
@@ -89,6 +94,7 @@ def meet(runtime: ProtocolRuntime, order: Order, group: Group, flags: LoopFlags)
         resolution=resolution,
         ending=max(known, default=Ending.NONE),
         apart=max(calls) if resolution.joiners and len(calls) > 1 else 0,
+        paces_us=tuple(row[-1] for row in rows),
     )
 
 
@@ -111,6 +117,7 @@ class StepMetadata(NamedTuple):
     """Which ``Ending`` it wants after this step."""
 
     save: int
+    slot_us: int
     digests: tuple[int, ...]
     """Of the aspects of its state; 0: it does not know."""
 
@@ -124,14 +131,19 @@ class StepMetadata(NamedTuple):
             ready=protocol.ready_number(member),
             stop=Ending.SCRIPT if requests.stop else outside,
             save=int(requests.save),
+            slot_us=requests.slot_us,
             digests=(UNKNOWN,) * len(ASPECTS) if condition is None else condition.digests,
         )
 
     def exchange(self, group: Group) -> list[StepMetadata]:
         """Return what each member says, in rank order.  All members must call."""
-        row = torch.tensor([self.ready, self.stop, self.save, *self.digests], dtype=torch.int64)
+        numbers = (self.ready, self.stop, self.save, self.slot_us)
+        row = torch.tensor([*numbers, *self.digests], dtype=torch.int64)
         rows = group.all_gather(row).tolist()
-        return [StepMetadata(row[0], row[1], row[2], tuple(row[3:])) for row in rows]
+        return [
+            StepMetadata(ready, stop, save, slot_us, tuple(digests))
+            for ready, stop, save, slot_us, *digests in rows
+        ]
 
 
 Share = Callable[[bytes], Sequence[bytes]]

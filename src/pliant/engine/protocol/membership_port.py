@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from pliant.core.membership.member_value import Member
+from pliant.core.step.balance import UNKNOWN_US
 from pliant.core.values import Generation
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.protocol.formed import Formed
@@ -47,6 +48,9 @@ class StepDecision:
     is_saved: bool = False
     """The state after this step's tail is to be kept: each member hands over its share."""
 
+    sizes: tuple[int, ...] = ()
+    """Slots of each replica from the next step on, in rank order."""
+
 
 class Ending(IntEnum):
     """Whether the job ends after a step, and who wants that; the greatest that a member says."""
@@ -60,13 +64,16 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequests:
-    """What a replica wants from all, said with its vote."""
+    """What a replica says with its vote: mostly what it wants from all."""
 
     stop: bool
     """End after this step: the script says so."""
 
     save: bool
     """Keep the state after this step's tail."""
+
+    slot_us: int = UNKNOWN_US
+    """How long it took for what it computes at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ Memory of a member, in gradients: its partials, which replace those outside of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -62,7 +62,11 @@ class _Regions:
     window_size: WindowSize
 
     @classmethod
-    def of(cls, layout: Layout, plan: ReductionPlan, rank: int) -> _Regions:
+    def of(
+        cls, layout: Layout, plan: ReductionPlan, rank: int, num_partials: int | None = None
+    ) -> _Regions:
+        """``num_partials``: of this rank, where it is not as the plan says."""
+        num_partials = plan.partials[rank] if num_partials is None else num_partials
         size, end = len(plan.partials), 0
         shards: dict[int, int] = {}
         partials: dict[int, list[int]] = {}
@@ -74,16 +78,24 @@ class _Regions:
         reserved = end
         for bucket in buckets:
             partials[bucket.index] = []
-            for _ in range(plan.partials[rank]):
+            for _ in range(num_partials):
                 partials[bucket.index].append(end)
                 end += _aligned(_nbytes(bucket))
         idle = reserved if _is_direct(plan) else 0
         return cls(shards, partials, WindowSize(nbytes=end, reserved=idle))
 
 
-def window_size(layout: Layout, plan: ReductionPlan, rank: int) -> WindowSize:
-    """Return how much memory a member needs in its window."""
-    return _Regions.of(layout, plan, rank).window_size
+def window_size(
+    layout: Layout, plan: ReductionPlan, rank: int, *, most_partials: int = 1
+) -> WindowSize:
+    """Return how much memory a member needs in its window.
+
+    ``most_partials``: how many it may come to have by other plans over the same group.
+    """
+    planned = _Regions.of(layout, plan, rank).window_size
+    most = max(most_partials, plan.partials[rank])
+    whole = _Regions.of(layout, plan, rank, most).window_size
+    return replace(whole, spare=whole.nbytes - planned.nbytes)
 
 
 class Shared:

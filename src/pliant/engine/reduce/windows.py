@@ -77,6 +77,8 @@ class WindowSize:
     nbytes: int
     reserved: int = 0
     """Bytes at its start that are perhaps never used: they get memory when they are."""
+    spare: int = 0
+    """The same at its end."""
 
 
 class Window:
@@ -99,7 +101,8 @@ class Window:
         whole[:_TOKEN_BYTES] = torch.frombuffer(bytearray(token), dtype=torch.uint8)
         self.memory = whole[HEADER_BYTES:]
         """Flat bytes."""
-        self.memory[size.reserved :].zero_()  # page faults now, on a builder's thread
+        used = self.memory[size.reserved : size.nbytes - size.spare]
+        used.zero_()  # page faults now, on a builder's thread
         self._mark = whole[_MARK_AT : _MARK_AT + 8].view(torch.int64)
         self._lock = threading.Lock()
         self.address = Address(

@@ -34,6 +34,7 @@ from pliant.core.membership.resolve import Resolution
 from pliant.core.values import NO_GENERATION, Generation, Order
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
+from pliant.engine.groups.group import Group
 from pliant.engine.protocol.formed import Formed, Shape, form
 from pliant.engine.protocol.meeting import Meeting
 from pliant.engine.protocol.membership_port import (
@@ -163,6 +164,9 @@ class FollowerMembership:
             )
         )
         said = self._follow("decide")
+        formed = self._current()
+        if said.sizes != formed.sizes:
+            self._form(formed.order, formed.group, said.sizes)
         return StepDecision(
             generation=Generation(said.number),
             is_leader=False,
@@ -259,8 +263,8 @@ class FollowerMembership:
                 self._callbacks.commit_voted(StepDecision(generation=generation, is_leader=False))
             case HandOver() as handed:
                 self._hand_over(handed)
-            case EnterPlace(order=order, standing=standing):
-                self._enter(order, standing)
+            case EnterPlace(order=order, standing=standing, sizes=sizes):
+                self._enter(order, standing, sizes)
             case KeepPart(seat=seat, standing=standing):
                 self._stand(standing)
                 self._callbacks.keep(seat, is_needed=True)
@@ -293,17 +297,11 @@ class FollowerMembership:
         except GroupBroken as broken:
             self._fail(order.generation, broken.reason)
 
-    def _enter(self, order: Order, standing: MemberStanding) -> None:
+    def _enter(self, order: Order, standing: MemberStanding, sizes: tuple[int, ...]) -> None:
         """Be in a generation; that its group was given up since shows at the first use of it."""
         self._stand(standing)
-        group, previous = self._groups.enter(order), self._formed
-        self._formed = form(
-            order,
-            group,
-            self._shape,
-            replica=self._context.replica,
-            previous=None if previous is None else previous.reduction,
-        )
+        previous = self._formed
+        self._form(order, self._groups.enter(order), sizes)
         if previous is not None and previous.group.broken is None:
             previous.group.retire()
 
@@ -315,6 +313,13 @@ class FollowerMembership:
             if formed is not None and formed.group.broken is not None:
                 return
             look.wait(KEPT_LOOK_S)
+
+    def _form(self, order: Order, group: Group, sizes: tuple[int, ...]) -> None:
+        previous = None if self._formed is None else self._formed.reduction
+        replica = self._context.replica
+        self._formed = form(
+            order, group, self._shape, replica=replica, sizes=sizes, previous=previous
+        )
 
     def _say(self, answer: Answer | FollowerCame) -> None:
         self._connection.send(answer)

@@ -124,8 +124,8 @@ class Followers:
         del generation
         return lambda: True
 
-    def enter(self, order: Order, member: Member) -> None:
-        """Compute in ``order``."""
+    def enter(self, order: Order, member: Member, sizes: tuple[int, ...]) -> None:
+        """Compute in ``order``, of which each replica has so many slots."""
 
 
 class FollowerCrew(Followers):
@@ -352,9 +352,9 @@ class FollowerCrew(Followers):
         self.tell(FinishKeeping(generation=generation))
         return lambda: rules.conclude(self._said, Kept, generation) is not None
 
-    def enter(self, order: Order, member: Member) -> None:
+    def enter(self, order: Order, member: Member, sizes: tuple[int, ...]) -> None:
         """See ``Followers``."""
-        self.tell(EnterPlace(order=order, standing=MemberStanding.of(member)))
+        self.tell(EnterPlace(order=order, standing=MemberStanding.of(member), sizes=sizes))
 
 
 def _check_traits(own: dict[str, str], theirs: dict[str, str], place: int) -> None:

@@ -105,6 +105,9 @@ class CallReturned:
 
     is_stopped: bool = False
     is_saved: bool = False
+    sizes: tuple[int, ...] = ()
+    """Slots of each replica from now on, if the call divides them."""
+
     parts: tuple[str, ...] | None = None
     """What all members of the generation gave, each byte a character."""
 
@@ -156,6 +159,8 @@ class EnterPlace:
 
     order: Order
     standing: MemberStanding
+    sizes: tuple[int, ...]
+    """Slots of each replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,7 @@ class LeadMembership:
             number=decision.generation,
             is_stopped=decision.is_stopped,
             is_saved=decision.is_saved,
+            sizes=decision.sizes,
         )
         return decision
 
@@ -163,6 +164,7 @@ class LeadMembership:
         number: int = 0,
         is_stopped: bool = False,
         is_saved: bool = False,
+        sizes: tuple[int, ...] = (),
         parts: list[bytes] | None = None,
     ) -> None:
         self._followers.tell(
@@ -172,6 +174,7 @@ class LeadMembership:
                 number=number,
                 is_stopped=is_stopped,
                 is_saved=is_saved,
+                sizes=sizes,
                 parts=None if parts is None else tuple(part.decode("latin-1") for part in parts),
             )
         )

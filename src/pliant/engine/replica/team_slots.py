@@ -93,7 +93,7 @@ class TeamSlots(Slots):
                 self._sums.open(merges=0, part=0, is_last_of_part=False, is_last=False)
                 return (self._enter(self._visits[place], request),)
             self._end_pass()
-        attempt.launch(self._sums.num_buckets, self._extras.partials())
+        self._launch_extras(attempt)
         return None
 
     def _own_place(self, one: Pass) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pliant.core.errors import ConfigError
+from pliant.core.step.balance import Balance
 from pliant.engine.local_tensors import is_sharded
 from pliant.engine.protocol.formed import Shape
 from pliant.engine.protocol.membership_port import TrainingCallbacks
@@ -28,7 +29,7 @@ from pliant.engine.replica.follower_membership import FollowerMembership
 from pliant.engine.replica.followers import FollowerCrew, wait_to_be_ended
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.leaf_exchange import LeafExchange
-from pliant.engine.session_settings import UserObjects
+from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.worker.bootstrap import WorkerContext
 
 LOST_S = 2.0
@@ -106,6 +107,19 @@ def _check_shards(objects: UserObjects) -> None:
                 f"{what} with sharded parameters ({first!r} is one) is not possible yet; leave it "
                 "out"
             )
+
+
+def shape_of(context: WorkerContext | None, settings: SessionSettings, layout: Layout) -> Shape:
+    """Return what of a session is the same in all its generations."""
+    found = made_mesh() if num_workers(context) > 1 else None
+    group = None if found is None else shard_group(found)
+    return Shape(
+        num_slots=settings.num_slots,
+        layout=layout,
+        is_exact=settings.reduction == "exact",
+        balance=Balance.EVEN if context is None else context.assignment.work.balance,
+        at_once=1 if group is None else group.size(),
+    )
 
 
 def leaf_exchange(layout: Layout, model: torch.nn.Module, sums: GradientSums) -> LeafExchange:
