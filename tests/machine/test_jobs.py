@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.machine.nfs import lock_as_on_nfs
 
 from pliant.core.errors import ConfigError
 from pliant.machine import discovery
 from pliant.machine.discovery import RuntimeFiles, Served, StateDirectory
 from pliant.machine.files import PRIVATE, replace_file
 from pliant.machine.jobs import find_job, running_jobs
-from pliant.machine.locks import locked
 
 
 def record(directory: Path, job: str, pid: int, started: float = 1.0) -> Path:
@@ -108,9 +110,11 @@ def test_a_record_that_is_written_meanwhile_is_not_removed(
     assert (job.url, job.token()) == ("http://new", "new")
 
 
+@pytest.mark.parametrize("flock", [fcntl.flock, lock_as_on_nfs])
 def test_whoever_removes_records_is_waited_for_and_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flock: Callable[[int, int], None]
 ) -> None:
+    monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr(discovery, "WRITE_S", 0.05)
     record(tmp_path, "old", gone())
     files = RuntimeFiles("job", tmp_path / "gpt.json", tmp_path / "gpt.token")
@@ -139,7 +143,7 @@ def test_the_token_of_a_job_that_was_killed_as_it_started_is_removed_later(tmp_p
     token.write_text("secret\n")
     os.utime(token, (time.time() + 3600.0,) * 2)
 
-    with locked(tmp_path):
+    with discovery.alone_in(tmp_path, within_s=0):
         assert running_jobs(tmp_path) == []
         assert token.exists()
     assert running_jobs(tmp_path) == []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.machine.nfs import lock_as_on_nfs
 from tests.observe.test_audit import PLAN, Line, commit_line, slot_lines, spare, steps
 
 from pliant.core.step import order
@@ -113,14 +112,6 @@ def test_a_gap_after_what_was_condensed_is_found(tmp_path: Path) -> None:
     )
 
     assert audit_run(out).problems[0] == "step 6 was never committed although a later one was"
-
-
-def lock_as_on_nfs(fd: int, how: int, *, flock: Callable[[int, int], None] = fcntl.flock) -> None:
-    """There a shared lock wants a file open for reading, an exclusive one for writing: flock(2)."""
-    mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-    if mode == (os.O_WRONLY if how & fcntl.LOCK_SH else os.O_RDONLY):
-        raise OSError(errno.EBADF, "Bad file descriptor")
-    flock(fd, how)
 
 
 @pytest.mark.parametrize("flock", [fcntl.flock, lock_as_on_nfs])

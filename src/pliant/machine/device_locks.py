@@ -18,13 +18,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.machine.files import NoFileError, is_shared_directory, open_regular, open_to_read
-from pliant.machine.locks import lock
+from pliant.machine.locks import lock, lock_file
 from pliant.machine.processes import process_started, process_user
 
 DEVICES_VARIABLE = "PLIANT_DEVICES"
@@ -99,19 +98,11 @@ def take_device(
 
 def _take_granted(path: Path, device: int, *, within_s: float) -> DeviceLock | None:
     """Lock the file that the pool has made for this user; it may be replaced by another's."""
-    until_s = time.monotonic() + within_s
-    while True:
-        try:
-            fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except (PermissionError, FileNotFoundError):
-            return None  # it was given to somebody else, or to nobody
-        if not lock(fd, within_s=max(0.0, until_s - time.monotonic())):
-            os.close(fd)
-            return None
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(fd), path.stat()):
-                return DeviceLock(device, fd)
-        os.close(fd)
+    try:
+        fd = lock_file(path, within_s=within_s)
+    except (PermissionError, FileNotFoundError):
+        return None  # it was given to somebody else, or to nobody
+    return None if fd is None else DeviceLock(device, fd)
 
 
 def is_free(directory: Path, device: int) -> bool:

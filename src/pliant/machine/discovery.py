@@ -17,14 +17,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from pliant.core.durations import is_moment
 from pliant.core.errors import ConfigError
-from pliant.machine.files import PRIVATE, read_own, replace_file
+from pliant.machine.files import PRIVATE, open_private, read_own, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
 
@@ -32,6 +32,9 @@ SHARED_POOLS = Path("/var/lib/pliant/pools")
 """Where pools lie that users of a group share, unless the environment says otherwise."""
 
 SHARED_POOLS_VARIABLE = "PLIANT_SHARED_POOLS"
+
+ALONE_LOCK = ".lock"
+"""In such a directory where directories themselves cannot be locked."""
 
 WRITE_S = 2.0
 """How long a record waits for who removes others, in seconds; it is written all the same then."""
@@ -212,14 +215,20 @@ def the_one(
 @contextmanager
 def alone_in(directory: Path, *, within_s: float) -> Iterator[bool]:
     """Keep others from writing or removing records meanwhile; yield whether that is so."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with ExitStack() as opened:
+
+        def locks(fd: int) -> bool:
+            opened.callback(os.close, fd)
+            return lock(fd, within_s=within_s)
+
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         is_alone = True
-        with suppress(OSError):  # a file system without such locks: nothing to wait for
-            is_alone = lock(fd, within_s=within_s)
+        with suppress(OSError):  # a file system without locks: nothing to wait for
+            try:
+                is_alone = locks(fd)
+            except OSError:  # NFS has none of directories
+                is_alone = locks(open_private(directory / ALONE_LOCK, os.O_RDWR))
         yield is_alone
-    finally:
-        os.close(fd)
 
 
 def _sweep(kind: str, directory: Path, stale: list[Path]) -> None:

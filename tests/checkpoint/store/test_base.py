@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.checkpoint.conftest import BUCKET, s3_client
 from tests.checkpoint.proxy import proxy
 from tests.checkpoint.reading import newest as newest_of
 from tests.checkpoint.states import contents, differing, save
+from tests.machine.nfs import lock_as_on_nfs
 
 from pliant.checkpoint import catalogue
 from pliant.checkpoint.dcp.read import load, open_checkpoint
@@ -72,12 +74,18 @@ def test_a_file_is_created_once_and_exchanged_only_if_it_is_as_expected(storage:
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
-@pytest.mark.parametrize("kind", ["directory", "s3"])
+@pytest.mark.parametrize("kind", ["directory", "nfs", "s3"])
 def test_of_several_at_one_moment_one_wins(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, exchanged: bool
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    exchanged: bool,
 ) -> None:
+    if kind == "nfs":
+        monkeypatch.setattr(fcntl, "flock", lock_as_on_nfs)
     storage: Storage = (
-        open_storage(str(tmp_path)) if kind == "directory" else request.getfixturevalue("s3")()
+        request.getfixturevalue("s3")() if kind == "s3" else open_storage(str(tmp_path))
     )
     if exchanged:
         storage.write("a", b"before")

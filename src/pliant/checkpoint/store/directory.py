@@ -16,7 +16,7 @@ from typing import IO
 from pliant.checkpoint.failures import storage_error
 from pliant.checkpoint.store.base import Data, Sink, StorageEntry
 from pliant.machine.files import fresh_beside, replace_file, sync_directory, write_new
-from pliant.machine.locks import held
+from pliant.machine.locks import held_file
 
 _BUFFER_BYTES = 1 << 20
 """A tensor's archive is some forty small writes and a large one."""
@@ -74,15 +74,14 @@ class LocalStorage:
     def exchange(self, path: str, data: bytes, *, expected: bytes) -> bool:
         """Compare and replace under a lock that ends with the process."""
         with self._at(path, "written") as target:
-            _make_directory(target.parent)
-            with held(target.parent):
-                try:
-                    if target.read_bytes() != expected:
+            try:
+                with held_file(target) as file:
+                    if file.read() != expected:
                         return False
-                except FileNotFoundError:
-                    return False
-                replace_file(target, data, is_durable=True, is_contended=True)
-                return True
+                    replace_file(target, data, is_durable=True, is_contended=True)
+                    return True
+            except FileNotFoundError:
+                return False
 
     def sink(self, path: str) -> Sink:
         """Begin a large file, in place: whoever reads it has another file that says it is whole."""
