@@ -139,6 +139,49 @@ def test_the_part_that_somebody_writes_to_stays(
     assert before.exactly_once
 
 
+def test_a_part_that_cannot_be_opened_keeps_no_other(tmp_path: Path) -> None:
+    out = run(tmp_path, r1=steps(*range(8)), r2=steps(*range(8)), r3=steps(*range(8, 16)))
+    ledgers = out / run_files.LEDGER
+    elsewhere = (ledgers / "r1.jsonl").rename(tmp_path / "elsewhere")
+    (ledgers / "r1.jsonl").symlink_to(elsewhere)
+
+    with pytest.raises(OSError, match=r"r1\.jsonl"):
+        condense(out, kept_steps=4)
+
+    assert left(out) == ["r1", "r3"]
+
+
+def test_ledgers_that_are_not_in_order_are_condensed_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = steps(*range(12))
+    lines[3], lines[30] = lines[30], lines[3]
+    out = run(tmp_path, r1=lines, r2=steps(*range(12, 20)))
+    before = audit_run(out)
+    assert before.exactly_once
+
+    monkeypatch.setattr("pliant.observe.condensing.MOST_WHOLE_BYTES", 100)
+    assert not condense(out, kept_steps=2)
+    monkeypatch.undo()
+    assert condense(out, kept_steps=2)
+
+    assert left(out) == ["r2"]
+    assert same(before, audit_run(out))
+
+
+def test_a_part_with_a_new_step_above_an_old_one_stays(tmp_path: Path) -> None:
+    out = run(tmp_path, r1=[*steps(*range(12)), slot_lines(2)[0]], r2=steps(12))
+    before = audit_run(out)
+
+    assert not condense(out, kept_steps=5)
+
+    assert left(out) == ["r1", "r2"]
+    after = audit_run(out)
+    assert before.exactly_once
+    assert after.exactly_once
+    assert (before.duplicates, after.duplicates) == (1, 0)  # what comes late counts for nothing
+
+
 def test_commits_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = run(tmp_path, r1=steps(*range(5)), r2=steps(*range(5, 9)))
     looked_at, commits = [], LedgerFile.commits

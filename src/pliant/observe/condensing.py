@@ -7,6 +7,9 @@ prove that it used each once.  One process does it at a time.  Knows nothing of 
     audit of the steps before S --> ledger.snapshot --> parts that have nothing from S on: removed
 
 A line of a step before S that comes later, of a replica that was cut off, counts for nothing.
+
+A part whose lines are not in order is read whole, as an audit of the whole run does; of more than
+``MOST_WHOLE_BYTES`` of such parts nothing goes, as that takes six times the memory.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from pliant.observe.reading import every, record_of
 
 KEPT_STEPS = 1000
 """Newest committed steps whose lines stay: nobody is that far behind and still writes."""
+
+MOST_WHOLE_BYTES = 8 << 20
+"""Of parts that are not in order, together: two of a replica's."""
 
 _TAIL_BYTES = 1 << 16
 """Of a ledger, looked at for its last whole line."""
@@ -88,22 +94,36 @@ def _audited(
     before: Condensed | None,
     until: Key,
 ) -> Condensed | None:
-    """Return the audit of what is before a step; None: a ledger must be read whole for that."""
+    """Return the audit of what is before a step; None: it would take too much memory."""
+    while True:
+        try:
+            return _audited_once(ledgers, committed, plan, first_step, before, until)
+        except OutOfOrderError as error:
+            error.ledger.is_in_order = False
+        if sum(one.size for one in ledgers if not one.is_in_order) > MOST_WHOLE_BYTES:
+            return None
+
+
+def _audited_once(
+    ledgers: list[LedgerFile],
+    committed: Mapping[int, range],
+    plan: AuditPlan,
+    first_step: int,
+    before: Condensed | None,
+    until: Key,
+) -> Condensed:
     audit = Audit(first_step=first_step, sampler=plan.sampler)
-    # With a seed each slot is compared with its places, so that an epoch has nothing left to prove.
+    # With a seed each slot is compared with its places: that is enough (docs/decisions/0016).
     epochs = Epochs(plan, audit) if plan.sampler else None
     expected, after = first_step, BEFORE_ALL
     if before is not None:
         expected, after = go_on(audit, plan, before, committed), before.end
     if epochs is not None:
         epochs.go_on(expected)
-    try:
-        count_steps(
-            ledgers, committed, plan, audit,
-            expected=expected, epochs=epochs, after=after, until=until,
-        )  # fmt: skip
-    except OutOfOrderError:
-        return None
+    count_steps(
+        ledgers, committed, plan, audit,
+        expected=expected, epochs=epochs, after=after, until=until,
+    )  # fmt: skip
     if epochs is not None:
         epochs.end()
     for ledger in ledgers:
@@ -122,20 +142,44 @@ def _audited(
 
 
 def _remove(ledgers: list[LedgerFile], until: Key) -> bool:
-    """Remove the parts that tell of nothing from a step on, and that nobody writes to."""
-    has_removed = False
-    for ledger in ledgers:
-        last = _last_key(ledger.path)
-        if last is None or last >= until:
-            continue
-        fd = open_private(ledger.path, os.O_RDWR)  # for its lock on NFS
+    """Remove the parts that tell of nothing from a step on, and that nobody writes to.
+
+    Raises:
+        OSError: one could not be removed; the others are.
+    """
+    has_removed, failed = False, None
+    for path in (ledger.path for ledger in ledgers):
         try:
-            if lock(fd, within_s=0):
-                ledger.path.unlink()
-                has_removed = True
-        finally:
-            os.close(fd)
+            if _is_old(path, until):
+                has_removed |= _remove_unused(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return has_removed
+
+
+def _remove_unused(path: Path) -> bool:
+    fd = open_private(path, os.O_RDWR)  # for its lock on NFS
+    try:
+        if is_ours := lock(fd, within_s=0):
+            path.unlink()
+        return is_ours
+    finally:
+        os.close(fd)
+
+
+def _is_old(path: Path, until: Key) -> bool:
+    """Whether a part tells only of steps before one; the end of most tells at once that not."""
+    last = _last_key(path)
+    if last is not None and last >= until:
+        return False
+    with path.open("rb") as file:
+        records = (record for line in file if (record := record_of(line)) is not None)
+        newest = max((key_of(record, BEFORE_ALL) for record in records), default=BEFORE_ALL)
+    return BEFORE_ALL < newest < until
 
 
 def _last_key(path: Path) -> Key | None:
