@@ -23,7 +23,7 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-        if tag != "meta":
+        if tag not in ("meta", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -77,3 +77,23 @@ def test_layers_of_a_picture_add_up_to_what_there_was() -> None:
 
     assert sum(sum(band.values) for band in bands) * width_s == pytest.approx(4 * 600.0)
     assert sum(sum(band.values) for band in sizes) * share_s == pytest.approx(2 * 590.0)
+
+
+def test_no_column_of_a_picture_has_more_than_there_was() -> None:
+    """A change at the edge of a column once counted twice in the column before it."""
+    for end_s in map(float, range(100, 400)):
+        width_s = end_s / html_report.COLUMNS
+        sizes = [(column * width_s, 2 - column % 2) for column in range(html_report.COLUMNS)]
+
+        drawn = html_report._means(sizes, width_s, end_s)
+
+        assert drawn == pytest.approx([float(size) for _, size in sizes])
+
+
+def test_a_page_can_be_read_in_the_dark_and_on_a_narrow_screen() -> None:
+    text, _ = page()
+
+    assert "@media(prefers-color-scheme:dark)" in text
+    assert 'name="viewport"' in text
+    assert "font-size=" not in text, "of pictures, the page says how large their text is"
+    assert "min-width:640px" in text

@@ -27,3 +27,23 @@ def test_a_line_leaves_out_what_has_no_value() -> None:
 
     assert drawn.count("<circle") == 1
     assert "nan" not in drawn
+
+
+def test_of_a_setting_without_room_below_its_bar_only_the_value_is_written() -> None:
+    names = [f"scalingTimeoutInSeconds={value}" for value in range(10, 17)]
+
+    few, many = (
+        svg.bars("x", some, [Band("y", "#000", [1.0] * len(some))], unit="hours")
+        for some in (names[:2], names)
+    )
+
+    assert ">scalingTimeoutInSeconds=10</text>" in few
+    assert ">10</text>" in many
+    assert ">scalingTimeoutInSeconds=10</text>" not in many
+
+
+def test_layers_of_nothing_are_not_in_the_legend() -> None:
+    drawn = svg.areas("x", [Band("a", "#000", [1.0]), Band("b", "#111", [0.0])], 60.0, "devices")
+
+    assert "</i>a</span>" in drawn
+    assert "</i>b</span>" not in drawn

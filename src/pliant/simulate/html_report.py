@@ -20,25 +20,23 @@ MOST_JOBS = 10
 """Jobs with a colour of their own; the rest is one."""
 
 WENT = (
-    ("useful_h", "training that counts", "#2a9d8f"),
-    ("serving_h", "inference", "#2a6f97"),
-    ("starting_h", "starting", "#e9c46a"),
-    ("paused_h", "paused", "#f4a261"),
+    ("useful_h", "training that counts", svg.TRAINING),
+    ("serving_h", "inference", svg.SERVING),
+    ("starting_h", "starting", "#edc948"),
+    ("paused_h", "paused", "#f28e2b"),
     ("lost_h", "lost", "#d1495b"),
     ("unused_h", "held, not training", "#8e5ea2"),
-    ("idle_h", "idle", "#e4e8eb"),
+    ("idle_h", "idle", svg.IDLE),
 )
 
 STYLE = """\
-body{font:15px/1.5 system-ui,sans-serif;color:#22313f}
-body{max-width:900px;margin:32px auto;padding:0 16px}
-table{border-collapse:collapse;font-size:13px}td,th{padding:3px 14px 3px 0;text-align:right}
-td:first-child,th:first-child{text-align:left;white-space:pre}
-tr:nth-child(odd) td{background:#f6f8f9}
-figure{margin:28px 0}figcaption{font-weight:600;margin-bottom:6px}svg{width:100%}
-.legend span{margin-right:16px;font-size:12px;white-space:nowrap}
-.legend i{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
-code{background:#f6f8f9;padding:2px 5px}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}
+body{max-width:900px;margin:32px auto;padding:0 16px}h1{font-size:26px}
+.table{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
+td,th{padding:3px 14px 3px 0;text-align:right}td{white-space:pre}
+td:first-child,th:first-child{text-align:left}
+tr:nth-child(odd) td,code{background:color-mix(in srgb,var(--idle) 30%,var(--paper))}
+code{padding:2px 5px;overflow-wrap:anywhere}
 """
 
 
@@ -61,15 +59,20 @@ def page(
     if advice:
         parts += [f"<p>{escape(advice)}</p>", _compared(columns)]
     parts.append(_table(columns))
-    parts.append(svg.bars("Where the accelerator-hours went", names, _went(columns), unit="hours"))
+    parts.append(
+        svg.bars(
+            "Where the accelerator-hours went", names, _went(columns), unit="accelerator-hours"
+        )
+    )
     if any(one.cost for one in columns):
         costs = [Band("cost", svg.COLOURS[1], [one.cost for one in columns])]
-        parts.append(svg.bars("What the accelerators cost", names, costs, unit="money"))
+        parts.append(svg.bars("What the accelerators cost", names, costs, unit="cost"))
     for name, simulation in zip(names, simulations, strict=True):
         parts.append(svg.areas(f"{name}: who had how many", *_allocation(simulation)))
         parts.append(svg.areas(f"{name}: use of the cluster", *_use(simulation)))
     body = "\n".join(parts)
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head += f"<title>{title}</title><style>{svg.STYLE}{STYLE}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
@@ -82,7 +85,7 @@ def _compared(columns: Sequence[Measures]) -> str:
             [one.elastic_completion_mean_s / 3600 for one in columns],
         ),
         Band("completion, all", svg.COLOURS[1], [one.completion_mean_s / 3600 for one in columns]),
-        Band("queue", svg.COLOURS[4], [one.queue_mean_s / 3600 for one in columns]),
+        Band("queue", svg.COLOURS[5], [one.queue_mean_s / 3600 for one in columns]),
     ]
     names = [one.way for one in columns]
     return svg.lines("Mean times by value", names, hours, unit="hours")
@@ -90,9 +93,10 @@ def _compared(columns: Sequence[Measures]) -> str:
 
 def _table(columns: Sequence[Measures]) -> str:
     first, *rows = report.table(columns)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in first)
+    head = "".join(f"<th>{escape(cell).replace('=', '=<wbr>')}</th>" for cell in first)
     lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>\n"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="table"><table><tr>{head}</tr>{body}</table></div>\n'
 
 
 def _went(columns: Sequence[Measures]) -> list[Band]:
@@ -109,13 +113,13 @@ def _use(simulation: Simulation) -> tuple[list[Band], float, str]:
     there, held, serving = zip(*accounts.bins, strict=True) if accounts.bins else ((), (), ())
     return (
         [
-            Band("inference", "#2a6f97", [value / width_s for value in serving]),
+            Band("inference", svg.SERVING, [value / width_s for value in serving]),
             Band(
                 "training",
-                "#2a9d8f",
+                svg.TRAINING,
                 [(a - b) / width_s for a, b in zip(held, serving, strict=True)],
             ),
-            Band("idle", "#e4e8eb", [(a - b) / width_s for a, b in zip(there, held, strict=True)]),
+            Band("idle", svg.IDLE, [(a - b) / width_s for a, b in zip(there, held, strict=True)]),
         ],
         width_s,
         "accelerators",
@@ -129,7 +133,7 @@ def _allocation(simulation: Simulation) -> tuple[list[Band], float, str]:
     found = sorted(simulation.records, key=lambda one: -one.held_device_s)
     largest = sorted(found[:MOST_JOBS], key=lambda one: one.arrival_s)
     bands = [
-        Band(f"inference {one.entry.name}", "#22313f", _means(one.sizes, width_s, end_s))
+        Band(f"inference {one.entry.name}", svg.SERVING, _means(one.sizes, width_s, end_s))
         for one in simulation.services
     ]
     bands += [
@@ -140,7 +144,7 @@ def _allocation(simulation: Simulation) -> tuple[list[Band], float, str]:
         total = [0.0] * COLUMNS
         for one in rest:
             _add_means(total, one.sizes, width_s, end_s)
-        bands.append(Band(f"{len(rest)} other jobs", "#8795a1", total))
+        bands.append(Band(f"{len(rest)} other jobs", svg.REST, total))
     return bands, width_s, "accelerators"
 
 
@@ -157,9 +161,10 @@ def _add_means(
     ends = [at_s for at_s, _ in sizes[1:]] + [end_s]
     for (at_s, size), until_s in zip(sizes, ends, strict=True):
         while size and at_s < until_s:
-            column = min(int(at_s / width_s), COLUMNS - 1)
+            column = int(at_s / width_s)
+            if (column + 1) * width_s <= at_s:  # rounded down to the column before
+                column += 1
+            column = min(column, COLUMNS - 1)
             edge_s = until_s if column == COLUMNS - 1 else min(until_s, (column + 1) * width_s)
-            if edge_s <= at_s:  # rounded down to the column before
-                edge_s = min(until_s, (column + 2) * width_s)
             total[column] += size * (edge_s - at_s) / width_s
             at_s = edge_s

@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
     for unit, unit_s in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:,.1f} {unit}"
-    return f"{seconds:.3g} s"
+    return f"{round(seconds, 1):g} s"
 
 
 ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (

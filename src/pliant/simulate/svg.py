@@ -11,15 +11,33 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-INK, FAINT, GRID = "#22313f", "#8795a1", "#e4e8eb"
 COLOURS = (
-    "#2a9d8f", "#2a6f97", "#e9c46a", "#8e5ea2", "#d1495b", "#3a7d44", "#f4a261", "#577590",
-    "#b5838d", "#6a994e", "#bc6c25", "#7b8cde",
+    "#e07b39", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#ff9da7",
+    "#1b9e8f", "#6b4c9a",
 )  # fmt: skip
+"""Of jobs; none of them is that of a kind of use below, and each is readable on light and dark."""
+
+TRAINING, SERVING, IDLE, REST = "#2a9d8f", "#3d7eaa", "var(--idle)", "var(--faint)"
+
+STYLE = """\
+:root{color-scheme:light dark;--paper:#fff}
+:root{--ink:#22313f;--faint:#677784;--grid:#e4e8eb;--idle:#dde3e7}
+@media(prefers-color-scheme:dark){
+:root{--ink:#e3e8ec;--faint:#9aa8b3;--grid:#2f3a44;--idle:#3a4752;--paper:#161b20}}
+figure{margin:28px 0;overflow-x:auto}figcaption{font-weight:600;margin-bottom:6px}
+svg{width:100%;min-width:640px;display:block}svg text{font-size:11px;fill:var(--faint)}
+svg line{stroke:var(--grid)}svg polygon,svg rect{stroke:var(--paper);stroke-width:.5}
+.legend span{margin-right:16px;font-size:12px;white-space:nowrap;display:inline-block}
+.legend i{display:inline-block;width:11px;height:11px;margin-right:5px;border-radius:2px}
+"""
+"""What a page with pictures needs; a narrow one scrolls them instead of shrinking their text."""
 
 WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 34
 """Room for labels around the plot, in pixels."""
+
+LETTER = 6.0
+"""Width of one of a label."""
 
 
 class Band(NamedTuple):
@@ -49,7 +67,8 @@ def areas(title: str, bands: Sequence[Band], width_s: float, unit: str) -> str:
     )  # fmt: skip
     marks = [(at * unit_s / span_s, f"{at:g}") for at in _ticks(span_s / unit_s)]
     frame = [_y_axis(most, unit), _x_axis(marks, word)]
-    return _picture(title, [*frame, *shapes], [(band.name, band.colour) for band in bands])
+    shown = [(band.name, band.colour) for band in bands if any(band.values)]
+    return _picture(title, [*frame, *shapes], shown)
 
 
 def bars(title: str, names: Sequence[str], bands: Sequence[Band], *, unit: str) -> str:
@@ -72,7 +91,7 @@ def bars(title: str, names: Sequence[str], bands: Sequence[Band], *, unit: str) 
                 )
                 low += value
         middle = left + width * 0.3
-        shapes.append(_text(middle, HEIGHT - BOTTOM + 16, name, anchor="middle"))
+        shapes.append(_below(middle, width, name))
         shapes.append(_text(middle, _y(low, most) - 5, _figure(totals[i]), anchor="middle"))
     return _picture(title, shapes, [(band.name, band.colour) for band in bands])
 
@@ -84,10 +103,7 @@ def lines(title: str, names: Sequence[str], series: Sequence[Band], *, unit: str
     step = (WIDTH - LEFT - RIGHT) / max(len(names), 1)
     xs = [LEFT + step * (i + 0.5) for i in range(len(names))]
     shapes = [_y_axis(most, unit)]
-    shapes += [
-        _text(x, HEIGHT - BOTTOM + 16, name, anchor="middle")
-        for x, name in zip(xs, names, strict=True)
-    ]
+    shapes += [_below(x, step, name) for x, name in zip(xs, names, strict=True)]
     for one in series:
         points = [(x, _y(v, most)) for x, v in zip(xs, one.values, strict=True) if v == v]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -132,9 +148,7 @@ def _y_axis(most: float, unit: str) -> str:
     shapes = []
     for value in _ticks(most):
         y = _y(value, most)
-        shapes.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
-        )
+        shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         shapes.append(_text(LEFT - 6, y + 4, _figure(value), anchor="end"))
     shapes.append(_text(4, TOP - 14, unit, anchor="start"))
     return "".join(shapes)
@@ -146,11 +160,15 @@ def _x_axis(marks: Sequence[tuple[float, str]], word: str) -> str:
     return "".join([*shapes, _text(WIDTH - RIGHT, y + 15, word, anchor="end")])
 
 
+def _below(x: float, width: float, name: str) -> str:
+    """Name a place below the axis: of ``key=value`` only the value, where it has no room."""
+    if len(name) * LETTER > width:
+        name = name.rpartition("=")[2]
+    return _text(x, HEIGHT - BOTTOM + 16, name, anchor="middle")
+
+
 def _text(x: float, y: float, text: str, *, anchor: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="11" fill="{FAINT}">'
-        f"{escape(text)}</text>"
-    )
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _picture(title: str, shapes: Sequence[str], legend: Sequence[tuple[str, str]]) -> str:
