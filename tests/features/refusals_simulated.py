@@ -368,6 +368,30 @@ SIMULATED = [
         instead="`restart:60`",
     ),
     simulated(
+        "--way static,static",
+        sentence="--way names static twice; each is simulated once",
+        when="`--way` names one twice",
+        instead="each once",
+    ),
+    simulated(
+        "--csv --json",
+        sentence="--csv and --json cannot be given together; choose one",
+        when="a simulation is to print two forms",
+        instead="one of them",
+    ),
+    simulated(
+        workload="mix:jobs=5,jobs=6",
+        sentence="mix: jobs is given twice",
+        when="a generator is given one thing twice",
+        instead="it once",
+    ),
+    simulated(
+        sentence="/dev/zero cannot be read: it has more than 256 MB",
+        when="a file that is named has no end",
+        instead="a file",
+        workload="/dev/zero",
+    ),
+    simulated(
         "--policy maxReplicas=4",
         sentence="--policy maxReplicas: the sizes of each job stand in the workload",
         when="`--policy` gives all jobs of a simulation one size",

@@ -15,6 +15,7 @@ code 2.  Knows nothing of what a command does.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from pliant.cli import (
 from pliant.cli.arguments import ExplainCommand, RunCommand
 from pliant.cli.terminal import complain
 from pliant.core.errors import PliantError
-from pliant.core.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 
 app = typer.Typer(
     name="pliant",
@@ -119,14 +120,18 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     """Run a command; return its exit code, whatever it raises."""
     try:
         code = command()
+        _flush()
     except PliantError as error:
         return complain(str(error), EXIT_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `pliant logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return EXIT_OK
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:  # of a disk that is full
+            _drop_output()
+            return complain(f"the output cannot be written: {error.strerror}", EXIT_FAILED)
         if error.filename is None:
             raise
         return complain(f"{error.filename} cannot be used: {error.strerror}", EXIT_USAGE)
@@ -137,3 +142,17 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         sentence = sentence_of()
         return complain(sentence, EXIT_USAGE) if sentence else EXIT_USAGE  # empty: help was shown
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _flush() -> None:
+    """Write what was printed; Python's own end would tell a full disk with a traceback."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """Let nobody read what is printed from now on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

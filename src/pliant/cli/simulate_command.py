@@ -106,7 +106,12 @@ def simulate(
     from pliant.simulate.world_files import read_world
 
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
+    if as_csv and as_json:
+        raise ConfigError("--csv and --json cannot be given together; choose one")
     chosen = [costs_of(way) for way in ways.split(",")]
+    names = [costs.name for costs in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"--way names {twice} twice; each is simulated once")
     world = read_world(
         cluster, workload, policy=_policy(policy or []), elastic_from=elastic, **traces
     )

@@ -34,6 +34,9 @@ LEFTOVER = ".new"
 MOST_BYTES = 64 << 10
 """Of a small file; those of ours have a few kilobytes."""
 
+MOST_NAMED = 256 << 20
+"""Letters of a file that people name: a million jobs; /dev/zero has no end."""
+
 
 def is_shared_directory(directory: Path) -> bool:
     """Whether a directory was made for the users of a group, as far as this user may see.
@@ -172,10 +175,14 @@ def read_named(path: Path) -> str:
     """Return the text of a file that people name.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or has no end.
     """
     try:
-        return path.read_text()
+        with path.open() as file:
+            text = file.read(MOST_NAMED)
+            if file.read(1):
+                raise ConfigError(f"{path} cannot be read: it has more than {MOST_NAMED >> 20} MB")
+            return text
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

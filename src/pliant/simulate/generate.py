@@ -155,13 +155,15 @@ def day(text: str) -> list[Change]:
 def _numbers(text: str, known: dict[str, Number]) -> dict[str, float]:
     """Read ``NAME:key=value,...``."""
     name, _, rest = text.partition(":")
-    given = {key: one.default for key, one in known.items()}
+    given: dict[str, float] = {}
     for word in filter(None, rest.split(",")):
         key, _, value = word.partition("=")
         if key not in known:
             raise ConfigError(f"{name} takes no {key[:40]!r}; it takes {', '.join(known)}")
+        if key in given:
+            raise ConfigError(f"{name}: {key} is given twice")
         given[key] = _number(name, key, value, known[key])
-    return given
+    return {key: given.get(key, one.default) for key, one in known.items()}
 
 
 def _number(name: str, key: str, text: str, known: Number) -> float:
