@@ -3,6 +3,7 @@
     python tools/seed_faults.py             # all of them, a table at the end
     python tools/seed_faults.py R7 R15      # some rules; Pool: those of docs/allocation.md
     python tools/seed_faults.py Usage Metrics  # what is told of a pool
+    python tools/seed_faults.py Simulation
     python tools/seed_faults.py P8 --suite tests/core/policy tests/conformance
     python tools/seed_faults.py --shard 1/4  # every fourth of them, to be run in parts
     python tools/seed_faults.py --list
@@ -38,6 +39,7 @@ from tools.pool_faults import POOL_FAULTS  # noqa: E402
 from tools.protocol_faults import PROTOCOL_FAULTS  # noqa: E402
 from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 from tools.shell_faults import SHELL_FAULTS  # noqa: E402
+from tools.simulate_faults import SIMULATE_FAULTS  # noqa: E402
 
 PACKAGE = Path("src") / "pliant"
 SUITE = [
@@ -49,7 +51,7 @@ SUITE = [
 
 TABLES = (
     *(FAULTS, RESTART_FAULTS, PROTOCOL_FAULTS, SHELL_FAULTS),
-    *(POLICY_FAULTS, ALLOCATION_FAULTS, POOL_FAULTS),
+    *(POLICY_FAULTS, ALLOCATION_FAULTS, POOL_FAULTS, SIMULATE_FAULTS),
 )
 
 TIMEOUT_S = 120.0

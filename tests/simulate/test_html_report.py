@@ -88,6 +88,7 @@ def test_no_column_of_a_picture_has_more_than_there_was() -> None:
         drawn = html_report._means(sizes, width_s, end_s)
 
         assert drawn == pytest.approx([float(size) for _, size in sizes])
+        assert max(html_report._means([(0.0, 3)], width_s, end_s)) == pytest.approx(3.0)
 
 
 def test_a_page_can_be_read_in_the_dark_and_on_a_narrow_screen() -> None:

@@ -161,6 +161,17 @@ def test_with_notice_a_node_is_left_and_nothing_is_lost() -> None:
     assert run.records[0].sizes[1] == (1001.0, 3)
 
 
+def test_a_leave_on_notice_stops_those_who_stay_for_its_pause() -> None:
+    nodes = [{"name": "spot", "count": 4, "capacity": "x", "noticeInSeconds": 120}]
+    trace = {"spot": changes((0.0, 4), (1000.0, 3))}
+    slow = replace(IN_PLACE, leave_pause_s=7.0)
+
+    run = simulated([elastic("gpt", 2000.0, 4, 1, 4)], cluster(4, nodes=nodes), slow,
+                    capacity=trace)  # fmt: skip
+
+    assert run.pool.accounts.spent["paused"] == pytest.approx(3 * 7.0)
+
+
 def test_a_restart_that_is_known_of_saves_what_was_done() -> None:
     spec = cluster(8, nodes=[{"name": "spot", "count": 8, "capacity": "x"}])
     world = [elastic("pre", 4000.0, 8, 2, 8), job("tune", 5000.0, 1, arrival_s=500.0)]
@@ -191,6 +202,15 @@ def test_inference_takes_what_its_load_needs_and_gives_it_back() -> None:
     assert sizes[:3] == [(0.0, 2), (400.0, 8), (800.25, 2)]
     assert run.services[0].sizes[:4] == [(0.0, 6), (400.0, 0), (800.25, 6), (1400.0, 0)]
     assert run.services[0].short_device_s == pytest.approx(2 * 6 * 0.25)
+
+
+def test_goodput_is_the_share_of_what_inference_leaves() -> None:
+    spec = cluster(4, inference=[{"name": "chat", "load": "x"}])
+
+    run = simulated([job("gpt", 90.0, start_s=10.0)], spec, load={"chat": changes((0.0, 3))},
+                    until_s=100.0)  # fmt: skip
+
+    assert measured(run).goodput == pytest.approx(0.9)
 
 
 def test_a_policy_that_waits_takes_arrivals_together() -> None:
