@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from pliant.checkpoint.catalogue import listed
+from pliant.checkpoint.dcp.layout import name_of, unwritten_file
+from pliant.checkpoint.dcp.shares import give_up_share
+from pliant.checkpoint.failures import StorageError, Trouble
 from pliant.checkpoint.lease.job_lease import JobLease
 from pliant.checkpoint.publisher import CheckpointPublisher, RunIdentity, SaveOptions
+from pliant.checkpoint.store.base import Sink
 from pliant.checkpoint.store.directory import LocalStorage
 from pliant.checkpoint.writer import NEEDED_TRIES, NOT_LET_GO, Writer
 from pliant.core.durability import parse_interval
@@ -66,8 +70,14 @@ class Bewildered(JobLease):
 
 
 @contextmanager
-def writer(path: Path, channel: Told, kind: type[JobLease] = JobLease) -> Iterator[Writer]:
-    storage = LocalStorage(str(path))
+def writer(
+    path: Path,
+    channel: Told,
+    kind: type[JobLease] = JobLease,
+    *,
+    storage: LocalStorage | None = None,
+) -> Iterator[Writer]:
+    storage = storage or LocalStorage(str(path))
     options = SaveOptions(
         interval=parse_interval("500steps"), keep=3, milestones=None, max_unprotected_s=None
     )
@@ -194,6 +204,46 @@ def test_a_save_that_is_needed_and_lacks_a_share_promises_no_other_try(
 
     assert channel.failures == ["the share of rank 1 of 2 did not come in time"]
     assert channel.retries == [0.0]
+
+
+class FullForShares(LocalStorage):
+    """Has room for small files."""
+
+    def sink(self, path: str) -> Sink:
+        raise StorageError(path, Trouble.FULL, "No space left on device", doing="written")
+
+
+def test_a_share_that_cannot_be_written_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.checkpoint.writer.NEEDED_WAIT_S", 0.05)
+    monkeypatch.setattr("pliant.checkpoint.publisher.SHARES_S", 1000 * LIMIT_S)
+    channel, others = Told(), Told()
+    with (
+        writer(tmp_path, channel) as leader,
+        writer(tmp_path, others, storage=FullForShares(str(tmp_path))) as follower,
+    ):
+        leader.begin(snapshot(500, rank=0, size=3), is_needed=True)
+        follower.begin(snapshot(500, rank=1, size=3), is_needed=True)
+        assert comes_true(lambda: bool(channel.failures))
+
+    assert channel.failures == [f"rank 1 of 3 could not write its share: {others.failures[-1]}"]
+    assert channel.retries == [0.0]
+    assert "No space left on device" in others.failures[-1]
+
+
+def test_what_another_run_gave_up_is_of_no_account(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    give_up_share(
+        storage, name_of(500, 1), rank=1, generation=3, run="another", reason="it was full"
+    )
+    (tmp_path / name_of(500, 1) / unwritten_file(2, 3)).write_text("{")
+    with writer(tmp_path, Told()) as leader, writer(tmp_path, Told()) as one:
+        leader.begin(snapshot(500, rank=0, size=2), is_needed=True)
+        one.begin(snapshot(500, rank=1, size=2), is_needed=True)
+        assert settled(leader)
+
+    assert [one.committed for one in listed(storage)] == [500]
 
 
 def test_a_save_whose_shares_came_late_is_waited_for_from_then_on(

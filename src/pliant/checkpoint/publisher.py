@@ -104,7 +104,7 @@ class CheckpointPublisher:
 
         Raises:
             StoppedError: ``stop`` said so.
-            ShareMissing: a member did not write its part in time.
+            ShareMissing: a member did not write its part in time, or cannot.
             LeaseHeldError: another job holds the place.
             NotAllowedError: the coordinator says that this history is no longer the job's.
         """
@@ -126,6 +126,18 @@ class CheckpointPublisher:
             self._await_shares(save, stop, usual_s=time.monotonic() + 4 * own_s)
             self._publish(save)
 
+    def give_up(self, save: Save, reason: str) -> None:
+        """Tell the leader, who waits for it, that this replica's share will not come."""
+        with contextlib.suppress(Exception):  # then it finds out by the time
+            shares.give_up_share(
+                self.storage,
+                save.name,
+                rank=save.snapshot.rank,
+                generation=save.snapshot.generation,
+                run=self.identity.run,
+                reason=reason,
+            )
+
     def tidy(self, save: Save) -> None:
         """Copy what was published, and keep what is to be kept; a failure is told, not raised."""
         with told(self.channel, "the copy"):
@@ -138,12 +150,18 @@ class CheckpointPublisher:
 
     def _await_shares(self, save: Save, stop: Callable[[], bool], *, usual_s: float) -> None:
         """Wait until every member's share is on storage; ``usual_s``: when they should be."""
-        size, pause_s = save.snapshot.size, LOOK_S
+        size, generation, pause_s = save.snapshot.size, save.snapshot.generation, LOOK_S
         while True:
-            there = shares.present(self.storage, save.name, generation=save.snapshot.generation)
+            there = shares.present(self.storage, save.name, generation=generation)
             if len(there) == size:
                 save.stuck.clear()
                 return
+            first = min(rank for rank in range(size) if rank not in there)
+            why = shares.why_given_up(
+                self.storage, save.name, rank=first, generation=generation, run=self.identity.run
+            )
+            if why:
+                raise ShareMissing(f"rank {first} of {size} could not write its share: {why}")
             if time.monotonic() > usual_s + LATE_S:
                 save.stuck.set()
             if time.monotonic() > usual_s + SHARES_S:

@@ -238,6 +238,8 @@ class Writer:
                     is_needed=save.is_needed,
                     is_last=save.is_needed and not tries,
                 )
+            if is_follower and not tries:
+                self._publisher.give_up(save, self._said)
             if tries:
                 save.stuck.set()
                 save.dropped.wait(wait_s)

@@ -89,6 +89,11 @@ def parse_share_file(name: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[2]), int(found[1]))
 
 
+def unwritten_file(rank: int, generation: int) -> str:
+    """Return the file that says that a rank has given its share up."""
+    return f"unwritten-{generation}-{rank}.json"
+
+
 def path_of(name: str) -> Path:
     """Return where an item lies in the nested state dict that plain PyTorch builds.
 

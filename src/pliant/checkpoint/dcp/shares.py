@@ -5,7 +5,8 @@ share's record, and after all shares the index and, last, the manifest.  Must no
 members are, when they save, or what the items mean.
 
     every member    write_share     its data file, fsynced, then its record
-    the leader      present         whose records are there
+    a member        give_up_share   it cannot write it, whatever it tries
+    the leader      present         whose records are there; why_given_up: which will not come
     the leader      publish         .metadata, then the manifest: from now on it exists
 
 A crash in between leaves a directory without a manifest, which is rubbish.  Writing again, by the
@@ -15,6 +16,7 @@ same or a newer generation, is always allowed.
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -108,6 +110,23 @@ def present(storage: Storage, name: str, *, generation: int) -> frozenset[int]:
     """Return the ranks whose shares of this generation are whole and durable."""
     parsed = (layout.parse_share_file(entry.name) for entry in storage.entries(name))
     return frozenset(found[0] for found in parsed if found is not None and found[1] == generation)
+
+
+def give_up_share(
+    storage: Storage, name: str, *, rank: int, generation: int, run: str, reason: str
+) -> None:
+    """Say in place of a share that it will not come, and why: the leader waits for it."""
+    said = json.dumps({"run": run, "reason": reason}).encode()
+    storage.write(f"{name}/{layout.unwritten_file(rank, generation)}", said)
+
+
+def why_given_up(storage: Storage, name: str, *, rank: int, generation: int, run: str) -> str:
+    """Return why a share will not come; empty: it may."""
+    try:
+        said = json.loads(storage.read(f"{name}/{layout.unwritten_file(rank, generation)}"))
+        return str(said["reason"]) if said["run"] == run else ""
+    except (MissingError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def publish(
