@@ -163,6 +163,9 @@ class Deaf:
     def send(self, command: Command, incarnation: Incarnation) -> None:
         pass
 
+    def send_text(self, text: str) -> None:
+        pass
+
 
 @contextmanager
 def raising_listeners() -> Iterator[None]:

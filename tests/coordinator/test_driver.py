@@ -52,6 +52,7 @@ from pliant.core.values import (
 from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
+from pliant.wire.codec import COMMANDS, Envelope, decode
 from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
 
 NODE = NodeId("here")
@@ -70,6 +71,12 @@ class Agent:
     def send(self, command: Command, incarnation: Incarnation) -> None:
         recorded = self._register.read()
         self.sent.append((command, incarnation, recorded.number if recorded else -1))
+
+    def send_text(self, text: str) -> None:
+        received = decode(text, COMMANDS)
+        assert isinstance(received, Envelope)
+        command: Any = received.message
+        self.send(command, received.incarnation)
 
     def hang_up(self) -> None:
         pass
@@ -164,6 +171,32 @@ def test_every_number_is_recorded_before_it_is_sent(tmp_path: Path) -> None:
     assert register is not None
     assert register.newest is not None
     assert register.newest.generation == 1
+
+
+def test_what_comes_at_once_is_recorded_with_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+    write = RegisterFile.write
+
+    def counted(register: RegisterFile, *args: Any, **more: Any) -> None:
+        writes.append(args)
+        write(register, *args, **more)
+
+    monkeypatch.setattr(RegisterFile, "write", counted)
+
+    async def scene(world: World) -> None:
+        for number in range(10):
+            joined = replace(world.joined, node=NodeId(f"n{number}"), devices=1)
+            world.driver.attach(joined, world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 2)
+
+    world = play(tmp_path, scene)
+
+    assert len(writes) == 2  # its incarnation, and the numbers of two replicas
+    assert all(recorded >= 0 for _, _, recorded in world.agent.sent)
+    kinds = world.kinds()
+    assert kinds.index("start_replica") < len(kinds) - 1 - kinds[::-1].index("node_joined")
 
 
 def test_a_new_coordinator_opens_a_new_incarnation_before_it_says_anything(tmp_path: Path) -> None:

@@ -52,7 +52,11 @@ class AgentChannel:
 
     def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
         """Queue a command, or what goes with them; never blocks."""
-        self._queue.put_nowait(encode(command, incarnation).decode())
+        self.send_text(encode(command, incarnation).decode())
+
+    def send_text(self, text: str) -> None:
+        """Queue what is encoded already: it goes to many agents."""
+        self._queue.put_nowait(text)
 
     def hang_up(self) -> None:
         """End the connection, whatever the agent does."""

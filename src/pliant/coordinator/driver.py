@@ -13,13 +13,14 @@ nothing of HTTP: agents are channels, people are events.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.inbox import Asked, Inbox
 from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
@@ -48,7 +49,6 @@ from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
 from pliant.core.values import Generation, Incarnation, NodeId
 from pliant.machine.clock import TICK_S, Clock
-from pliant.machine.event_loop import within
 from pliant.observe.history import History
 from pliant.observe.log import EventLog
 from pliant.observe.status import Board
@@ -64,11 +64,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """An event and, if someone waits for it, where the core's answer goes."""
+class _Answered:
+    """An event that the core has answered, while nothing of the answer is carried out yet."""
 
-    event: Event
-    answer: asyncio.Future[Ready | None] | None = None
+    event: Event | None
+    """None: it was none that can be."""
+
+    ready: Ready
+    before: Job
+    after: Job
+    now_s: float
 
 
 class JobDriver:
@@ -102,12 +107,11 @@ class JobDriver:
         self._clock = clock
         self._boot = boot
         self._workers_per_replica = workers_per_replica
-        self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._inbox = Inbox()
         self._look_at_s = 0.0
         self._committed_s: float | None = None
         self._failure: str | None = None
         self._end: EndJob | None = None
-        self._is_over = False
         self._snapshots = Snapshots(log)
         self._ledgers = LedgerKeeper(log.path.parent)
         log.subscribe(lambda record: self.history.add(record))
@@ -146,15 +150,11 @@ class JobDriver:
 
     def put(self, event: Event) -> None:
         """Queue an event."""
-        self._queue.put_nowait(_Asked(event))
+        self._inbox.put(event)
 
     async def ask(self, event: Event) -> Ready | None:
         """Queue an event of a person and return what the core said; ``None``: the job is over."""
-        if self._end is not None or self._is_over:
-            return None
-        answer: asyncio.Future[Ready | None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Asked(event, answer))
-        return await answer
+        return None if self._end is not None else await self._inbox.ask(event)
 
     def receive(self, message: Message) -> None:
         """Take one message of an agent: an event for the core, or a note for the log."""
@@ -225,14 +225,12 @@ class JobDriver:
             while self._end is None:
                 await self._look_at_register()
                 due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
-                await self._turn(await within(self._queue.get(), min(max(due_s, 0.0), TICK_S)))
+                await self._turn(await self._inbox.take(min(max(due_s, 0.0), TICK_S)))
                 self._snapshots.write_if_due(self.history)
                 self._inputs.write_state_if_due(self._state)
                 self._ledgers.look_if_due(self._clock.now_s())
         finally:
-            self._is_over = True
-            while not self._queue.empty():
-                _answer_nothing(self._queue.get_nowait())
+            self._inbox.close()
             self._inputs.write_quiet()
         return self._end
 
@@ -251,7 +249,9 @@ class JobDriver:
             now_s=now_s, settings=self._settings, register=recorded, is_asked=is_asked
         )
         self._has_begun = True
-        await self._carry_out(ready)
+        if ready.register is not None:
+            await self._register.write(ready.register)
+        await self._command(ready)
         self._look_at_s = now_s + LOOK_S
         self.history = await self._snapshots.read()
         for commit in self.board.timeline.commits:
@@ -275,53 +275,73 @@ class JobDriver:
             except OSError as error:  # it was not seen; whatever needs it asks again
                 _log.warning("the register could not be read: %s", error)
 
-    async def _turn(self, asked: _Asked | None) -> None:
-        """Let the core answer one event, and then the time that has passed."""
-        now_s = self._clock.now_s()
-        if asked is not None:
-            try:
-                ready = await self._step(asked.event, now_s)
-                if asked.answer is not None and not asked.answer.done():
-                    asked.answer.set_result(ready)
-            finally:
-                _answer_nothing(asked)
-        for node in self.nodes.forget_silent(now_s):
-            await self._step(NodeLost(node=node), now_s)
-        if now_s >= controller.next_deadline_s(self._state):
-            await self._step(Ticked(), now_s)
+    async def _turn(self, batch: Sequence[Asked]) -> None:
+        """Let the core answer what is there, and then the time that has passed.
+
+        What it answers to many events is carried out once all of it is in the register: a write
+        takes milliseconds, and a thousand agents may join at once.
+        """
+        try:
+            answers = self._answers([one.event for one in batch], self._clock.now_s())
+            written = [one.ready.register for one in answers if one.ready.register is not None]
+            if written:
+                await self._register.write(written[-1])
+            for number, answered in enumerate(answers):
+                await self._carry_out(answered)
+                if number < len(batch):
+                    batch[number].answer(answered.ready)
+        finally:
+            for one in batch:
+                one.answer(None)
         if self._failure is not None and self._end is None:
             end = EndJob(exit_code=EXIT_FAILED, reason=self._failure)
             await self._register.confirm()  # R20
             self.end(end)
 
-    async def _step(self, event: Event, now_s: float) -> Ready:
-        policy, before = self.policy, self._state
+    def _answers(self, events: Iterable[Event], now_s: float) -> list[_Answered]:
+        """Return what the core says to these events, and then to time; the job's end is last."""
+        found: list[_Answered] = []
+        lost = [NodeLost(node=node) for node in self.nodes.forget_silent(now_s)]
+        for event in (*events, *lost, Ticked()):
+            if isinstance(event, Ticked) and now_s < controller.next_deadline_s(self._state):
+                break
+            found.append(self._step(event, now_s))
+            if any(isinstance(command, EndJob) for command in found[-1].ready.commands):
+                break
+        return found
+
+    def _step(self, event: Event, now_s: float) -> _Answered:
+        before = self._state
         try:
             self._state, ready = controller.step(
-                self._state, event, now_s=now_s, settings=self._settings
+                before, event, now_s=now_s, settings=self._settings
             )
         except Exception as error:  # the core is pure: the job is as it was
             if not isinstance(event, WorkerEvent | NodeJoined | Running | Exited):
                 raise
             self.refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
-            return Ready(incarnation=self.incarnation)
-        self._inputs.write_event(event, ready, before=before, after=self._state, now_s=now_s)
+            return _Answered(None, Ready(incarnation=self.incarnation), before, before, now_s)
+        return _Answered(event, ready, before, self._state, now_s)
+
+    async def _carry_out(self, answered: _Answered) -> None:
+        """Log an event and its answer, and carry out the commands: the register has them (R2)."""
+        event, ready = answered.event, answered.ready
+        before, after = answered.before, answered.after
+        if event is None:
+            return
+        self._inputs.write_event(event, ready, before=before, after=after, now_s=answered.now_s)
         if isinstance(event, Running):
             for command in ready.again:
                 for each in self._secrets.added_to(command, self.incarnation):
                     self.nodes.send_to(event.node, each, self.incarnation)
-        if self.policy != policy:
+        if after.policy != before.policy:
             self._write_policy()
-        if self._state.apart != before.apart:
-            self.log.write("nodes_apart", pairs=pauses(self._state.apart, now_s))
-        await self._carry_out(ready)
-        self.board.stale = self._state.stale + self._state.membership.stale
-        return ready
+        if after.apart != before.apart:
+            self.log.write("nodes_apart", pairs=pauses(after.apart, answered.now_s))
+        await self._command(ready)
+        self.board.stale = after.stale + after.membership.stale
 
-    async def _carry_out(self, ready: Ready) -> None:
-        """Write the register, and only once that is confirmed carry out the commands."""
-        if ready.register is not None:
-            await self._register.write(ready.register)
+    async def _command(self, ready: Ready) -> None:
         for command in ready.commands:
             if isinstance(command, Publish | EndJob):  # R20
                 await self._register.confirm()
@@ -377,9 +397,3 @@ class JobDriver:
         )
         is_here = self.nodes.is_on(note.replica, self._boot)
         self._notes.write_commit(note, is_here=is_here)
-
-
-def _answer_nothing(asked: _Asked) -> None:
-    """Tell who asked and has no answer that the job, or this coordinator, is over."""
-    if asked.answer is not None and not asked.answer.done():
-        asked.answer.set_result(None)

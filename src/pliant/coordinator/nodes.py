@@ -21,7 +21,7 @@ from pliant.core.events import NodeJoined, Refused
 from pliant.core.job.state import JobSettings
 from pliant.core.values import AgentLife, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
-from pliant.wire.codec import Message
+from pliant.wire.codec import Message, encode
 from pliant.wire.ports import NodeChannel
 
 AWAY_S = JobSettings().node_s
@@ -105,9 +105,7 @@ class JobNodes:
 
     def own(self, node: NodeId, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:
         """Return those of the replicas that no other node that is here runs."""
-        return tuple(
-            name for name in replicas if self._homes.get(name, node) not in self._others(node)
-        )
+        return tuple(name for name in replicas if self._is_own(node, name))
 
     def may_say(self, node: NodeId, message: Message) -> bool:
         """Whether a message is about the sender's own replicas, or about itself."""
@@ -116,8 +114,9 @@ class JobNodes:
             about = (message.replica,)  # a joiner another member may refuse
         return getattr(message, "node", node) == node and self.own(node, about) == about
 
-    def _others(self, node: NodeId) -> set[NodeId]:
-        return self._nodes.keys() - {node}
+    def _is_own(self, node: NodeId, replica: ReplicaId) -> bool:
+        home = self._homes.get(replica, node)
+        return home == node or home not in self._nodes
 
     def detach(self, node: NodeId, channel: NodeChannel, *, now_s: float) -> None:
         """Note that a connection ended."""
@@ -145,8 +144,11 @@ class JobNodes:
 
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Send a command to the agents whom it concerns."""
-        for node in self._addressees(command):
-            self.send_to(node, command, incarnation)
+        known = [self._nodes[node] for node in self._addressees(command) if node in self._nodes]
+        channels = [one.channel for one in known if one.channel is not None]
+        text = encode(command, incarnation).decode() if channels else ""
+        for channel in channels:
+            channel.send_text(text)
 
     def send_to(self, node: NodeId, command: Command, incarnation: Incarnation) -> None:
         """Send a command to one agent, if it is connected."""

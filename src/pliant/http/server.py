@@ -88,6 +88,7 @@ class Server:
             ws="websockets-sansio",
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=None,  # agents say Alive
+            ws_per_message_deflate=False,  # an order would be compressed for each of its members
             timeout_graceful_shutdown=STOP_S,
         )
         self._server = _Server(config)

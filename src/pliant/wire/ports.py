@@ -18,6 +18,9 @@ class NodeChannel(Protocol):
     def send(self, command: Command, incarnation: Incarnation) -> None:
         """Queue a command; never blocks, drops it if the agent is gone."""
 
+    def send_text(self, text: str) -> None:
+        """The same of one that is encoded."""
+
     def hang_up(self) -> None:
         """End the connection: the agent has another one, or another agent has its name."""
 

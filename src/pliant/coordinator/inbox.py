@@ -1,0 +1,65 @@
+"""What agents, people and time tell the core of a job, in the order in which it came.
+
+Owns the queue, and that everybody who waits for an answer gets one, if only that there is none.
+Knows nothing of what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pliant.core.events import Event
+from pliant.core.job.state import Ready
+from pliant.machine.event_loop import within
+
+MOST_AT_ONCE = 256
+"""Events that are taken together, if so many are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An event and, if someone waits for it, where the core's answer goes."""
+
+    event: Event
+    future: asyncio.Future[Ready | None] | None = None
+
+    def answer(self, ready: Ready | None) -> None:
+        """Tell who asked; the first answer counts, and None says that there is none."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(ready)
+
+
+class Inbox:
+    """The one queue of a job."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Asked] = asyncio.Queue()
+        self._is_closed = False
+
+    def put(self, event: Event) -> None:
+        """Queue an event."""
+        self._queue.put_nowait(Asked(event))
+
+    async def ask(self, event: Event) -> Ready | None:
+        """Queue an event and return what the core says to it; None if it says nothing any more."""
+        if self._is_closed:
+            return None
+        asked = Asked(event, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(asked)
+        return await asked.future if asked.future is not None else None
+
+    async def take(self, limit_s: float) -> Sequence[Asked]:
+        """Wait for an event, for so long at most, and return all that are there by then."""
+        first = await within(self._queue.get(), limit_s)
+        found = [] if first is None else [first]
+        while found and len(found) < MOST_AT_ONCE and not self._queue.empty():
+            found.append(self._queue.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Answer nothing to whoever still waits, or asks later."""
+        self._is_closed = True
+        while not self._queue.empty():
+            self._queue.get_nowait().answer(None)
