@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation, ReplicaId
@@ -38,10 +38,10 @@ COLD_SERVER = Path(__file__).with_name("cold_server.py")
 class Worker:
     """One started worker: its process id, and the agent's ends of its socket and output."""
 
-    def __init__(self, pid: int, control: socket.socket, output: int) -> None:
+    def __init__(self, pid: int, control: socket.socket, output: BinaryIO) -> None:
         self.pid = pid
         self.control = control
-        self._output = os.fdopen(output, "rb")
+        self._output = output
 
     def close(self) -> None:
         """Close the agent's ends; the worker then ends itself."""
@@ -88,7 +88,15 @@ class Servant:
         data = self.sock.recv(1 << 17)
         return REPORTS.validate_json(data) if data else None
 
-    def start(
+    def start(self, cwd: Path, *command: str, **how: Any) -> Worker:
+        """Start a worker; return it once it has a process."""
+        control, output = self.ask_to_start(cwd, *command, **how)
+        started = self.report()
+        assert isinstance(started, WorkerStarted)
+        self._workers.append(Worker(started.pid, control, output))
+        return self._workers[-1]
+
+    def ask_to_start(
         self,
         cwd: Path,
         *command: str,
@@ -99,7 +107,8 @@ class Servant:
         workers: int = 1,
         inner: str = "",
         **more: Any,
-    ) -> Worker:
+    ) -> tuple[socket.socket, BinaryIO]:
+        """Ask for a worker; return the ends of its socket and output that are the agent's."""
         ours, theirs = socket.socketpair()
         ours.settimeout(DEADLINE_S)
         read_end, write_end = os.pipe()
@@ -119,10 +128,7 @@ class Servant:
         self.ask(StartWorker(assignment=assignment), [theirs.fileno(), write_end, write_end])
         theirs.close()
         os.close(write_end)
-        started = self.report()
-        assert isinstance(started, WorkerStarted)
-        self._workers.append(Worker(started.pid, ours, read_end))
-        return self._workers[-1]
+        return ours, os.fdopen(read_end, "rb")
 
     def exit(self) -> WorkerExited:
         report = self.report()
@@ -131,8 +137,8 @@ class Servant:
 
 
 @contextmanager
-def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
-    """Start a fork server and wait until it is ready; kill it at the end."""
+def starting_server(*arguments: str, **environment: str) -> Iterator[Servant]:
+    """Start a fork server that is not ready yet; it is gone at the end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(READY_S)
     with theirs:
@@ -145,13 +151,20 @@ def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
     with ours:
         servant = Servant(process, ours)
         try:
-            assert isinstance(servant.report(), ServerReady)
-            ours.settimeout(DEADLINE_S)
             yield servant
         finally:
             servant.close()
             servant.sock.close()
             process.wait(DEADLINE_S)
+
+
+@contextmanager
+def fork_server(*arguments: str, **environment: str) -> Iterator[Servant]:
+    """Start a fork server and wait until it is ready; it is gone at the end."""
+    with starting_server(*arguments, **environment) as servant:
+        assert isinstance(servant.report(), ServerReady)
+        servant.sock.settimeout(DEADLINE_S)
+        yield servant
 
 
 def run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.processes.servant import DEADLINE_S, fork_server
+from tests.processes.servant import DEADLINE_S, fork_server, starting_server
 
 from pliant.core.values import ReplicaId
 from pliant.wire.launch import GuardFiles, KillReplica
@@ -141,6 +141,25 @@ def test_where_workers_met_is_removed_when_the_agent_is_gone(tmp_path: Path, wai
         assert servant.process.wait(DEADLINE_S) == 0
     assert not mine.exists()
     assert list(theirs.iterdir())
+
+
+def test_what_an_agent_asked_for_that_died_first_is_removed(tmp_path: Path, waits: str) -> None:
+    """It is killed while its fork server imports, as in the first seconds of every job."""
+    token, inner = tmp_path / "token", tmp_path / "inner"
+    token.write_text("secret")
+    inner.mkdir()
+    with starting_server() as servant:
+        servant.process.send_signal(signal.SIGSTOP)
+        servant.ask(GuardFiles(paths=(str(token),)))
+        control, output = servant.ask_to_start(tmp_path, waits, workers=2, inner=str(inner))
+
+        for end in (control, output, servant.sock):
+            end.close()
+        servant.process.send_signal(signal.SIGCONT)
+
+        assert servant.process.wait(DEADLINE_S) == 0
+    assert not token.exists()
+    assert not inner.exists()
 
 
 def test_all_workers_of_a_replica_are_killed_together(tmp_path: Path, waits: str) -> None:

@@ -79,6 +79,7 @@ class ForkServer:
                 if self._agent.fileno() in ready:
                     self._obey()
         except AgentGoneError:
+            self._guard_what_is_asked()
             self._end_all()
             os._exit(0)
 
@@ -109,6 +110,24 @@ class ForkServer:
                     self._guard(path)
             case other:
                 assert_never(other)
+
+    def _guard_what_is_asked(self) -> None:
+        """Guard what a dead agent still asks for, as where it died while this process imported."""
+        while True:
+            try:
+                data = self._agent.recv(launch.MAX_RECORD_BYTES, socket.MSG_DONTWAIT)
+            except ConnectionResetError:
+                continue  # said once, before what it has sent
+            except OSError:
+                return
+            if not data:
+                return
+            match launch.REQUESTS.validate_json(data):
+                case launch.StartWorker(assignment=assignment) if assignment.inner:
+                    self._guard(assignment.inner)
+                case launch.GuardFiles(paths=paths):
+                    for path in paths:
+                        self._guard(path)
 
     def _guard(self, path: str) -> None:
         with contextlib.suppress(OSError):
