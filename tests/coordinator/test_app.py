@@ -307,6 +307,30 @@ def test_an_agent_of_another_version_is_told_what_cannot_be_read(tmp_path: Path)
     play(tmp_path, scene)
 
 
+def test_a_node_that_runs_replicas_is_not_turned_away_for_one_that_does_not(tmp_path: Path) -> None:
+    """A coordinator is started again on a host that differs by now; the survivors come second."""
+
+    async def scene(world: World) -> None:
+        async with world.agent() as own, world.agent() as survivor, world.agent() as another:
+            await own.send(wire(NodeFacts(hash_seed="7")))
+            await own.send(wire(JOINED))
+            await hear(own)
+            there = NodeJoined(node=NodeId("there"), devices=2, replicas=(ReplicaId("r1"),))
+            await survivor.send(wire(NodeFacts(hash_seed="0")))
+            await survivor.send(wire(there))
+            assert await hear(survivor) == WORK
+            await another.send(wire(NodeFacts(hash_seed="0")))
+            await another.send(wire(NodeJoined(node=NodeId("new"), devices=2)))
+            assert isinstance(await hear(another), Unfit)
+        notes = [one["text"] for one in read(world.log.path).records if one["kind"] == "note"]
+        assert (
+            "node there runs replicas, and stays: node there has PYTHONHASHSEED 0, and node here "
+            "has 7; a job needs the same on every node"
+        ) in notes
+
+    play(tmp_path, scene)
+
+
 def test_bytes_that_are_no_http_disturb_nobody(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         reader, writer = await asyncio.open_connection(*world.sock.getsockname())

@@ -90,7 +90,12 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
         await _close(socket)
         return
     channel = AgentChannel(socket)
-    why = await driver.taken_by(joined) or driver.nodes.disagreement(joined.node, facts)
+    why = await driver.taken_by(joined)
+    differs = driver.nodes.disagreement(joined.node, facts)
+    if differs is not None and joined.replicas:  # it was taken before who is here: never drop those
+        driver.log.write("note", text=f"node {joined.node} runs replicas, and stays: {differs}")
+    else:
+        why = why or differs
     if why is not None:
         driver.log.write("note", text=f"node {joined.node} is not taken: {why}")
         await _turn_away(socket, driver, why)
