@@ -128,19 +128,44 @@ SHELL_FAULTS = [
     _REGISTER(
         rule="R1",
         what="the file of the register is not locked",
-        old="        with self._spare.lent(), held(self._lock):\n"
-        "            self._require(expected)\n            self._replace",
-        new="        with self._spare.lent():\n            self._require(expected)\n"
-        "            self._replace",
+        path="register_places.py",
+        old="        with held(self._lock):\n            if self.read()",
+        new="        if True:\n            if self.read()",
+    ),
+    _REGISTER(
+        rule="R1",
+        what="a file of the register that another has made is taken for its own",
+        path="register_places.py",
+        old="            return fresh.samefile(target)\n",
+        new="            return True\n",
+    ),
+    _REGISTER(
+        rule="R1",
+        what="a write is believed whose number was made and removed long ago",
+        path="register_places.py",
+        old="        if max(self._numbers()) > number + 1:\n",
+        new="        if not self._numbers():\n",
+    ),
+    _REGISTER(
+        rule="R1",
+        what="the next file of the register is made whatever the last one says",
+        path="register_places.py",
+        old="        number, found = self._newest()\n        if found != expected:\n",
+        new="        number, found = self._newest()\n        if found is expected is data:\n",
     ),
     _REGISTER(
         rule="R2",
         what="whatever is read after a write that failed is taken for its own",
-        old="                if await aside(self._file.read) == register:\n"
+        old="if failure is not None and await aside(self._stored.holds, register):\n"
         "                    expected = register",
-        new="                expected = await aside(self._file.read)\n"
-        "                if expected == register:\n"
-        "                    pass",
+        new="if failure is not None:\n"
+        "                    expected = await aside(self._stored.read)",
+    ),
+    _REGISTER(
+        rule="R2",
+        what="a register that another has written alike is taken for its own",
+        old="data is not None and self._is_own(data) and self._register_of(data) == register",
+        new="data is not None and self._register_of(data) == register",
     ),
     _COORDINATOR(
         rule="R20",

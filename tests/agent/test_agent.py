@@ -286,7 +286,9 @@ def test_a_connection_that_is_cut_after_a_long_time_is_made_again(play: Play) ->
 def test_a_coordinator_that_stays_away_ends_the_agent(play: Play) -> None:
     async def scene(world: World) -> None:
         with pytest.raises(PermanentError, match="no coordinator at ws:"):
-            await asyncio.wait_for(world.agent.serve("ws://127.0.0.1:9", "token"), DEADLINE_S)
+            await asyncio.wait_for(
+                world.agent.serve(lambda: ("ws://127.0.0.1:9",), "token"), DEADLINE_S
+            )
 
     play(scene, give_up_s=0.3)
 

@@ -6,13 +6,18 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from pliant.agent import uplink
 from pliant.agent.uplink import Uplink
 from pliant.core.errors import PermanentError
+from pliant.core.values import Incarnation
+from pliant.wire.codec import encode
+from pliant.wire.messages import Heard
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,15 +37,7 @@ def ignore(*_: object) -> None:
 def looking(
     place: socket.socket, give_up_s: float, on_unfit: Callable[[str], None] = ignore
 ) -> Uplink:
-    return Uplink(
-        f"ws://127.0.0.1:{place.getsockname()[1]}/",
-        "token",
-        greeting=list,
-        on_work=ignore,
-        on_command=ignore,
-        on_unfit=on_unfit,
-        give_up_s=give_up_s,
-    )
+    return searching(at(place.getsockname()[1]), give_up_s, on_unfit)
 
 
 def test_the_time_in_which_the_agent_was_stopped_does_not_count(place: socket.socket) -> None:
@@ -110,5 +107,139 @@ def test_an_agent_goes_when_it_cannot_read_the_first_word(place: socket.socket) 
 
         assert reason.startswith("this agent cannot read what the coordinator says (")
         assert reason.endswith("a job needs the same pliant on every node")
+
+
+def at(*ports: int) -> tuple[str, ...]:
+    return tuple(f"ws://127.0.0.1:{port}/" for port in ports)
+
+
+class _Coordinator:
+    """Takes agents at one port, and says its incarnation to each."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.has_come = asyncio.Event()
+        self.connections: list[ServerConnection] = []
+
+    async def take(self, connection: ServerConnection) -> None:
+        self.connections.append(connection)
+        await connection.send(encode(Heard(count=0), Incarnation(self.incarnation)).decode())
+        self.has_come.set()
+        await connection.wait_closed()
+
+
+def searching(
+    places: tuple[str, ...],
+    give_up_s: float = 60.0,
+    on_unfit: Callable[[str], None] = ignore,
+) -> Uplink:
+    return Uplink(
+        lambda: places,
+        "token",
+        greeting=list,
+        on_work=ignore,
+        on_command=ignore,
+        on_unfit=on_unfit,
+        give_up_s=give_up_s,
+    )
+
+
+def test_each_of_several_places_is_tried_and_again_when_the_coordinator_has_gone(
+    place: socket.socket,
+) -> None:
+    """Nobody listens at the first; the second dies, and another begins there and then."""
+    nobody = place.getsockname()[1]
+
+    async def play() -> None:
+        first, second = _Coordinator(1), _Coordinator(2)
+        async with (
+            serve(first.take, "127.0.0.1", 0) as one,
+            serve(second.take, "127.0.0.1", 0) as b,
+        ):
+            ports = [next(iter(server.sockets)).getsockname()[1] for server in (one, b)]
+            link = searching(at(nobody, *ports))
+            running = asyncio.create_task(link.run())
+            await asyncio.wait_for(first.has_come.wait(), 20)
+            one.close()
+            await asyncio.wait_for(second.has_come.wait(), 20)
+            while link.incarnation != 2:
+                await asyncio.sleep(0.01)
+            running.cancel()
+
+    asyncio.run(play())
+
+
+def test_an_older_coordinator_that_still_listens_is_left_for_the_next_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it says does not count (R3), so it looks silent."""
+    monkeypatch.setattr(uplink, "LOOK_S", 0.05)
+
+    async def play() -> None:
+        old, new = _Coordinator(1), _Coordinator(2)
+        async with serve(old.take, "127.0.0.1", 0) as one, serve(new.take, "127.0.0.1", 0) as b:
+            ports = [next(iter(server.sockets)).getsockname()[1] for server in (one, b)]
+            link = searching(at(*ports))
+            link.incarnation = Incarnation(2)
+            running = asyncio.create_task(link.run())
+            await asyncio.wait_for(new.has_come.wait(), 20)
+            running.cancel()
+
+            assert len(old.connections) == 1
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("num_places", [1, 2])
+def test_a_token_that_is_refused_everywhere_is_told_at_once(
+    place: socket.socket, num_places: int
+) -> None:
+    async def refuse(connection: ServerConnection, request: Request) -> Response:
+        return connection.respond(HTTPStatus.FORBIDDEN, "")
+
+    async def play() -> None:
+        async with serve(_Coordinator(1).take, "127.0.0.1", 0, process_request=refuse) as server:
+            ports = (next(iter(server.sockets)).getsockname()[1], place.getsockname()[1])
+            with pytest.raises(PermanentError, match="its token is another"):
+                await asyncio.wait_for(searching(at(*ports[:num_places])).run(), 20)
+
+    asyncio.run(play())
+
+
+def test_one_of_several_places_that_is_another_jobs_by_now_ends_nobody(
+    place: socket.socket,
+) -> None:
+    """The coordinator has gone, and somebody else has its port."""
+    refusals: list[int] = []
+
+    async def refuse(connection: ServerConnection, request: Request) -> Response | None:
+        if not refusals and not coordinator.connections:
+            return None
+        refusals.append(1)
+        return connection.respond(HTTPStatus.FORBIDDEN, "")
+
+    coordinator = _Coordinator(1)
+
+    async def play() -> None:
+        async with serve(coordinator.take, "127.0.0.1", 0, process_request=refuse) as server:
+            ports = (next(iter(server.sockets)).getsockname()[1], place.getsockname()[1])
+            running = asyncio.create_task(searching(at(*ports)).run())
+            await asyncio.wait_for(coordinator.has_come.wait(), 20)
+            await coordinator.connections[0].close()
+            while len(refusals) < 3:
+                await asyncio.sleep(0.05)
+
+            assert not running.done()
+            running.cancel()
+
+    asyncio.run(play())
+
+
+def test_a_list_without_a_coordinator_is_named_in_the_end(place: socket.socket) -> None:
+    port = place.getsockname()[1]
+
+    async def play() -> None:
+        with pytest.raises(PermanentError, match=f"at ws://127.0.0.1:{port}/ or ws://127.0.0.1:"):
+            await asyncio.wait_for(searching(at(port, port), give_up_s=0.5).run(), 20)
 
     asyncio.run(play())

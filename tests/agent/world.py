@@ -139,7 +139,8 @@ async def _main(config: AgentConfig, scene: Scene) -> World:
     async with serve(world.take, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         world.agent.open()
-        serving = asyncio.create_task(world.agent.serve(f"ws://127.0.0.1:{port}", "token"))
+        places = (f"ws://127.0.0.1:{port}",)
+        serving = asyncio.create_task(world.agent.serve(lambda: places, "token"))
         world.serving = serving
         try:
             await scene(world)

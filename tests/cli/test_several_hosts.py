@@ -15,6 +15,7 @@ from pliant.cli import several_hosts
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.settings import Settings, resolve
 from pliant.cli.several_hosts import (
+    address_of,
     bounds_of,
     directory_of,
     joining,
@@ -23,6 +24,8 @@ from pliant.cli.several_hosts import (
     take_part,
 )
 from pliant.core.errors import ConfigError
+from pliant.core.takeover import CoordinatorSign
+from pliant.run.coordinator_places import write_sign
 
 WHAT = WhatToRun(words=["train.py"])
 
@@ -131,3 +134,27 @@ def test_who_is_started_again_follows_the_run_of_the_same_command(
 
     began("train-3", 3, "train", "train.py", "250", exit_code=0)
     assert directory_of(settings(), ["train.py", "250"]) is None
+
+
+def test_a_coordinator_is_found_at_the_first_place_that_this_host_knows(tmp_path: Path) -> None:
+    """Who is gone need not be known any more."""
+    path = tmp_path / "coordinator.json"
+    write_sign(path, CoordinatorSign(url="http://127.0.0.3:7000", incarnation=1, beat=0))
+
+    assert address_of("gone.invalid:7000,127.0.0.2:7000") == "127.0.0.2"
+    assert address_of(f"@{path}") == "127.0.0.3"
+    with pytest.raises(ConfigError, match="no host of this name is known here"):
+        address_of("gone.invalid:7000,gone.invalid:7001")
+
+
+def test_a_file_that_no_coordinator_has_written_is_waited_for_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(several_hosts, "TOKEN_S", 0.3)
+    path = tmp_path / "coordinator.json"
+
+    with pytest.raises(ConfigError, match="there is no such file; it is the"):
+        address_of(f"@{path}")
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="no coordinator has written that"):
+        address_of(f"@{path}")

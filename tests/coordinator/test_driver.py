@@ -21,6 +21,7 @@ from pliant.coordinator import driver as driver_module
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.note_log import NoteLog
 from pliant.coordinator.register import RegisterFile
+from pliant.coordinator.register_places import LockedFile
 from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
 from pliant.core.errors import ConflictError, PermanentError, TransitionError
 from pliant.core.events import (
@@ -285,7 +286,7 @@ def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """The disk fails before the register is replaced, or after: only the first is a loss."""
-    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01, 0.01, 0.01))
     real, calls = RegisterFile.write, []
 
     def write(file: RegisterFile, register: Register, *, expected: Register | None) -> None:
@@ -307,7 +308,7 @@ def test_a_write_that_is_not_confirmed_is_looked_at_and_done_again(
 def test_a_register_that_cannot_be_written_ends_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01, 0.01))
 
     def write(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from pliant.coordinator.register import HeldRegister, RegisterFile
+from pliant.coordinator.register_places import LockedFile
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Generation, Incarnation, Lineage, Order, Register, ReplicaId, Seat
 from pliant.machine.locks import locked
@@ -87,7 +89,7 @@ def test_a_register_is_locked_from_the_look_to_the_write(
         with locked(tmp_path / "register.lock", within_s=0.0) as is_free:
             seen.append(is_free)
 
-    monkeypatch.setattr("pliant.coordinator.register.replace_file", look)
+    monkeypatch.setattr("pliant.coordinator.register_places.replace_file", look)
 
     register.write(FIRST, expected=None)
 
@@ -98,7 +100,7 @@ def test_what_another_has_written_while_a_write_failed_is_a_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read after a failure is only believed to be ours if it is what we wrote."""
-    monkeypatch.setattr("pliant.coordinator.register.WRITE_AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01, 0.01))
     path, other = tmp_path / "register.json", replace(FIRST, incarnation=Incarnation(2))
     file, real = RegisterFile(path), RegisterFile.write
 
@@ -117,6 +119,57 @@ def test_what_another_has_written_while_a_write_failed_is_a_conflict(
         asyncio.run(main())
 
     assert file.read() == other
+
+
+def test_what_another_has_written_alike_while_a_write_failed_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two start at one moment, with the same next incarnation: one of them must not go on."""
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01, 0.01))
+    path, real = tmp_path / "register.json", LockedFile.exchange
+
+    def exchange(self: LockedFile, data: bytes, *, expected: bytes | None) -> bool:
+        monkeypatch.setattr(LockedFile, "exchange", real)
+        RegisterFile(path).write(FIRST, expected=None)
+        raise OSError(110, "Connection timed out")
+
+    async def main() -> None:
+        held = HeldRegister(RegisterFile(path))
+        monkeypatch.setattr(LockedFile, "exchange", exchange)
+        await held.write(FIRST)
+
+    with pytest.raises(ConflictError, match="incarnation 1"):
+        asyncio.run(main())
+
+
+def test_a_register_that_cannot_be_looked_at_after_a_write_failed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its storage is away for a moment: neither writes nor reads come through."""
+    monkeypatch.setattr(LockedFile, "write_again_s", (0.01,) * 9)
+    away, real = iter(range(5)), LockedFile.read
+
+    def read(self: LockedFile) -> bytes | None:
+        if next(away, None) is not None:
+            raise OSError(110, "Connection timed out")
+        return real(self)
+
+    monkeypatch.setattr(LockedFile, "read", read)
+
+    asyncio.run(HeldRegister(RegisterFile(tmp_path / "register.json")).write(FIRST))
+
+    assert RegisterFile(tmp_path / "register.json").read() == FIRST
+
+
+def test_a_register_of_a_version_that_named_no_writer_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "register.json"
+    path.write_bytes(TypeAdapter(Register).dump_json(FIRST))
+    register = RegisterFile(path)
+
+    assert register.read() == FIRST
+    register.write(SECOND, expected=FIRST)
+
+    assert register.holds(SECOND)
 
 
 def test_what_another_coordinator_has_written_is_not_confirmed(tmp_path: Path) -> None:

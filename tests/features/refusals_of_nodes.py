@@ -69,6 +69,27 @@ NODES = [
         command="agent --join 'http://[x' --token-file train.py",
     ),
     Refusal(
+        sentence="--join gpu1:7000, names an empty place; leave out the comma",
+        when="a list of places ends or begins with a comma",
+        instead="`--join gpu1:7000,gpu2:7000`",
+        command="agent --join gpu1:7000, --token-file train.py",
+    ),
+    Refusal(
+        sentence="--join @/nowhere: there is no such file; it is the coordinator.json of the "
+        "coordinator's --out, and there while one serves",
+        when="an agent is started with a file that no coordinator has written within half a minute",
+        instead="start the coordinator, and name its file: `--join @runs/gpt/coordinator.json`",
+        proof="tests/cli/test_several_hosts.py::"
+        "test_a_file_that_no_coordinator_has_written_is_waited_for_and_then_named",
+    ),
+    Refusal(
+        sentence="--join @train.py: no coordinator has written that; name the coordinator.json of "
+        "its --out",
+        when="an agent is given another file",
+        instead="`--join @runs/gpt/coordinator.json`",
+        command="agent --join @train.py --token-file train.py",
+    ),
+    Refusal(
         sentence="ftp://127.0.0.1 is no place of a coordinator, such as gpu1:7000 or "
         "https://gpu1:7000",
         when="`--join` is given a URL of something else",

@@ -107,9 +107,10 @@ class NetworkHost:
         return ["nsenter", f"--target={self.init}", "--net", "--uts", "--ipc", "--mount", "--pid"]
 
     def die(self) -> None:
-        """Lose all that runs here, and the interface, at once."""
-        self._process.kill()
-        self._process.communicate()
+        """Lose all that runs here, and the interface, at once; a second time changes nothing."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
 
 
 class HostProgram:

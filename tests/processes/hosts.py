@@ -86,10 +86,15 @@ def share(source: NetworkHost, token: str, *others: NetworkHost) -> None:
 
 
 def digests(*hosts: NetworkHost) -> set[str]:
+    outs = {logs.parent for host in hosts for logs in host.own.glob("runs/**/logs")}
+    return {digest for out in outs for digest in digests_of(out)}
+
+
+def digests_of(out: Path) -> set[str]:
+    """Return what the replicas of a run have printed into its directory."""
     found = set()
-    for host in hosts:
-        for path in host.own.glob("runs/**/logs/r*.log"):
-            found.update(re.findall(r"digest \d+ \w+", path.read_text()))
+    for path in out.glob("logs/r*.log"):
+        found.update(re.findall(r"digest \d+ \w+", path.read_text()))
     return found
 
 

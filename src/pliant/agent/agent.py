@@ -31,7 +31,7 @@ from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica, not_started
 from pliant.agent.node_facts import node_facts
 from pliant.agent.placement import Devices
-from pliant.agent.uplink import Uplink
+from pliant.agent.uplink import Places, Uplink
 from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S, LOOK_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
@@ -132,15 +132,15 @@ class Agent:
         self._devices.allow(devices)
         self._fill_devices()
 
-    async def serve(self, url: str, token: str) -> None:
-        """Obey the coordinator at ``url`` until it ends the job.
+    async def serve(self, places: Places, token: str) -> None:
+        """Obey the coordinator, which is at one of these places, until it ends the job.
 
         Raises:
             PermanentError: the coordinator refuses this agent, cannot be reached any more, or is
                 of a job that cannot run here.
         """
         self._uplink = Uplink(
-            url,
+            places,
             token,
             greeting=self._greeting,
             on_work=self._employ,

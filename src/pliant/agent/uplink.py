@@ -2,7 +2,9 @@
 
 Owns one connection at a time, and what has not arrived: messages are kept, in order and up to a
 bound, until a coordinator says that it has read them, and those that none has read are said again
-on the next connection.  Knows nothing of what is said.
+on the next connection.  Of several places where the coordinator may be each is tried in turn; one
+that is found by an older coordinator hears nothing that counts, and goes on to the next.  Knows
+nothing of what is said.
 
     connect --> greeting, what was not heard, what is new --> it breaks, or is silent --> connect
 """
@@ -66,6 +68,10 @@ UNREADABLE = (
     "node"
 )
 
+Places = Callable[[], tuple[str, ...]]
+"""Returns the URLs at which the coordinator may be now; asked before each attempt, and raises
+OSError if they cannot be told at this moment."""
+
 _log = logging.getLogger(__name__)
 _frame_log = logging.getLogger(f"{__name__}.frames")
 _frame_log.setLevel(logging.INFO)  # below it, what is sent is written down, token and secrets too
@@ -76,7 +82,7 @@ class Uplink:
 
     def __init__(
         self,
-        url: str,
+        places: Places,
         token: str,
         *,
         greeting: Callable[[], list[Message]],
@@ -95,7 +101,9 @@ class Uplink:
         self.stale = 0
         """Commands of an older incarnation (R3)."""
         self.incarnation = Incarnation(0)
-        self._url = url
+        self._places = places
+        self._tried: tuple[str, ...] = ()
+        self._has_met = False
         self._token = token
         self._greeting = greeting
         self._on_work = on_work
@@ -138,12 +146,15 @@ class Uplink:
             ticking.cancel()
 
     async def _run(self, clock: Clock) -> None:
-        last_seen_s, wait_s = clock.now_s(), RETRY_S
+        last_seen_s, wait_s, turn = clock.now_s(), RETRY_S, 0
+        refusal: PermanentError | None = None
         while True:
             failure: Exception = ConnectionError("what answers ends the connection without a word")
             try:
+                self._tried = self._places()
+                url = self._tried[turn % len(self._tried)]
                 async with connect(
-                    self._url,
+                    url,
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE_BYTES,
                     open_timeout=OPEN_S,
@@ -156,16 +167,23 @@ class Uplink:
                         await self._serve(connection)
                     finally:
                         if self._has_read:  # however it ended, until now there was a coordinator
-                            last_seen_s, wait_s = clock.now_s(), RETRY_S
+                            last_seen_s, wait_s, refusal = clock.now_s(), RETRY_S, None
             except (OSError, WebSocketException, TimeoutError) as error:
                 if isinstance(error, InvalidStatus) and error.response.status_code in FORBIDDEN:
-                    raise PermanentError(
-                        f"the coordinator at {self._url} refused this agent ({error}): its token "
+                    refusal = PermanentError(
+                        f"the coordinator at {url} refused this agent ({error}): its token "
                         "is another; give both the same --token-file"
-                    ) from error
+                    )
                 failure = error
             if clock.now_s() - last_seen_s > self._give_up_s:
-                raise PermanentError(f"no coordinator at {self._url}: {failure}") from failure
+                where = " or ".join(self._tried) or "any place"
+                raise PermanentError(f"no coordinator at {where}: {failure}") from failure
+            turn += 1
+            if turn % max(len(self._tried), 1):
+                continue
+            # One of several may be another job's by now: it was this one's, or all were tried.
+            if refusal is not None and not (self._has_met and len(self._tried) > 1):
+                raise refusal
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
 
@@ -202,7 +220,7 @@ class Uplink:
         while self._silence < SILENT_LOOKS:
             self._silence += 1
             await asyncio.sleep(LOOK_S)
-        _log.warning("the coordinator at %s is silent", self._url)
+        _log.warning("the coordinator at %s is silent", connection.remote_address)
         connection.transport.abort()
 
     def _take_message(self, data: bytes | str) -> None:
@@ -218,7 +236,7 @@ class Uplink:
             self.stale += 1
             return
         self.incarnation = received.incarnation
-        self._silence = 0
+        self._silence, self._has_met = 0, True
         match received.message:
             case Heard(count=count):
                 while self._num_heard < count and self._unheard:

@@ -24,7 +24,6 @@ from pliant.cli.terminal import PlainConsole
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.machine.engine_packages import require_engine
-from pliant.machine.interfaces import resolved
 from pliant.observe.runs import find_resumable
 from pliant.wire.bounds import MOST_DEVICES
 
@@ -78,7 +77,12 @@ def coordinator(
 def agent(
     join: Annotated[
         str,
-        typer.Option("--join", metavar="HOST:PORT|URL", help="Where the coordinator listens."),
+        typer.Option(
+            "--join",
+            metavar="PLACE",
+            help="Where the coordinator listens: HOST:PORT or a URL; several, with commas, if it"
+            " may return elsewhere; or @FILE, the coordinator.json of its --out.",
+        ),
     ],
     token_file: Annotated[
         Path,
@@ -121,10 +125,9 @@ def agent(
     require_engine("pliant agent")
     if devices is not None and not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices {devices} must be between 1 and {MOST_DEVICES}")
-    host, _ = several_hosts.place_of(join)
     config = AgentConfig(
         node=several_hosts.node_named(node),
-        address=several_hosts.reached_at(resolved(host, "--join"), interface),
+        address=several_hosts.reached_at(several_hosts.address_of(join), interface),
         devices=devices or count_cores(),
         environment=dict(os.environ),
         give_up_s=seconds(give_up),

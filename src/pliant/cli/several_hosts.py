@@ -43,6 +43,7 @@ from pliant.machine.interfaces import (
 )
 from pliant.observe.history import read_history
 from pliant.run import separate
+from pliant.run.coordinator_places import FILE_MARK, listed, read_sign
 from pliant.run.local import count_cores
 from pliant.run.run_directory import RUNS
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
@@ -224,6 +225,33 @@ def reached_at(coordinator: str, interface: str | None) -> str:
             f"the coordinator; --interface chooses another: {told(others)}"
         )
     return address
+
+
+def address_of(join: str) -> str:
+    """Return the address of the first coordinator that ``--join`` names and this host can find.
+
+    Raises:
+        ConfigError: there is none, or the file that says it is not there in time.
+    """
+    if join.startswith(FILE_MARK):
+        path = Path(join.removeprefix(FILE_MARK))
+        if not _is_there_in_time(path):
+            raise ConfigError(
+                f"--join {join}: there is no such file; it is the coordinator.json of the "
+                "coordinator's --out, and there while one serves"
+            )
+        try:
+            join = read_sign(path).url
+        except OSError as error:
+            raise ConfigError(
+                f"--join {FILE_MARK}{path}: no coordinator has written that; name the "
+                "coordinator.json of its --out"
+            ) from error
+    *others, last = [place_of(place)[0] for place in listed(join)]
+    for host in others:  # one that is gone need not be known any more
+        with contextlib.suppress(ConfigError):
+            return resolved(host, "--join")
+    return resolved(last, "--join")
 
 
 def place_of(join: str) -> tuple[str, int | None]:

@@ -95,6 +95,9 @@ class JobDriver:
         self.refused: Counter[str] = Counter()
         """Messages that could not be read or were not the sender's to say, by sender."""
 
+        self.confirmations = 0
+        """Looks into the register that have shown that this coordinator still counts."""
+
         self.nodes = JobNodes(settings.node_s)
         self.log = log
         self._state: Job
@@ -272,6 +275,7 @@ class JobDriver:
             self._look_at_s = now_s + LOOK_S
             try:
                 await self._register.confirm()
+                self.confirmations += 1
             except OSError as error:  # it was not seen; whatever needs it asks again
                 _log.warning("the register could not be read: %s", error)
 

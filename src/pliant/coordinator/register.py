@@ -1,63 +1,61 @@
-"""The register on storage: a locked, fsynced file, written by compare-and-swap (R1).
+"""The register on storage, written by compare-and-swap (R1).
 
-Owns that a write either happened and is durable, or raises.  Knows nothing of what the register
-means.  Two coordinators on one directory cannot both believe that they decide: the second write
-over the same value is a conflict.
+Owns that a write either happened and is durable, or raises, and whose write it was.  Knows nothing
+of what the register means, nor of the place that it lies in (``register_places``).  Two
+coordinators on one place cannot both believe that they decide: the second write over the same value
+is a conflict.
+
+Beside the register each write names its writer and has a number, so no two writes have the same
+bytes: who looks whether a write that failed has happened does not take another's for its own, and
+one that arrives late finds other bytes than it expects.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
+import json
 import logging
+import uuid
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from pliant.coordinator.register_places import LockedFile, RegisterPlace
 from pliant.core.errors import ConflictError, PermanentError
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
 from pliant.machine.event_loop import aside
-from pliant.machine.files import PRIVATE, make_private_directory, replace_file
-from pliant.machine.locks import held
-from pliant.machine.spare_space import SpareSpace
-
-WRITE_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
-"""Pauses after a write of the register that failed; together less than a heartbeat's patience, in
-seconds."""
 
 SPARE = 4
 """Descriptors kept for the register: out of descriptors is not out of job."""
-
-SPACE_BYTES = 256 << 10
-"""Room kept for the register: a full disk is not out of job either."""
 
 _log = logging.getLogger(__name__)
 _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 
 
-class RegisterFile:
-    """One register in one file; every method may block on the disk for milliseconds."""
+class StoredRegister:
+    """One register in one place, for one coordinator; every method may block on the storage."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = path.with_suffix(".lock")
+    def __init__(self, place: RegisterPlace) -> None:
+        self._place = place
+        self._writer = uuid.uuid4().hex
+        self._has_written = False
         self._spare = SpareDescriptors(SPARE)
-        make_private_directory(path.parent)
-        self._space = SpareSpace(path.with_suffix(".space"), SPACE_BYTES)
+
+    @property
+    def write_again_s(self) -> tuple[float, ...]:
+        """Pauses after a write that failed, in seconds."""
+        return self._place.write_again_s
 
     def read(self) -> Register | None:
         """Return what is recorded; ``None`` if nothing ever was.
 
         Raises:
-            PermanentError: the file is no register.
+            PermanentError: what lies there is no register.
         """
-        try:
-            return _ADAPTER.validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            raise PermanentError(f"{self._path} is no register: {error}") from error
+        data = self._place.read()
+        return None if data is None else self._register_of(data)
 
     def write(self, register: Register, *, expected: Register | None) -> None:
         """Replace ``expected`` by ``register``; on return it survives a power cut.
@@ -65,51 +63,82 @@ class RegisterFile:
         Raises:
             ConflictError: something else is recorded.
         """
-        with self._spare.lent(), held(self._lock):
-            self._require(expected)
-            self._replace(_ADAPTER.dump_json(register))
+        with self._spare.lent():
+            found = self._require(expected)
+            number = 0 if found is None else _beside(found).get("writes", 0)
+            data = _ADAPTER.dump_python(register, mode="json")
+            data |= {"writer": self._writer, "writes": number + 1}
+            written = json.dumps(data, separators=(",", ":")).encode()
+            if not self._place.exchange(written, expected=found):
+                self._raise_conflict()
+            self._has_written = True
 
     def confirm(self, expected: Register) -> None:
         """Raise ConflictError unless ``expected`` is still what is recorded (R20)."""
-        with self._spare.lent(), held(self._lock):
+        with self._spare.lent():
             self._require(expected)
 
-    def _replace(self, data: bytes) -> None:
-        try:
-            replace_file(self._path, data, mode=PRIVATE, is_durable=True)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._space.release():
-                raise
-            replace_file(self._path, data, mode=PRIVATE, is_durable=True)
-        self._space.reserve()
+    def holds(self, register: Register) -> bool:
+        """Whether this is what is recorded, and this coordinator has written it."""
+        data = self._place.read()
+        return data is not None and self._is_own(data) and self._register_of(data) == register
 
-    def _require(self, expected: Register | None) -> None:
+    def _require(self, expected: Register | None) -> bytes | None:
+        """Return what lies there, if it is what is expected."""
+        data = self._place.read()
+        found = None if data is None else self._register_of(data)
+        if found != expected or (self._has_written and data and not self._is_own(data)):
+            self._raise_conflict()
+        return data
+
+    def _raise_conflict(self) -> None:
         found = self.read()
-        if found != expected:
-            raise ConflictError(
-                "another coordinator has taken over this job: "
-                f"{self._path} is now that of incarnation {found.incarnation}"
-                if found
-                else f"{self._path} was removed while the job ran"
-            )
+        raise ConflictError(
+            "another coordinator has taken over this job: "
+            f"{self._place} is now that of incarnation {found.incarnation}"
+            if found
+            else f"{self._place} was removed while the job ran"
+        )
+
+    def _is_own(self, data: bytes) -> bool:
+        return bool(_beside(data).get("writer") == self._writer)
+
+    def _register_of(self, data: bytes) -> Register:
+        try:
+            return _ADAPTER.validate_json(data)
+        except ValidationError as error:
+            raise PermanentError(f"{self._place} is no register: {error}") from error
+
+
+class RegisterFile(StoredRegister):
+    """A register in one file below a lock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(LockedFile(path))
+
+
+def _beside(data: bytes) -> dict[str, Any]:
+    """Return what a file of a register says besides it."""
+    found: dict[str, Any] = json.loads(data)
+    return found
 
 
 class HeldRegister:
     """The register as this coordinator has written it; another's is a conflict."""
 
-    def __init__(self, file: RegisterFile) -> None:
-        self._file = file
+    def __init__(self, register: StoredRegister) -> None:
+        self._stored = register
         self._recorded: Register | None = None
 
     async def read(self) -> Register | None:
         """Return what a coordinator before has left."""
-        self._recorded = await aside(self._file.read)
+        self._recorded = await aside(self._stored.read)
         return self._recorded
 
     async def confirm(self) -> None:
         """Raise ConflictError if another coordinator has taken over (R20)."""
         if self._recorded is not None:
-            await aside(self._file.confirm, self._recorded)
+            await aside(self._stored.confirm, self._recorded)
 
     async def write(self, register: Register) -> None:
         """Write, and where it is not known whether that worked, look and write again (R2).
@@ -120,16 +149,17 @@ class HeldRegister:
         """
         if register == self._recorded:
             return
-        expected, failure = self._recorded, OSError()
-        for wait_s in WRITE_AGAIN_S:
+        expected: Register | None = self._recorded
+        failure: OSError | None = None
+        for wait_s in self._stored.write_again_s:
             try:
-                await aside(self._file.write, register, expected=expected)
+                if failure is not None and await aside(self._stored.holds, register):
+                    expected = register  # it was written, but perhaps not yet durably
+                await aside(self._stored.write, register, expected=expected)
             except OSError as error:
                 failure = error
                 _log.warning("the register could not be written: %s", error)
                 await asyncio.sleep(wait_s)
-                if await aside(self._file.read) == register:
-                    expected = register  # it was written, but perhaps not yet durably
             else:
                 self._recorded = register
                 return

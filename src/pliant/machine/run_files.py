@@ -26,6 +26,9 @@ STATE = "state.json"
 REGISTER = "register.json"
 """What a coordinator must not forget."""
 
+COORDINATOR = "coordinator.json"
+"""Where a job on several hosts is coordinated; agents with ``--join @FILE`` read it."""
+
 METRICS = "metrics.jsonl"
 """What scripts log, once per committed step."""
 

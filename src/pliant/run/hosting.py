@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import time
@@ -18,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from pliant.core.commands import EndJob
 from pliant.core.errors import (
@@ -30,22 +30,29 @@ from pliant.core.errors import (
 )
 from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.discovery import RuntimeFiles
-from pliant.machine.event_loop import on_signals
+from pliant.machine.event_loop import aside, on_signals
 from pliant.machine.jobs import running_jobs
 from pliant.machine.out_of_memory import oom_kills
 from pliant.machine.processes import ProcessMark, machine_id, this_boot
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
+from pliant.run.coordinator_places import write_sign
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import holder_of
 
 BEGIN_S = 5.0
 """How long a coordinator that is asked to stop waits for the storage that it begins with, in
 seconds."""
+
+SIGN_S = 1.0
+"""Between two looks whether the register was seen again, in seconds."""
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pliant.coordinator.driver import JobDriver
@@ -169,7 +176,40 @@ async def hosted(
                 _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:
                     log.write("note", text=said)
-                yield Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+                host = Host(driver=driver, log=log, url=url, token=token, interrupted=interrupted)
+                if not is_apart:
+                    yield host
+                    return
+                async with _signed(driver, url, config.out / run_files.COORDINATOR):
+                    yield host
+
+
+@contextlib.asynccontextmanager
+async def _signed(driver: JobDriver, url: str, path: Path) -> AsyncIterator[None]:
+    """Say meanwhile where the job is coordinated; a sign of life for each look at the register."""
+
+    def write(beat: int) -> None:
+        sign = CoordinatorSign(url=url, incarnation=driver.incarnation, beat=beat)
+        try:
+            write_sign(path, sign)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", path, error.strerror)
+
+    async def go_on() -> None:
+        written = 0
+        while True:
+            if driver.confirmations > written:
+                written = driver.confirmations
+                await aside(write, written)
+            await asyncio.sleep(SIGN_S)
+
+    write(0)
+    writing = asyncio.create_task(go_on())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 async def _begun(begin: Coroutine[Any, Any, None], stopped: asyncio.Event, out: Path) -> None:
@@ -239,17 +279,6 @@ def _or_unsaved(end: EndJob, board: Board) -> EndJob:
         exit_code=EXIT_FAILED,
         reason=f"{end.reason}, but nothing after step {kept} is in a checkpoint: {why}",
     )
-
-
-def agents_url(url: str) -> str:
-    """Return where the agents of a coordinator connect."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-    if parts.scheme not in schemes or not parts.netloc:
-        raise ConfigError(
-            f"{url} is no place of a coordinator, such as gpu1:7000 or https://gpu1:7000"
-        )
-    return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/v1/agents"
 
 
 def refuse_second(name: str, records: Path, *, besides: Path | None = None) -> None:

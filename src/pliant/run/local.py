@@ -24,7 +24,8 @@ from pliant.core.tenancy import PoolPlace
 from pliant.core.values import NodeId
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.shared_pools import pool_place
-from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
+from pliant.run.coordinator_places import always_at
+from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.pool_job import Tenant
 from pliant.run.run_directory import locked
@@ -108,7 +109,7 @@ async def _run_alone(agent: Agent, config: JobConfig, observer: Observer | None)
     async with hosted(config, token=token, room=max(room, 1), observer=observer) as host:
         agent.guard()
         try:
-            end = await host.until_the_end(agent.serve(agents_url(host.url), token))
+            end = await host.until_the_end(agent.serve(always_at(host.url), token))
         finally:
             await agent.close()
     return end.exit_code
@@ -148,7 +149,7 @@ async def _live_in_pool(
     ) as host:
         with tenant.life(host, agent):
             try:
-                serving = agent.serve(agents_url(host.url), token)
+                serving = agent.serve(always_at(host.url), token)
                 return await host.until_the_end(serving, tenant.talks())
             finally:
                 await agent.close()

@@ -1,8 +1,9 @@
 """A job in several processes: one coordinator, and an agent on each node.
 
 Owns the life of each of the two processes.  A coordinator may die at any moment and be started
-again with the same words; agents come back to the same URL, and training goes on meanwhile.  Who
-of two coordinators counts is for the register to say.  Decides nothing about the job.
+again with the same words, or at another place that its agents know of (``coordinator_places``);
+training goes on meanwhile.  Who of two coordinators counts is for the register to say.  Decides
+nothing about the job.
 
     run_coordinator: register --> serve --> agents come --> end: wait until they have heard it
     run_agent:       connect --> what the job runs --> fork server, workers --> end, or given up
@@ -21,13 +22,15 @@ from pathlib import Path
 
 from pliant.agent.agent import Agent, nobody_listens
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.uplink import Places
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
 from pliant.machine.event_loop import on_signals
 from pliant.observe.reading import only
-from pliant.run.hosting import Observer, agents_url, hosted, refuse_second
+from pliant.run.coordinator_places import always_at, places_told
+from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.run_directory import lasting_token, locked, read_token
 
@@ -59,14 +62,15 @@ def run_coordinator(
         return EXIT_STOPPED
 
 
-def run_agent(url: str, token_file: Path, config: AgentConfig) -> EndJob | None:
-    """Run workers for the coordinator at a URL; return how the job ended, None if interrupted.
+def run_agent(join: str, token_file: Path, config: AgentConfig) -> EndJob | None:
+    """Run workers for the coordinator where ``join`` says; return how the job ended, None if
+    interrupted.
 
     Raises:
-        ConfigError: the URL or the token cannot be used.
+        ConfigError: the places or the token cannot be used.
         PermanentError: the coordinator refuses this agent, or was not found for too long.
     """
-    return asyncio.run(_serve(Agent(config), agents_url(url), read_token(token_file)))
+    return asyncio.run(_serve(Agent(config), places_told(join), read_token(token_file)))
 
 
 async def _coordinate(
@@ -86,14 +90,15 @@ async def _coordinate(
             config, token=token, follows=follows, is_apart=True, sock=sock, observer=observer
         ) as host:
             on_serving(host.url)
-            serving = () if agent is None else (agent.serve(agents_url(host.url), token),)
+            serving = () if agent is None else (agent.serve(always_at(host.url), token),)
             try:
                 end = await host.until_the_end(*serving)
             finally:
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
-        (config.out / run_files.TOKEN).unlink(missing_ok=True)
+        for name in (run_files.TOKEN, run_files.COORDINATOR):
+            (config.out / name).unlink(missing_ok=True)
     return end.exit_code
 
 
@@ -119,17 +124,17 @@ def _follows(config: JobConfig) -> bool:
     return False
 
 
-async def _serve(agent: Agent, url: str, token: str) -> EndJob | None:
+async def _serve(agent: Agent, places: Places, token: str) -> EndJob | None:
     interrupted = asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with on_signals(dict.fromkeys(signals, interrupted.set)):
-        return await _serve_until(agent, url, token, interrupted)
+        return await _serve_until(agent, places, token, interrupted)
 
 
 async def _serve_until(
-    agent: Agent, url: str, token: str, interrupted: asyncio.Event
+    agent: Agent, places: Places, token: str, interrupted: asyncio.Event
 ) -> EndJob | None:
-    serving = asyncio.create_task(agent.serve(url, token))
+    serving = asyncio.create_task(agent.serve(places, token))
     stopping = asyncio.create_task(interrupted.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,114 @@
+"""Who of several hosts coordinates a job: when another takes over, and when one steps down.
+
+Owns how long nothing must be seen of a coordinator before another host coordinates, and in which
+order they try.  Knows nothing of the register, which alone says who counts (R1, R2): two that take
+over at one moment, or one that was only slow, cost time and never a step.  No wall clocks are
+compared: a coordinator raises a number every few seconds, and a candidate sees by its own clock for
+how long that number stood still.
+
+    candidate:  connected, or the number moves --> FOLLOW;  it stands still --> TAKE_OVER, in turn
+    coordinator: it sees that the register is its own --> STAY;  not for long --> STEP_DOWN
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PATIENCE_S = 20.0
+"""How long the sign of a coordinator stands still before another host takes over, in seconds: ten
+of its beats, and twice what an agent waits for a coordinator that is silent."""
+
+TURN_S = 5.0
+"""How much longer each candidate waits than the one before it in the list, in seconds: by then the
+one before has begun."""
+
+STEP_DOWN_S = 15.0
+"""How long a coordinator goes on that does not see the register, in seconds: less than the others
+wait, so that its agents look for the next one when that begins."""
+
+
+class TakeoverAction(StrEnum):
+    """What a host does that may coordinate."""
+
+    FOLLOW = "follow"
+    TAKE_OVER = "take over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSign:
+    """What a coordinator writes beside the register while the register is its own."""
+
+    url: str
+    """Where its agents find it."""
+
+    incarnation: int
+    beat: int
+    """How often it has seen that the register is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeoverDecision:
+    """What a candidate does, and why."""
+
+    action: TakeoverAction
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What a candidate has seen of the coordinator, and since when that has not changed."""
+
+    seen: CoordinatorSign | None = None
+    since_s: float
+    is_first: bool = True
+    """It has looked once at most."""
+
+
+def looked(watch: Watch | None, found: CoordinatorSign | None, *, now_s: float) -> Watch:
+    """Take in one look; a sign that cannot be read at this moment is no look."""
+    if watch is None:
+        return Watch(seen=found, since_s=now_s)
+    since_s = watch.since_s if found == watch.seen else now_s
+    return Watch(seen=found, since_s=since_s, is_first=False)
+
+
+def decide_takeover(
+    watch: Watch | None, *, own_url: str, turn: int, is_connected: bool, now_s: float
+) -> TakeoverDecision:
+    """Say whether a host that may coordinate does so now.
+
+    Args:
+        watch: what it has seen; None: it has never been able to look.
+        own_url: where it would be found.
+        turn: its place in the list of those that may coordinate, from 0.
+        is_connected: whether its agent has a coordinator.
+        now_s: monotonic seconds, as those of ``looked``.
+    """
+    if is_connected:
+        return _follow("its agent has a coordinator")
+    if watch is None:
+        return _follow("the place of the register cannot be read")
+    sign, still_s = watch.seen, now_s - watch.since_s
+    if watch.is_first and sign is not None and sign.url == own_url:
+        return _take_over(f"the one before was at {own_url} too, where nobody listens now")
+    if sign is None and watch.is_first and turn == 0:
+        return _take_over("nobody has coordinated yet, and this host is the first of the list")
+    patience_s = PATIENCE_S + TURN_S * turn
+    if still_s <= patience_s:
+        return _follow(f"nothing was seen of a coordinator for {still_s:.0f} of {patience_s:g} s")
+    who = "no coordinator" if sign is None else f"the coordinator at {sign.url}"
+    return _take_over(f"{who} has given no sign for {still_s:.0f} s")
+
+
+def steps_down(*, unseen_s: float, num_candidates: int) -> bool:
+    """Whether a coordinator that has not seen the register for so long leaves it to others."""
+    return num_candidates > 1 and unseen_s > STEP_DOWN_S
+
+
+def _follow(reason: str) -> TakeoverDecision:
+    return TakeoverDecision(action=TakeoverAction.FOLLOW, reason=reason)
+
+
+def _take_over(reason: str) -> TakeoverDecision:
+    return TakeoverDecision(action=TakeoverAction.TAKE_OVER, reason=reason)
