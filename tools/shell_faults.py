@@ -7,6 +7,7 @@ from functools import partial
 from tools.faults import Fault
 
 _COORDINATOR = partial(Fault, room="coordinator", suite=("tests/coordinator",))
+_TAKEOVER = partial(Fault, rule="R1", path="takeover.py", suite=("tests/core/test_takeover.py",))
 _REGISTER = partial(_COORDINATOR, path="register.py")
 _TRANSFER = partial(
     Fault,
@@ -152,6 +153,31 @@ SHELL_FAULTS = [
         path="register_places.py",
         old="        number, found = self._newest()\n        if found != expected:\n",
         new="        number, found = self._newest()\n        if found is expected is data:\n",
+    ),
+    _TAKEOVER(
+        what="a host takes over from a coordinator that its own agent reaches",
+        old="    if is_connected:\n",
+        new="    if is_connected and watch is None:\n",
+    ),
+    _TAKEOVER(
+        what="a host takes over from a coordinator that gives signs of life",
+        old="    since_s = watch.since_s if found == watch.seen else now_s\n",
+        new="    since_s = watch.since_s\n",
+    ),
+    _TAKEOVER(
+        what="nobody takes over from a coordinator that is gone",
+        old="    if still_s <= patience_s:\n",
+        new="    if sign is not None or still_s <= patience_s:\n",
+    ),
+    _TAKEOVER(
+        what="a coordinator that does not see its register keeps the job from others",
+        old="    return num_candidates > 1 and unseen_s > STEP_DOWN_S\n",
+        new="    return num_candidates > 1 and unseen_s > 1e9 * STEP_DOWN_S\n",
+    ),
+    _TAKEOVER(
+        what="who has stepped down takes over again at once",
+        old="    return Watch(since_s=now_s, is_first=False)\n",
+        new="    return Watch(since_s=now_s)\n",
     ),
     _REGISTER(
         rule="R2",

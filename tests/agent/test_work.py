@@ -181,3 +181,17 @@ def test_nodes_that_share_a_directory_tell_their_own_ledgers_only(
         told[name] = [one.replica for one in job.news_before(alive) if type(one) is LedgerGrown]
 
     assert told == {"b": ["r1"], "c": ["r2"]}
+
+
+def test_a_coordinator_on_another_host_may_have_the_job_in_other_directories(
+    work: Work, tmp_path: Path
+) -> None:
+    """It has taken the job over; what runs here stays where it is."""
+    here = JobHere(None, tmp_path / "here", NODE)
+    assert here.take_on(work)
+    placed_before = here.work
+
+    assert not here.take_on(replace(work, cwd="/elsewhere", out="/elsewhere/out"))
+    assert here.work == placed_before
+    with pytest.raises(ConfigError, match="the workers here belong to"):
+        here.take_on(replace(work, holder="gpt-ffff"))

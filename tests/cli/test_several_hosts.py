@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pliant.cli import several_hosts
+from pliant.cli import candidates, several_hosts
 from pliant.cli.job_file import WhatToRun
 from pliant.cli.settings import Settings, resolve
 from pliant.cli.several_hosts import (
@@ -101,7 +101,9 @@ def test_who_finds_the_address_taken_joins(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several_hosts, "take_part", join)
 
-    code = run_on_several(WHAT, settings(join=f"127.0.0.1:{taken}"), {}, as_json=False)
+    code = run_on_several(
+        WHAT, settings(join=f"127.0.0.1:{taken}"), {}, may_coordinate=candidates.run, as_json=False
+    )
 
     assert code == 7
     assert [one.port for one in joined] == [taken]

@@ -17,6 +17,7 @@ from pliant.core.takeover import (
     Watch,
     decide_takeover,
     looked,
+    looking_again,
     steps_down,
 )
 
@@ -25,7 +26,7 @@ SIGN = CoordinatorSign(url=A, incarnation=3, beat=5)
 
 
 def decides(watch: Watch | None, now_s: float, **given: object) -> tuple[TakeoverAction, str]:
-    defaults: dict[str, object] = {"own_url": B, "turn": 1, "is_connected": False}
+    defaults: dict[str, object] = {"own_place": "b:7000", "turn": 1, "is_connected": False}
     decision = decide_takeover(watch, now_s=now_s, **{**defaults, **given})  # type: ignore[arg-type]
     return decision.action, decision.reason
 
@@ -66,9 +67,9 @@ def test_the_first_of_the_list_begins_a_job_at_once_and_the_others_let_it() -> N
 def test_who_is_started_again_where_the_coordinator_died_does_not_wait() -> None:
     watch = looked(None, SIGN, now_s=0.0)
 
-    assert decides(watch, 0.0, own_url=A, turn=2)[0] is TakeoverAction.TAKE_OVER
+    assert decides(watch, 0.0, own_place="a:7000", turn=2)[0] is TakeoverAction.TAKE_OVER
     again = looked(watch, SIGN, now_s=1.0)
-    assert decides(again, 1.0, own_url=A, turn=2)[0] is TakeoverAction.FOLLOW
+    assert decides(again, 1.0, own_place="a:7000", turn=2)[0] is TakeoverAction.FOLLOW
 
 
 def test_nobody_takes_over_who_has_never_seen_the_register() -> None:
@@ -128,7 +129,7 @@ class _World:
     def _coordinate(self, host: _Host) -> None:
         if host.sees_register:
             if host.holds != self.incarnation:
-                host.holds, host.watch = 0, None
+                host.holds, host.watch = 0, looking_again(self.now_s)
                 return
             host.seen_s = self.now_s
             self.decided.append((host.holds, self.incarnation))
@@ -136,7 +137,7 @@ class _World:
                 beat = 0 if self.sign is None else self.sign.beat + 1
                 self.sign = CoordinatorSign(url=host.url, incarnation=host.holds, beat=beat)
         elif steps_down(unseen_s=self.now_s - host.seen_s, num_candidates=len(self.hosts)):
-            host.holds = 0
+            host.holds, host.watch = 0, looking_again(self.now_s)
 
     def _watch(self, number: int, host: _Host) -> None:
         if host.sees_register:
@@ -147,7 +148,7 @@ class _World:
         )
         decision = decide_takeover(
             host.watch,
-            own_url=host.url,
+            own_place=host.url.removeprefix("http://"),
             turn=host.turn,
             is_connected=is_connected,
             now_s=self.now_s,

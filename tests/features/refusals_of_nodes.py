@@ -90,6 +90,35 @@ NODES = [
         command="agent --join @train.py --token-file train.py",
     ),
     Refusal(
+        sentence="--join 127.0.0.1:7341,127.0.0.2:7341 names several hosts that may coordinate: "
+        "say with --out DIR where the run's files go, a directory that all of them see",
+        when="several hosts may coordinate, and each would have a directory of its own",
+        instead="`--out /shared/runs/gpt`",
+        command="run --join 127.0.0.1:7341,127.0.0.2:7341 --token-file job.token train.py",
+    ),
+    Refusal(
+        sentence="--register gs://bucket/gpt: a register lies in a directory that the hosts share, "
+        "or on s3://",
+        when="the register is to lie where two coordinators could not be kept apart",
+        instead="`--register s3://bucket/gpt`, or a directory",
+        command="coordinator --port 7341 --register gs://bucket/gpt train.py",
+    ),
+    Refusal(
+        sentence="s3://... takes writes whatever their condition (If-Match, If-None-Match), so it "
+        "cannot keep two coordinators apart; choose another --register",
+        when="an object store speaks S3 and knows no conditions",
+        instead="a directory that the hosts share",
+        proof="tests/run/test_register_home.py::test_a_store_that_takes_every_write_is_refused",
+    ),
+    Refusal(
+        sentence="/shared/register is on a file system without hard links (Operation not "
+        "permitted), so it cannot keep two coordinators apart; choose another --register",
+        when="a register is to lie on exFAT, gcsfuse and the like",
+        instead="another directory, or `s3://`",
+        proof="tests/coordinator/test_register_places.py::"
+        "test_a_file_system_without_hard_links_is_named",
+    ),
+    Refusal(
         sentence="ftp://127.0.0.1 is no place of a coordinator, such as gpu1:7000 or "
         "https://gpu1:7000",
         when="`--join` is given a URL of something else",

@@ -180,15 +180,25 @@ class Network:
         self._at_switch("link add br0 type bridge")
         self._at_switch("link set br0 up")
         self.hosts: list[NetworkHost] = []
-        for number, name in enumerate(names, start=1):
+        for name in names:
             (directory / name).mkdir()
-            host = NetworkHost(number, name, directory / name, home)
-            self.hosts.append(host)
-            self._at_switch(f"link add to-{name} type veth peer name eth0 netns {host.init}")
-            self._at_switch(f"link set to-{name} master br0 up")
-            host.ip(f"address add {host.address}/24 dev eth0")
-            host.ip(f"-6 address add {host.ipv6}/64 dev eth0 nodad")
-            host.ip("link set eth0 up")
+            self._connect(NetworkHost(len(self.hosts) + 1, name, directory / name, home))
+
+    def _connect(self, host: NetworkHost) -> None:
+        self.hosts.append(host)
+        self._at_switch(f"link add to-{host.name} type veth peer name eth0 netns {host.init}")
+        self._at_switch(f"link set to-{host.name} master br0 up")
+        host.ip(f"address add {host.address}/24 dev eth0")
+        host.ip(f"-6 address add {host.ipv6}/64 dev eth0 nodad")
+        host.ip("link set eth0 up")
+
+    def switch_on(self) -> None:
+        """Start all hosts again that have died; what was on their disks is still there."""
+        dead, self.hosts = self.hosts, []
+        for number, host in enumerate(dead, start=1):
+            for program in host.programs:
+                program.end()
+            self._connect(NetworkHost(number, host.name, host.own, host.home))
 
     def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
         """From now on nothing that the one sends arrives at the other."""

@@ -23,7 +23,7 @@ pliant.seed(1)
 model = torch.nn.Linear(4, 1)
 x = torch.randn(256, 4)
 data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-kept = {"checkpoint": pliant.Checkpoint(sys.argv[2])} if len(sys.argv) > 2 else {}
+kept = {"checkpoint": pliant.Checkpoint(sys.argv[2], every="20steps")} if len(sys.argv) > 2 else {}
 with pliant.Session(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
                     dataset=data, global_batch_size=32, micro_batch_size=4, **kept) as session:
     for step in session.steps(int(sys.argv[1])):
@@ -110,7 +110,12 @@ def alone(host: NetworkHost, steps: int) -> str:
 
 def training(host: NetworkHost) -> set[str]:
     """Return the nodes of the newest generation of the run on a host, once all are in it."""
-    found = read(host.own / "runs/train/events.jsonl").records
+    return training_in(host.own / "runs/train")
+
+
+def training_in(out: Path) -> set[str]:
+    """Return those of the run in a directory."""
+    found = read(out / "events.jsonl").records
     orders = [one["order"] for one in found if one["kind"] in ("switch", "reform")]
     if not orders:
         return set()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.live import namespaces
-from tests.live.namespaces import Network, NetworkHost
+from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
-from tests.processes.hosts import alone, digests_of, hosts, pliant, until
+from tests.processes.hosts import alone, digests_of, hosts, pliant, training_in, until
 
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
@@ -49,12 +50,94 @@ def trains_on(out: Path, *hosts: NetworkHost) -> None:
 
 
 def check(out: Path, digest: str, alone_at: NetworkHost) -> None:
-    """Every step was made once, with the result of a run that nobody touched."""
+    """Every step counts once, with the result of a run that nobody touched."""
     steps = int(digest.split()[1])
     assert digest == alone(alone_at, steps)
-    assert {one["step"] for one in told(out, "commit")} == set(range(steps))
+    assert {one["step"] for one in told(out, "commit")} >= set(range(steps))
     audit = audit_run(out)
     assert audit.exactly_once, audit.problems
+
+
+def candidates(net: Network, out: Path, *script: object, **more: str) -> list[HostProgram]:
+    """Start the same command on all hosts, of which two may coordinate."""
+    a, b, _ = net.hosts
+    places = f"{a.address}:7000,{b.address}:7000"
+    words = ("run", "--join", places, "--nnodes", "1:3", "--devices-per-node", 1, "--out", out)
+    token = ("--token-file", out.parent / "token")
+    return [pliant(host, *words, *token, "train.py", *script, **more) for host in net.hosts]
+
+
+def test_another_host_coordinates_when_that_of_the_coordinator_is_lost(
+    net: Network, out: Path, tmp_path: Path
+) -> None:
+    a, b, c = net.hosts
+    stop = tmp_path / "stop"
+    programs = candidates(net, out, 100_000, STOP_AT=str(stop))
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", a, b, c)
+    trains_on(out, a, b, c)
+    a.die()
+    until(lambda: told(out, "coordinator_started"), "another coordinates", b, c)
+    until(lambda: training_in(out) == {"b", "c"}, "two train", b, c)
+    trains_on(out, b, c)
+    stop.touch()
+
+    assert [program.wait(DEADLINE_S) for program in programs[1:]] == [0, 0], b.said() + c.said()
+    (digest,) = digests_of(out)
+    check(out, digest, b)
+    assert "this host coordinates the job: the coordinator at " in b.said()
+
+
+@pytest.mark.soak
+def test_a_coordinator_that_stood_still_comes_back_and_takes_part(
+    net: Network, out: Path, tmp_path: Path
+) -> None:
+    """It wakes up believing that it coordinates; the register says that another does."""
+    a, b, c = net.hosts
+    stop = tmp_path / "stop"
+    programs = candidates(net, out, 100_000, STOP_AT=str(stop))
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", a, b, c)
+    programs[0].send_signal(signal.SIGSTOP)
+    until(lambda: told(out, "coordinator_started"), "another coordinates", b, c)
+    programs[0].send_signal(signal.SIGCONT)
+    until(lambda: "this host coordinates no longer" in a.said(), "the first gives up", a, b, c)
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train again", a, b, c)
+    trains_on(out, a, b, c)
+    stop.touch()
+
+    assert [program.wait(DEADLINE_S) for program in programs] == [0, 0, 0], a.said() + b.said()
+    (digest,) = digests_of(out)
+    check(out, digest, b)
+
+
+@pytest.mark.parametrize("comes_back", ["all", "all but the first"])
+def test_a_job_goes_on_by_itself_when_hosts_are_switched_on_again(
+    net: Network, out: Path, tmp_path: Path, comes_back: str
+) -> None:
+    """All lose their power at one moment; a checkpoint is on the shared disk."""
+    stop, kept = tmp_path / "stop", tmp_path / "shared" / "kept"
+    candidates(net, out, 100_000, kept, STOP_AT=str(stop))
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", *net.hosts)
+    until(lambda: told(out, "saved"), "a checkpoint is there", *net.hosts)
+    trains_on(out, *net.hosts)
+    for host in net.hosts:
+        host.die()
+    before = len(told(out, "commit"))
+    net.switch_on()
+    present = net.hosts[1:] if comes_back != "all" else net.hosts
+    if comes_back != "all":
+        net.hosts[0].die()
+    programs = candidates(net, out, 100_000, kept, STOP_AT=str(stop))[3 - len(present) :]
+    names = {host.name for host in present}
+    until(lambda: len(told(out, "commit")) > before, "they train", *present)
+    until(lambda: training_in(out) == names, "all that are back train", *present)
+    trains_on(out, *present)
+    stop.touch()
+
+    codes = [program.wait(DEADLINE_S) for program in programs]
+
+    assert set(codes) == {0}, [host.said() for host in present]
+    (digest,) = digests_of(out)
+    check(out, digest, present[0])
 
 
 @pytest.mark.parametrize("how", ["list", "file"])

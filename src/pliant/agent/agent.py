@@ -1,15 +1,13 @@
 """The agent of one node: runs replicas, carries what they and the coordinator say to each other.
 
-Owns the processes of its node: their devices, their start, their exits.
-Its coordinator may die and another follow: the workers go on meanwhile.  Knows nothing of
-generations, torch or why a replica starts or ends: it decides nothing.
+Owns the processes of its node: their devices, start and exits.  Its coordinator may die and another
+follow: workers go on meanwhile.  Knows nothing of generations, torch or why: it decides nothing.
 
     coordinator ==WebSocket==> agent --socket pair--> fork server --fork--> workers
                                  \\=======one socket pair per worker=======/
 
-A device is free only when all processes of the replica that had it were reaped.  A fork server
-that dies takes its workers with it and is started once more; after a second death nothing is
-started here any more.
+A device is free only when all processes of the replica that had it were reaped.  A fork server that
+dies takes its workers with it and is started once more; after a second death nothing is, here.
 
 Of a pool's devices an agent may use those that it was told (``may_use``).  Who has one is for the
 kernel to say: a worker takes the lock of its device itself.
@@ -121,6 +119,11 @@ class Agent:
     def guard(self) -> None:
         """Tell the fork server which files to remove if this process is killed."""
         self._ask(launch.GuardFiles(paths=tuple(map(str, self._config.guarded))))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a coordinator now."""
+        return self._uplink is not None and self._uplink.is_connected
 
     @property
     def used(self) -> Mapping[int, ReplicaId]:
@@ -296,8 +299,7 @@ class Agent:
                 assert_never(report)
 
     async def _reap(self, replica: LocalReplica, place: int, returncode: int) -> None:
-        exited = await replica.reap(place, returncode)
-        if exited is None:
+        if (exited := await replica.reap(place, returncode)) is None:
             return  # the others of it still have processes
         self._let_go(replica.name, exited)
         try:

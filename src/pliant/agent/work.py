@@ -82,12 +82,21 @@ class JobHere:
             self._told = told
             self._ledgers = None if sees(told) else LedgerNews(Path(self.work.out))
             return True
-        if replace(told, digest=self._told.digest) != self._told:  # a script may be edited
+        if not _is_same(told, self._told):
             raise ConfigError(
                 f"the coordinator runs {named(told)}, and the workers here belong to "
                 f"{named(self._told)}"
             )
         return False
+
+
+def _is_same(told: Work, before: Work) -> bool:
+    """Whether a coordinator runs the job that was taken on: its script may have been edited, and
+    who has taken it over on another host may have it in other directories.
+    """
+    if told.holder:
+        told = replace(told, cwd=before.cwd, out=before.out)
+    return replace(told, digest=before.digest) == before
 
 
 def placed(work: Work, here: Path, node: NodeId) -> Work:

@@ -115,6 +115,14 @@ def policy_of(settings: Settings) -> Policy:
     return core_policy(parse_policy(fields, source=settings["policy"].source), start.value)
 
 
+def register_of(settings: Settings) -> str | None:
+    """Return where the register lies; None: in the directory of the run."""
+    given = settings["register"]
+    if given.value is None or "://" in given.value:
+        return None if given.value is None else str(given.value)
+    return str(Path(given.value).absolute())
+
+
 def shown_replica(settings: Settings) -> str | None:
     """Return whose output to show: ``all``, ``none``, the name of a replica or of one of its
     workers, or None by default.

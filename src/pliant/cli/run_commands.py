@@ -41,7 +41,7 @@ def run(
     Each setting is taken from the first that gives it: option, environment (PLIANT_MIN, ...),
     job file, default.
     """
-    from pliant.cli import several_hosts, start
+    from pliant.cli import candidates, several_hosts, start
 
     require_engine("pliant run")
     what = read_command(target, arguments or [])
@@ -49,7 +49,9 @@ def run(
     if settings["join"].value is not None:
         if detach:
             raise ConfigError("--detach does not go with --join; start it with nohup, or in tmux")
-        return several_hosts.run_on_several(what, settings, os.environ, as_json=as_json)
+        return several_hosts.run_on_several(
+            what, settings, os.environ, may_coordinate=candidates.run, as_json=as_json
+        )
     several_hosts.refuse_without_join(settings)
     planned = start.planned(what.words, settings, os.environ)
     planned = start.working_in(planned, what.directory)

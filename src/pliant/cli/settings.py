@@ -200,6 +200,12 @@ SETTINGS = (
         help_in={COORDINATOR: "What agents prove themselves with.  [default: DIR/token of --out]"},
     ),
     Setting(
+        name="register",
+        metavar="PLACE",
+        help="Where another host finds what a coordinator must not forget: a directory that the"
+        " hosts share, or s3://BUCKET/DIR.  [default: in --out, for this host alone]",
+    ),
+    Setting(
         name="show",
         metavar="all|none|REPLICA",
         commands=(RUN,),

@@ -6,6 +6,8 @@ coordinator or an agent runs (``run.separate``).
 
     HOST is an address of this host, and PORT is free --> coordinator, and an agent beside it
     else                                              --> an agent, which looks for the coordinator
+    one of several places is an address of this host  --> an agent, and a coordinator when that is
+                                                          this host's turn (``run.candidate``)
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from pliant.cli.job_file import WhatToRun
 from pliant.cli.job_settings import job_name, workers_of
 from pliant.cli.settings import Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
+from pliant.core.commands import EndJob
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
@@ -70,12 +73,17 @@ class Joining:
     """What this host is to do for a job of several."""
 
     place: str
-    """Of the coordinator, as it was given."""
+    """Of the coordinator, or the places, as they were given."""
+
+    turn: int | None
+    """Which of the places is this host's, from 0; None: none of them."""
 
     address: str
-    """The coordinator's, as this host finds it."""
+    """This host's if it may coordinate, else the coordinator's, as this host finds it."""
 
     port: int
+    """Of this host's place; 0: it has none."""
+
     token_file: Path
     node: NodeId
     devices: int
@@ -95,8 +103,17 @@ class Joining:
         )
 
 
+MayCoordinate = Callable[..., int]
+"""``candidates.run``: takes part in a job that several of its hosts may coordinate."""
+
+
 def run_on_several(
-    what: WhatToRun, settings: Settings, environ: Mapping[str, str], *, as_json: bool
+    what: WhatToRun,
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    may_coordinate: MayCoordinate,
+    as_json: bool,
 ) -> int:
     """Coordinate the job, or join it; return its exit code."""
     from pliant.cli import start
@@ -104,17 +121,19 @@ def run_on_several(
 
     here, fixed = joining(settings), dict(settings)
     fixed |= bounds_of(settings, (each := replicas_on(here.devices, workers_of(settings))))
+    if here.turn is None:
+        return take_part(here, what, environ)
+    if settings["nnodes"].value is not None:
+        low, high = (fixed[name].value for name in BOUNDS)
+        many = counted(each, "replica")
+        say_aside(f"{settings['nnodes'].value} hosts, {many} on each: {low} to {high} in all")
+    if len(listed(here.place)) > 1:
+        return may_coordinate(here, what, fixed, environ, as_json=as_json)
     try:
-        sock = open_socket(here.address, here.port) if is_own(here.address) else None
+        sock = open_socket(here.address, here.port)
     except PortInUseError:  # whoever it is coordinates
-        sock = None
-    if sock is None:
         return take_part(here, what, environ)
     with contextlib.closing(sock):
-        if settings["nnodes"].value is not None:
-            low, high = (fixed[name].value for name in BOUNDS)
-            many = counted(each, "replica")
-            say_aside(f"{settings['nnodes'].value} hosts, {many} on each: {low} to {high} in all")
         if (out := directory_of(settings, what.words)) is not None:
             found = {"out": out, "resume": run_files.holds_run(out)}
             fixed |= {name: replace(settings[name], value=value) for name, value in found.items()}
@@ -178,16 +197,15 @@ def joining(settings: Settings) -> Joining:
             "--join needs --token-file FILE, with which the hosts of the job prove themselves to "
             "each other; the one that coordinates makes it, the others need a copy"
         )
-    host, port = split_place(join, "--join")
-    address = resolved(host, "--join")
-    if is_own(address):
-        address = address_named(host, "--join")
+    own = _own_place(join)
     given = settings["devices_per_node"].value
     devices = count_cores() if given is None else given
     if not 1 <= devices <= MOST_DEVICES:
         raise ConfigError(f"--devices-per-node {devices} must be between 1 and {MOST_DEVICES}")
+    turn, address, port = own or (None, address_of(join), 0)
     return Joining(
         place=join,
+        turn=turn,
         address=address,
         port=port,
         token_file=token_file.absolute(),
@@ -195,6 +213,25 @@ def joining(settings: Settings) -> Joining:
         devices=devices,
         reached_at=reached_at(address, settings["interface"].value),
     )
+
+
+def _own_place(join: str) -> tuple[int, str, int] | None:
+    """Return which of the places is this host's, with address and port; None: none.
+
+    Raises:
+        ConfigError: one is no place, or none of them is known here.
+    """
+    if join.startswith(FILE_MARK):
+        return None
+    places = [split_place(place, "--join") for place in listed(join)]
+    for turn, (host, port) in enumerate(places):
+        try:
+            address = resolved(host, "--join")
+        except ConfigError:
+            continue
+        if is_own(address):
+            return turn, address_named(host, "--join"), port
+    return None
 
 
 def node_named(name: str | None) -> NodeId:
@@ -346,8 +383,13 @@ def _is_there_in_time(path: Path) -> bool:
 
 def run_agent(join: str, token_file: Path, config: AgentConfig, *, is_job: bool) -> int:
     """Run an agent until the job ends; return an exit code, ``is_job``: the job's."""
+    return exit_code_of(lambda: separate.run_agent(join, token_file, config), is_job=is_job)
+
+
+def exit_code_of(run: Callable[[], EndJob | None], *, is_job: bool) -> int:
+    """Return the exit code of what takes part in a job until it ends; ``is_job``: the job's."""
     try:
-        end = separate.run_agent(join, token_file, config)
+        end = run()
     except PermanentError as error:
         return complain(str(error), EXIT_FAILED)
     if end is None:

@@ -22,6 +22,7 @@ from pliant.cli.job_settings import (
     balance_of,
     job_name,
     policy_of,
+    register_of,
     session_limit_of,
     shown_replica,
     tls_of,
@@ -33,7 +34,7 @@ from pliant.cli.pool_settings import pool_of
 from pliant.cli.printing import print_record, say
 from pliant.cli.settings import Settings
 from pliant.cli.terminal import PlainConsole, complain, say_aside
-from pliant.cli.view import JobView, JsonView, view_for
+from pliant.cli.view import JobView, JsonView, ShownView, view_for
 from pliant.core.counts import counted
 from pliant.core.durations import MOST_S
 from pliant.core.errors import ConfigError, ConflictError, NotBegunError
@@ -150,6 +151,7 @@ def planned(
             port=settings["port"].value,
             address=address or loopback(),
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
+            register=register_of(settings),
             pool=place,
             environ=environ,
             from_checkpoint=from_checkpoint,
@@ -275,19 +277,33 @@ def _is_start(record: Record) -> bool:
     )
 
 
+def with_weights(start: Start) -> JobConfig:
+    """Return the job with the weights that it begins with."""
+    if start.init is None:
+        return start.config
+    try:
+        init = run_directory.initial_weights(start.init, start.config.out)
+    except ConfigError:
+        _remove(start)
+        raise
+    return replace(start.config, init=init)
+
+
+def view_of(start: Start, console: PlainConsole, *, as_json: bool) -> ShownView:
+    """Return what shows a job, as far as it has come."""
+    view: ShownView = (
+        JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
+    )
+    view.go_on(read_history(run_files.event_log(start.config.out)).board)
+    return view
+
+
 @patient_output()
 def attached(start: Start, *, as_json: bool) -> int:
     """Run a job and follow it to its end; return its exit code."""
-    config, out = start.config, start.config.out
-    if start.init is not None:
-        try:
-            config = replace(config, init=run_directory.initial_weights(start.init, out))
-        except ConfigError:
-            _remove(start)
-            raise
+    config, out = with_weights(start), start.config.out
     console = PlainConsole()
-    view = JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
-    view.go_on(read_history(run_files.event_log(out)).board)
+    view = view_of(start, console, as_json=as_json)
     code = EXIT_FAILED
     try:
         with view:

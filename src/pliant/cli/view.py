@@ -265,6 +265,9 @@ def _silence_control_echo() -> list[Any] | None:
     return before
 
 
+ShownView = LiveView | PlainView | JsonView
+
+
 def view_for(console: Console, *, show: str | None) -> LiveView | PlainView:
     """Return the view that fits where the output goes."""
     kind = LiveView if console.is_terminal and not console.is_dumb_terminal else PlainView

@@ -25,7 +25,7 @@ from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
-from pliant.coordinator.register import HeldRegister, RegisterFile
+from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.coordinator.snapshots import Snapshots
 from pliant.core.commands import Command, EndJob, Publish
 from pliant.core.events import (
@@ -83,7 +83,7 @@ class JobDriver:
         self,
         *,
         settings: JobSettings,
-        register: RegisterFile,
+        register: StoredRegister,
         log: EventLog,
         metrics_path: Path,
         clock: Clock,

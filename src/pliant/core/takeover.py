@@ -73,14 +73,19 @@ def looked(watch: Watch | None, found: CoordinatorSign | None, *, now_s: float) 
     return Watch(seen=found, since_s=since_s, is_first=False)
 
 
+def looking_again(now_s: float) -> Watch:
+    """Return what a host has seen that has just stopped coordinating: others are to go first."""
+    return Watch(since_s=now_s, is_first=False)
+
+
 def decide_takeover(
-    watch: Watch | None, *, own_url: str, turn: int, is_connected: bool, now_s: float
+    watch: Watch | None, *, own_place: str, turn: int, is_connected: bool, now_s: float
 ) -> TakeoverDecision:
     """Say whether a host that may coordinate does so now.
 
     Args:
         watch: what it has seen; None: it has never been able to look.
-        own_url: where it would be found.
+        own_place: where it would be found, ``HOST:PORT``.
         turn: its place in the list of those that may coordinate, from 0.
         is_connected: whether its agent has a coordinator.
         now_s: monotonic seconds, as those of ``looked``.
@@ -90,8 +95,8 @@ def decide_takeover(
     if watch is None:
         return _follow("the place of the register cannot be read")
     sign, still_s = watch.seen, now_s - watch.since_s
-    if watch.is_first and sign is not None and sign.url == own_url:
-        return _take_over(f"the one before was at {own_url} too, where nobody listens now")
+    if watch.is_first and sign is not None and sign.url.rpartition("/")[2] == own_place:
+        return _take_over(f"the one before was at {own_place} too, where nobody listens now")
     if sign is None and watch.is_first and turn == 0:
         return _take_over("nobody has coordinated yet, and this host is the first of the list")
     patience_s = PATIENCE_S + TURN_S * turn

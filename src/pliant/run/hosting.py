@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,16 +41,17 @@ from pliant.machine.processes import ProcessMark, machine_id, this_boot
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.run_index import IndexedRun, RunIndex, RunOutcome
 from pliant.observe.status import Board
-from pliant.run.coordinator_places import write_sign
 from pliant.run.job_config import JobConfig
+from pliant.run.register_home import RegisterHome, open_home
 from pliant.run.run_directory import holder_of
 
 BEGIN_S = 5.0
 """How long a coordinator that is asked to stop waits for the storage that it begins with, in
 seconds."""
 
-SIGN_S = 1.0
-"""Between two looks whether the register was seen again, in seconds."""
+SIGN_S = 0.5
+"""Between two looks whether the register was seen again, in seconds; less than what a clock takes
+for the sleep of this process."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,14 @@ class Observer(Protocol):
         """Take one line that a worker printed, without its newline."""
 
 
+@dataclass(slots=True)
+class RegisterSight:
+    """How long a coordinator has not seen that the register is its own."""
+
+    unseen_s: float = 0.0
+    """Of the time in which this process ran, in seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A coordinator that is served."""
@@ -79,6 +88,8 @@ class Host:
     token: str
     interrupted: asyncio.Event
     """Somebody does not want to wait for the job's end."""
+
+    sight: RegisterSight = field(default_factory=RegisterSight)
 
     async def until_the_end(self, *others: Coroutine[Any, Any, None]) -> EndJob:
         """Wait for what ends the job first: the core, the failure of another, or Ctrl-C twice.
@@ -134,6 +145,7 @@ async def hosted(
     sock: socket.socket | None = None,
     observer: Observer | None = None,
     on_offer: Callable[[Offer], int] | None = None,
+    home: RegisterHome | None = None,
 ) -> AsyncIterator[Host]:
     """Take over the job and serve it to who knows the token.
 
@@ -143,12 +155,16 @@ async def hosted(
         room: for how many replicas there are devices, if that is known.
         sock: bound where the job is served, and closed at the end; None: one is opened.
         on_offer: takes what the job's pool offers; None: it is in none.
+        home: where the register lies; None: where the job says.
     """
     from pliant.coordinator.app import create_app
     from pliant.coordinator.driver import JobDriver
-    from pliant.coordinator.register import RegisterFile
+    from pliant.coordinator.register import StoredRegister
     from pliant.http.server import open_socket, serving, url_of
 
+    if home is None:
+        home = await aside(open_home, config.register, config.out)
+    await aside(home.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
     url, files = url_of(sock), RuntimeFiles.of("job", config.name, config.state.jobs)
     log = Journal(run_files.event_log(config.out), job=config.name)
@@ -156,7 +172,7 @@ async def hosted(
         log.subscribe(observer.record)
     driver = JobDriver(
         settings=config.settings,
-        register=RegisterFile(config.out / run_files.REGISTER),
+        register=StoredRegister(home.register),
         log=log,
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
@@ -180,36 +196,45 @@ async def hosted(
                 if not is_apart:
                     yield host
                     return
-                async with _signed(driver, url, config.out / run_files.COORDINATOR):
-                    yield host
+                async with _signed(driver, url, home) as sight:
+                    yield replace(host, sight=sight)
 
 
 @contextlib.asynccontextmanager
-async def _signed(driver: JobDriver, url: str, path: Path) -> AsyncIterator[None]:
+async def _signed(driver: JobDriver, url: str, home: RegisterHome) -> AsyncIterator[RegisterSight]:
     """Say meanwhile where the job is coordinated; a sign of life for each look at the register."""
+    sight, clock = RegisterSight(), Clock()
+    beats: asyncio.Queue[int] = asyncio.Queue()
+    beats.put_nowait(0)
 
     def write(beat: int) -> None:
         sign = CoordinatorSign(url=url, incarnation=driver.incarnation, beat=beat)
         try:
-            write_sign(path, sign)
+            home.write_sign(sign)
         except OSError as error:
-            _log.warning("%s cannot be written: %s", path, error.strerror)
+            _log.warning("where the job is coordinated could not be written: %s", error)
 
-    async def go_on() -> None:
-        written = 0
+    async def watch_register() -> None:
+        seen, seen_s = 0, clock.now_s()
         while True:
-            if driver.confirmations > written:
-                written = driver.confirmations
-                await aside(write, written)
             await asyncio.sleep(SIGN_S)
+            now_s = clock.now_s()
+            if driver.confirmations > seen:
+                seen, seen_s = driver.confirmations, now_s
+                beats.put_nowait(seen)
+            sight.unseen_s = now_s - seen_s
 
-    write(0)
-    writing = asyncio.create_task(go_on())
+    async def write_signs() -> None:
+        while True:
+            await aside(write, await beats.get())
+
+    tasks = [asyncio.create_task(each()) for each in (watch_register, write_signs)]
     try:
-        yield
+        yield sight
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _begun(begin: Coroutine[Any, Any, None], stopped: asyncio.Event, out: Path) -> None:

@@ -81,6 +81,9 @@ class JobConfig:
     token_file: Path | None = None
     """What agents prove themselves with; None: a file in the directory of the run."""
 
+    register: str | None = None
+    """Where the register lies; None: in the directory of the run."""
+
     init: Path | None = None
     pool: PoolPlace | None = None
     """None: every device of the machine is the job's."""
@@ -138,6 +141,7 @@ class JobConfig:
             "verify_every": self.verify_every,
             "balance": str(self.balance),
             "workers_per_replica": self.workers_per_replica,
+            "register": self.register,
         }
 
     @classmethod
@@ -166,6 +170,7 @@ class JobConfig:
             verify_every=document.get("verify_every", 0),
             balance=Balance(document.get("balance", Balance.EVEN)),
             workers_per_replica=document.get("workers_per_replica", 1),
+            register=document.get("register"),
         )
 
     def _init(self) -> str | None:

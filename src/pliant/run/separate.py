@@ -27,11 +27,12 @@ from pliant.core.commands import EndJob
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
-from pliant.machine.event_loop import on_signals
+from pliant.machine.event_loop import aside, on_signals
 from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
 from pliant.run.hosting import Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
+from pliant.run.register_home import open_home
 from pliant.run.run_directory import lasting_token, locked, read_token
 
 HANG_UP_S = 15.0
@@ -82,12 +83,19 @@ async def _coordinate(
 ) -> int:
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
-        follows = _follows(config)
+        follows = follows_another(config)
         token = lasting_token(config.token_file or config.out / run_files.TOKEN)
         listener = observer.output if observer else nobody_listens
         agent = None if here is None else Agent(here, listener=listener)
+        home = await aside(open_home, config.register, config.out)
         async with hosted(
-            config, token=token, follows=follows, is_apart=True, sock=sock, observer=observer
+            config,
+            token=token,
+            follows=follows,
+            is_apart=True,
+            sock=sock,
+            observer=observer,
+            home=home,
         ) as host:
             on_serving(host.url)
             serving = () if agent is None else (agent.serve(always_at(host.url), token),)
@@ -97,12 +105,12 @@ async def _coordinate(
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
-        for name in (run_files.TOKEN, run_files.COORDINATOR):
-            (config.out / name).unlink(missing_ok=True)
+        (config.out / run_files.TOKEN).unlink(missing_ok=True)
+        await aside(home.remove_sign)
     return end.exit_code
 
 
-def _follows(config: JobConfig) -> bool:
+def follows_another(config: JobConfig) -> bool:
     """Whether another coordinator of this job has gone before, and did not come to its end.
 
     Raises:

@@ -149,6 +149,20 @@ class ObjectStorage:
             raise
         return True
 
+    def heeds_conditions(self, path: str) -> bool:
+        """Whether this store refuses to replace what is there if a condition says so."""
+        full = self._full(path)
+        for condition in ({"mode": "create"}, {"IfMatch": '"' + 32 * "0" + '"'}):
+            written = partial(self._files.pipe_file, full, b"2", **condition)
+            try:
+                self._try(path, "written", written)
+            except StorageError as error:
+                if _lost_the_race(error):
+                    continue
+                raise
+            return False
+        return True
+
     def sink(self, path: str) -> Sink:
         """Begin an upload; the object appears when it is closed."""
         opened = partial(self._files.open, self._full(path), "wb", block_size=PART_BYTES)

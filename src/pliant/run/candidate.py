@@ -1,0 +1,221 @@
+"""A host that may coordinate a job of several: it runs replicas, and coordinates when it is to.
+
+Owns one agent for the whole life of the process, and a coordinator beside it while this host is the
+one that coordinates.  When it is to be is for ``core.takeover`` to say, and who counts for the
+register.  Decides nothing about the job.
+
+    follow:      agent --> whichever place of the list answers; the sign beside the register watched
+    coordinate:  register --> serve --> the same agent comes here; until the job ends, another host
+                 has taken over, or the register is out of sight: then it follows again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.agent.agent import Agent
+from pliant.agent.agent_config import AgentConfig
+from pliant.core.commands import EndJob
+from pliant.core.errors import ConflictError
+from pliant.core.takeover import (
+    TakeoverAction,
+    Watch,
+    decide_takeover,
+    looked,
+    looking_again,
+    steps_down,
+)
+from pliant.http.server import PortInUseError, open_socket
+from pliant.machine import run_files
+from pliant.machine.clock import Clock
+from pliant.machine.event_loop import aside, on_signals, within
+from pliant.run.coordinator_places import listed, places_told
+from pliant.run.hosting import Host, Observer, hosted, refuse_second
+from pliant.run.job_config import JobConfig
+from pliant.run.register_home import RegisterHome, open_home
+from pliant.run.run_directory import lasting_token, locked, read_token
+from pliant.run.separate import HANG_UP_S, follows_another
+
+LOOK_S = 0.5
+"""Between two looks of a host that follows; less than what a clock takes for sleep, in seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What a host is made of that may coordinate."""
+
+    config: JobConfig
+    agent: AgentConfig
+    join: str
+    """The places of all that may coordinate."""
+
+    turn: int
+    """Which of them is this host's, from 0."""
+
+    token_file: Path
+    observed: Callable[[], AbstractContextManager[Observer]]
+    """Follows the job while it is coordinated here."""
+
+    say: Callable[[str], None]
+    """Tells people what this host does, and why."""
+
+
+def run_candidate(candidate: Candidate) -> EndJob | None:
+    """Take part in a job, and coordinate it when that is this host's turn; None if interrupted.
+
+    Raises:
+        ConfigError: the job cannot run like this.
+        PermanentError: the coordinator refuses this host, or none was found for too long.
+    """
+    return asyncio.run(_Standing(candidate).run())
+
+
+class _Standing:
+    """The life of one such host; ``run``, once."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self._candidate = candidate
+        self._observer: Observer | None = None
+        self._agent = Agent(candidate.agent, listener=self._on_output)
+        self._serving: asyncio.Task[None] | None = None
+        self._clock = Clock()
+        self._watch: Watch | None = None
+        self._said = ""
+
+    async def run(self) -> EndJob | None:
+        """Follow and coordinate until the job ends."""
+        home = await aside(open_home, self._candidate.config.register, self._candidate.config.out)
+        try:
+            while True:
+                is_interrupted, reason = await self._follow(home)
+                if reason is None:
+                    return None if is_interrupted else self._agent.ended
+                self._candidate.say(f"this host coordinates the job: {reason}")
+                if (end := await self._coordinate(home)) is not None:
+                    return end
+                self._watch = looking_again(self._clock.now_s())
+        finally:
+            if self._serving is not None:
+                self._serving.cancel()
+                await asyncio.gather(self._serving, return_exceptions=True)
+            await self._agent.close()
+
+    async def _follow(self, home: RegisterHome) -> tuple[bool, str | None]:
+        """Follow until this host is to coordinate, and return why; None: the job has ended here."""
+        interrupted = asyncio.Event()
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        looking = asyncio.create_task(self._watch_sign(home))
+        try:
+            with on_signals(dict.fromkeys(signals, interrupted.set)):
+                while not interrupted.is_set():
+                    self._serve_if_there_is_a_token()
+                    if self._is_over():
+                        return False, None
+                    if (reason := self._reason_to_coordinate()) is not None:
+                        return False, reason
+                    await within(interrupted.wait(), LOOK_S)
+                return True, None
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _watch_sign(self, home: RegisterHome) -> None:
+        """Look at the sign of the coordinator, as long as the storage takes to show it."""
+        while True:
+            with suppress(OSError):  # it was not seen; the sign counts as it was before
+                found = await aside(home.read_sign)
+                self._watch = looked(self._watch, found, now_s=self._clock.now_s())
+            await asyncio.sleep(2 * LOOK_S)
+
+    def _reason_to_coordinate(self) -> str | None:
+        address, port = self._candidate.config.address, self._candidate.config.port
+        decision = decide_takeover(
+            self._watch,
+            own_place=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
+            turn=self._candidate.turn,
+            is_connected=self._agent.is_connected,
+            now_s=self._clock.now_s(),
+        )
+        return decision.reason if decision.action is TakeoverAction.TAKE_OVER else None
+
+    async def _coordinate(self, home: RegisterHome) -> EndJob | None:
+        """Coordinate until the job ends; None: it goes on, and another host is to coordinate."""
+        config = self._candidate.config
+        try:
+            sock = open_socket(config.address, config.port)
+        except PortInUseError as error:
+            self._candidate.say(f"this host cannot coordinate now: {error}")
+            return None
+        refuse_second(config.name, config.state.jobs, besides=config.out)
+        try:
+            with (
+                sock,
+                locked(config.out, alone=False),
+                self._candidate.observed() as self._observer,
+            ):
+                token = await aside(lasting_token, self._candidate.token_file)
+                async with hosted(
+                    config,
+                    token=token,
+                    follows=follows_another(config),
+                    is_apart=True,
+                    sock=sock,
+                    observer=self._observer,
+                    home=home,
+                ) as host:
+                    end = await self._until_the_end(host)
+                    await host.driver.nodes.hung_up(HANG_UP_S)
+                (config.out / run_files.TOKEN).unlink(missing_ok=True)
+                await aside(home.remove_sign)
+                return end
+        except (ConflictError, OSError) as error:
+            self._candidate.say(f"this host coordinates no longer: {error}")
+            return None
+        finally:
+            self._observer = None
+
+    async def _until_the_end(self, host: Host) -> EndJob:
+        ending = asyncio.create_task(host.until_the_end())
+        num_candidates = len(listed(self._candidate.join))
+        try:
+            while not ending.done():
+                self._serve_if_there_is_a_token()
+                await asyncio.wait({ending}, timeout=LOOK_S)
+                unseen_s = host.sight.unseen_s
+                if steps_down(unseen_s=unseen_s, num_candidates=num_candidates):
+                    raise ConflictError(f"its register has not been seen for {unseen_s:.0f} s")
+                if not ending.done() and self._is_over():
+                    break  # its own agent may not take part: the others go on
+            return await ending
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+
+    def _serve_if_there_is_a_token(self) -> None:
+        path = self._candidate.token_file
+        if self._serving is None and path.exists():
+            places = places_told(self._candidate.join)
+            self._serving = asyncio.create_task(self._agent.serve(places, read_token(path)))
+
+    def _is_over(self) -> bool:
+        """Whether this host's agent has ended.
+
+        Raises:
+            PermanentError: it is refused, or has found no coordinator for too long.
+        """
+        if self._serving is None or not self._serving.done():
+            return False
+        self._serving.result()
+        return True
+
+    def _on_output(self, worker: str, line: str) -> None:
+        if self._observer is not None:
+            self._observer.output(worker, line)

@@ -1,0 +1,194 @@
+"""Where a job's register lies, and what else every coordinator of the job must find: the register,
+the sign of the one that serves, and who the job is to its checkpoints.
+
+Owns how a place is opened that people name.  Decides nothing.
+
+    (nothing named)   the directory of the run: one file below a lock
+    DIR               a directory that the hosts share: a file for each write
+    s3://BUCKET/DIR   an object store that heeds the conditions of writes
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from pliant.checkpoint.failures import MissingError, StorageError
+from pliant.checkpoint.store.base import StorageOptions
+from pliant.coordinator.register_places import LinkedFiles, LockedFile, RegisterPlace
+from pliant.core.errors import ConfigError
+from pliant.core.takeover import CoordinatorSign
+from pliant.machine import run_files
+from pliant.machine.files import PRIVATE, make_private_directory, replace_file
+from pliant.run.coordinator_places import bytes_of, read_sign, sign_of, write_sign
+from pliant.run.run_directory import holder_of
+
+ANSWER_S = 10.0
+"""Longest wait for an object store to answer one request, in seconds."""
+
+
+class RegisterHome(Protocol):
+    """A place of a job's register; every method may block, and raises OSError."""
+
+    register: RegisterPlace
+
+    def read_sign(self) -> CoordinatorSign | None:
+        """Return what the coordinator has written that served last; None: none has."""
+
+    def write_sign(self, sign: CoordinatorSign) -> None:
+        """Say where the job is coordinated, and that it is."""
+
+    def remove_sign(self) -> None:
+        """Take that back: the job has ended."""
+
+    def settle(self, job: str, out: Path) -> None:
+        """See to it that the job is the same to its checkpoints wherever it is coordinated."""
+
+
+class DirectoryHome:
+    """A directory; ``is_shared``: by hosts that may all coordinate."""
+
+    def __init__(self, directory: Path, *, is_shared: bool) -> None:
+        self._directory = directory
+        self._sign = directory / run_files.COORDINATOR
+        self.register: RegisterPlace = (
+            LinkedFiles(directory) if is_shared else LockedFile(directory / run_files.REGISTER)
+        )
+
+    def read_sign(self) -> CoordinatorSign | None:
+        """Return what the file says."""
+        try:
+            return read_sign(self._sign)
+        except FileNotFoundError:
+            return None
+
+    def write_sign(self, sign: CoordinatorSign) -> None:
+        """Replace the file."""
+        write_sign(self._sign, sign)
+
+    def remove_sign(self) -> None:
+        """Remove the file."""
+        self._sign.unlink(missing_ok=True)
+
+    def settle(self, job: str, out: Path) -> None:
+        """Take the name from here, if this is not the directory of the run."""
+        if self._directory != out:
+            make_private_directory(self._directory)
+            holder = f"{holder_of(self._directory, job)}\n".encode()
+            replace_file(out / run_files.HOLDER, holder, mode=PRIVATE)
+
+
+class ObjectHome:
+    """A prefix of an object store; its register is itself a place (``RegisterPlace``)."""
+
+    write_again_s = (0.1, 0.3, 1.0, 3.0) + 60 * (5.0,)
+    """As of a shared directory."""
+
+    def __init__(self, url: str, scheme: str) -> None:
+        from pliant.checkpoint.store.objects import open_objects  # fsspec takes 0.1 s to import
+
+        self._storage = open_objects(url, scheme, StorageOptions(timeout_s=ANSWER_S))
+        self._url = url
+        self.register: RegisterPlace = self
+
+    def __str__(self) -> str:
+        return self._storage.place(run_files.REGISTER)
+
+    def require_conditions(self) -> None:
+        """See that of two writers one wins here.
+
+        Raises:
+            ConfigError: the store does not look at the conditions of writes.
+            OSError: it does not answer.
+        """
+        probe = f"probe-{secrets.token_hex(8)}"
+        try:
+            try:
+                self._storage.write(probe, b"1")
+                is_kept = self._storage.heeds_conditions(probe)
+            finally:
+                self._storage.remove(probe)
+        except StorageError as error:
+            raise _os_error(error) from error
+        if not is_kept:
+            raise ConfigError(
+                f"{self._url} takes writes whatever their condition (If-Match, If-None-Match), so "
+                "it cannot keep two coordinators apart; choose another --register"
+            )
+
+    def read(self) -> bytes | None:
+        """Return the register's object."""
+        return self._read(run_files.REGISTER)
+
+    def exchange(self, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace the register's object if it is as expected."""
+        try:
+            if expected is None:
+                return self._storage.create(run_files.REGISTER, data)
+            return self._storage.exchange(run_files.REGISTER, data, expected=expected)
+        except StorageError as error:
+            raise _os_error(error) from error
+
+    def read_sign(self) -> CoordinatorSign | None:
+        """Return what the object of the sign says."""
+        data = self._read(run_files.COORDINATOR)
+        return None if data is None else sign_of(data, self._storage.place(run_files.COORDINATOR))
+
+    def write_sign(self, sign: CoordinatorSign) -> None:
+        """Replace that object."""
+        try:
+            self._storage.write(run_files.COORDINATOR, bytes_of(sign))
+        except StorageError as error:
+            raise _os_error(error) from error
+
+    def remove_sign(self) -> None:
+        """Remove that object."""
+        with suppress(StorageError):
+            self._storage.remove(run_files.COORDINATOR)
+
+    def settle(self, job: str, out: Path) -> None:
+        """Take the name that was put here first."""
+        found = self._read(run_files.HOLDER)
+        if found is None:
+            try:
+                self._storage.create(run_files.HOLDER, f"{holder_of(out, job)}\n".encode())
+            except StorageError as error:
+                raise _os_error(error) from error
+            found = self._read(run_files.HOLDER) or b""
+        replace_file(out / run_files.HOLDER, found, mode=PRIVATE)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._storage.read(path)
+        except MissingError:
+            return None
+        except StorageError as error:
+            raise _os_error(error) from error
+
+
+def open_home(named: str | None, out: Path) -> RegisterHome:
+    """Return where a job's register lies: where it was named, or in the directory of the run.
+
+    Raises:
+        ConfigError: no register can lie there.
+        OSError: it does not answer.
+    """
+    if named is None:
+        return DirectoryHome(out, is_shared=False)
+    if "://" not in named:
+        return DirectoryHome(Path(named), is_shared=True)
+    scheme = named.partition("://")[0]
+    if scheme not in ("s3", "s3a"):
+        raise ConfigError(
+            f"--register {named}: a register lies in a directory that the hosts share, or on s3://"
+        )
+    home = ObjectHome(named, scheme)
+    home.require_conditions()
+    return home
+
+
+def _os_error(error: StorageError) -> OSError:
+    return OSError(errno.EIO, str(error), error.place)

@@ -1,0 +1,186 @@
+"""Where a register lies: also on an object store, behind a network that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.conftest import BUCKET, s3, s3_client, s3_endpoint  # noqa: F401 - fixtures
+from tests.checkpoint.proxy import Proxy, proxy
+from tests.coordinator.test_register import FIRST, SECOND
+
+from pliant.checkpoint.store.objects import ObjectStorage
+from pliant.coordinator.register import HeldRegister, StoredRegister
+from pliant.core.errors import ConfigError, ConflictError
+from pliant.core.takeover import CoordinatorSign
+from pliant.core.values import Incarnation
+from pliant.run.register_home import ObjectHome, open_home
+
+pytestmark = pytest.mark.timeout(60)
+
+Open = Callable[..., ObjectHome]
+
+
+@pytest.fixture
+def store(
+    s3: object,  # noqa: F811 - it makes the bucket
+    s3_endpoint: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Open:
+    """Return what opens a place of a bucket, as a coordinator does, perhaps through a proxy."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setattr(ObjectHome, "write_again_s", (0.05,) * 100)
+    place = f"s3://{BUCKET}/{tmp_path.name}/{id(tmp_path)}"
+
+    def opened(endpoint: str = s3_endpoint) -> ObjectHome:
+        import fsspec
+
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        home = open_home(place, tmp_path)
+        assert isinstance(home, ObjectHome)
+        return home
+
+    return opened
+
+
+@pytest.fixture
+def road(s3_endpoint: str) -> Iterator[Proxy]:  # noqa: F811
+    with proxy(s3_endpoint) as lent:
+        yield lent
+
+
+def test_an_object_is_replaced_only_if_it_is_as_expected(store: Open) -> None:
+    one, other = store(), store()
+
+    assert one.read() is None
+    assert one.exchange(b"1", expected=None)
+    assert not other.exchange(b"2", expected=None)
+    assert other.exchange(b"2", expected=b"1")
+    assert not one.exchange(b"3", expected=b"1")
+    assert one.read() == b"2"
+
+
+def test_of_two_coordinators_that_start_at_once_one_has_the_register(store: Open) -> None:
+    homes = [store(), store()]
+    outcomes: list[str] = []
+    gate = threading.Barrier(2)
+
+    def start(home: ObjectHome) -> None:
+        gate.wait(20)
+        try:
+            StoredRegister(home).write(FIRST, expected=None)
+            outcomes.append("written")
+        except ConflictError:
+            outcomes.append("conflict")
+
+    threads = [threading.Thread(target=start, args=(home,)) for home in homes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert sorted(outcomes) == ["conflict", "written"]
+
+
+def test_a_coordinator_that_was_cut_off_from_the_store_loses_to_who_took_over(
+    store: Open, road: Proxy
+) -> None:
+    """Its write, tried again and again, comes through at last, and changes nothing."""
+
+    async def play() -> None:
+        home = store(road.endpoint)
+        old = HeldRegister(StoredRegister(home))
+        await old.read()
+        await old.write(FIRST)
+        home._storage.timeout_s, road.is_hung = 0.5, True
+        writing = asyncio.create_task(old.write(SECOND))
+        await asyncio.sleep(1.5)
+        assert not writing.done()
+        new = HeldRegister(StoredRegister(store()))
+        assert await new.read() == FIRST
+        taken = replace(FIRST, incarnation=Incarnation(2))
+        await new.write(taken)
+        road.is_hung = False
+
+        with pytest.raises(ConflictError, match="incarnation 2"):
+            await asyncio.wait_for(writing, 30)
+        await new.confirm()
+        with pytest.raises(ConflictError, match="incarnation 2"):
+            await old.confirm()
+
+    asyncio.run(play())
+
+
+def test_a_write_whose_answer_was_lost_is_seen_to_have_happened(store: Open, road: Proxy) -> None:
+    """The connection is reset when the request has gone through."""
+    held = HeldRegister(StoredRegister(store(road.endpoint)))
+
+    async def play() -> None:
+        await held.write(FIRST)
+        road.cut(after=1, times=3)
+        await held.write(SECOND)
+        await held.confirm()
+
+    asyncio.run(play())
+
+    assert StoredRegister(store()).read() == SECOND
+
+
+def test_the_sign_and_the_name_of_the_job_lie_beside_the_register(
+    store: Open, tmp_path: Path
+) -> None:
+    """Whichever host coordinates, the job is the same to its checkpoints."""
+    home, other = store(), store()
+    sign = CoordinatorSign(url="http://10.0.0.1:7000", incarnation=2, beat=7)
+    outs = [tmp_path / name for name in ("a", "b")]
+    for out in outs:
+        out.mkdir()
+
+    assert home.read_sign() is None
+    home.write_sign(sign)
+    assert other.read_sign() == sign
+    other.remove_sign()
+    assert home.read_sign() is None
+    home.settle("gpt", outs[0])
+    other.settle("gpt", outs[1])
+    assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
+
+
+def test_a_shared_directory_gives_the_same_name_to_each_directory_of_the_run(
+    tmp_path: Path,
+) -> None:
+    shared, outs = tmp_path / "register", [tmp_path / name for name in ("a", "b")]
+    for out in outs:
+        out.mkdir()
+        open_home(str(shared), out).settle("gpt", out)
+
+    assert (outs[0] / "holder").read_text() == (outs[1] / "holder").read_text()
+
+
+def test_a_store_that_takes_every_write_is_refused(
+    store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some do that speak S3 and know no conditions."""
+    real = ObjectStorage.write
+
+    def conditions_are_ignored(self: ObjectStorage, path: str) -> bool:
+        real(self, path, b"2")
+        return False
+
+    monkeypatch.setattr(ObjectStorage, "heeds_conditions", conditions_are_ignored)
+
+    with pytest.raises(ConfigError, match="takes writes whatever their condition"):
+        store()
+
+
+def test_another_kind_of_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a directory that the hosts share, or on s3://"):
+        open_home("gs://bucket/job", tmp_path)
