@@ -302,6 +302,8 @@ def test_a_job_with_replicas_of_several_workers_asks_for_devices_in_whole_replic
         min_replicas=4, ask_replicas=12, sizes=(4, 8, 12), num_slots=48
     )
     assert in_devices(replace(demand, sizes=(1, 3)), 4).sizes == (4, 12)
+    many = in_devices(Demand(min_replicas=3, ask_replicas=50_000), 2)
+    assert (len(many.sizes or ()), many.ask_replicas) == (4096, 2 * 4098)
     assert in_devices(Demand(ask_replicas=0, num_slots=5_000_001), 2) == Demand(
         min_replicas=2, ask_replicas=0, sizes=None, num_slots=10_000_000
     )

@@ -234,6 +234,41 @@ def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:
     outcome.check(reference("moe", 3))
 
 
+@pytest.mark.parametrize(
+    ("model", "replicas", "fault", "more"),
+    [
+        ("moe", 2, "r2.1@reduced:4=hang:1000", {}),
+        ("gpt", 1, "r1.1@micro_batch:4=hang:1000", {"options": {"mesh": {"shard": 2}}}),
+        pytest.param("moe", 1, "r1.1@tail:4=hang:1000", {}, marks=pytest.mark.soak),
+        pytest.param("moe", 1, "r1@micro_batch:4=hang:1000", {}, marks=pytest.mark.soak),
+    ],
+)
+def test_a_worker_that_hangs_is_named_and_its_replica_replaced(
+    tmp_path: Path, model: str, replicas: int, fault: str, more: Any
+) -> None:
+    outcome = run(
+        tmp_path,
+        model,
+        9,
+        nothing,
+        replicas=replicas,
+        workers=2,
+        faults=fault,
+        settings={"hang_s": 8.0},
+        arguments=(
+            *("--mesh", '{"shard": 2}'),
+            *("--checkpoint", tmp_path / "kept", "--every", "2steps"),
+        ),
+        **more,
+    )
+
+    victim, _, worker = fault.partition("@")[0].partition(".")
+    ends = [one for one in outcome.kinds("end_replica") if "no step ended" in one["reason"]]
+    assert {one["replica"] for one in ends} == {victim}
+    assert f"and the others wait for its worker {worker or 0};" in ends[0]["reason"]
+    assert {line["digest"] for line in outcome.digests} == {reference(model, 9)}
+
+
 def test_an_error_of_one_worker_is_what_the_user_sees(tmp_path: Path) -> None:
     outcome = run(
         tmp_path,

@@ -244,7 +244,9 @@ class Worker(asyncio.Protocol):
             return
         self._has_spoken = True
         if isinstance(message, Progressed):  # whether it still waits for others only it can say
-            self._progress = replace(message, waiting=NO_GENERATION, is_spoken_for=True)
+            self._progress = replace(
+                message, waiting=NO_GENERATION, held_up_by=None, is_spoken_for=True
+            )
         self._finished = self._finished or isinstance(message, Finished)
         self._on_message(message)
 

@@ -190,8 +190,9 @@ class Progressed:
     committed: int
     calls: int
     waiting: Generation = NO_GENERATION
-    """Its main thread waits for the others in a collective of this generation; 0: it does not."""
-
+    """It waits for the others in a collective of this generation; 0: it does not."""
+    held_up_by: int | None = None
+    """The worker for which the others of this replica wait; see ``core.membership.whereabouts``."""
     is_spoken_for: bool = False
     """Its agent says so, who sees it live: its script keeps the interpreter lock."""
 
@@ -236,7 +237,6 @@ class ExitKind(StrEnum):
 
     SIGNAL = "signal"
     """Ended by a signal; the detail is its name."""
-
     EARLY = "early"
     """Exit 0 without having finished, for instance a script without a Session."""
     UNKNOWN = "unknown"

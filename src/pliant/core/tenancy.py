@@ -33,6 +33,9 @@ from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 
 Kind = Literal["elastic", "fixed"]
 
+MOST_SIZES = 4096
+"""Sizes that a demand can name."""
+
 MOST_SLOTS = 10_000_000
 """K of a step, as a pool is told of it."""
 
@@ -56,7 +59,7 @@ class Demand:
     ask_replicas: int = field(default=1, metadata={"ge": 0, "le": 1 << 53})
     """What it could use now, at most.  Fixed: equal to ``min_replicas``.  0: nothing for now."""
 
-    sizes: tuple[int, ...] | None = field(default=None, metadata={"max_length": 4096})
+    sizes: tuple[int, ...] | None = field(default=None, metadata={"max_length": MOST_SIZES})
     """The only sizes that it takes, ascending; None: any from the minimum on."""
 
     num_slots: int | None = field(default=None, metadata={"ge": 1, "le": MOST_SLOTS})
@@ -121,16 +124,19 @@ def next_demand(now: Demand, before: Demand, policy: Policy) -> Demand:
 def in_devices(demand: Demand, workers_per_replica: int) -> Demand:
     """Return a demand for replicas as one for devices, of which each replica needs several at once.
 
-    What one more replica is worth stays as it is: the slots grow with the devices.
+    What one more replica is worth stays as it is: the slots grow with the devices.  Of more sizes
+    than a demand can name the largest are not asked for.
     """
     if workers_per_replica == 1:
         return demand
-    sizes = demand.sizes or range(demand.min_replicas, demand.ask_replicas + 1)
+    every = demand.sizes or range(demand.min_replicas, demand.ask_replicas + 1)
+    sizes = every[:MOST_SIZES]
+    asked = min(demand.ask_replicas, sizes[-1]) if sizes else demand.ask_replicas
     slots = demand.num_slots
     return replace(
         demand,
         min_replicas=demand.min_replicas * workers_per_replica,
-        ask_replicas=demand.ask_replicas * workers_per_replica,
+        ask_replicas=asked * workers_per_replica,
         sizes=tuple(size * workers_per_replica for size in sizes) or None,
         num_slots=None if slots is None else min(slots * workers_per_replica, MOST_SLOTS),
     )

@@ -6,7 +6,8 @@ given a later one, as long as nothing looked at it in between, and no silence se
 was.  Knows nothing of files.
 
     [now_s]                                                        time has passed
-    [now_s, replica, generation, committed, calls, waiting, is_spoken_for]     a heartbeat
+    [now_s, replica, generation, committed, calls, waiting, is_spoken_for, held_up_by + 2]
+                                                                   a heartbeat
     [now_s, node, [replicas]]                                      what an agent runs
 """
 
@@ -29,6 +30,9 @@ Quiet = Ticked | Progressed | Running
 """Events that go into the log on their own only if something came of them."""
 
 Entry = list[Any]
+
+_HELD_UP = 2
+"""Added to the number of a worker, which may be -1: 0 stands for none."""
 
 _COMMITS = ("committed", "hung_at_s")
 
@@ -130,13 +134,13 @@ def quiet_of(entry: object) -> tuple[float, Quiet]:
         case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
             names = tuple(map(ReplicaId, replicas))
             return _moment(now_s), Running(node=NodeId(node), replicas=names)
-        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 5:
+        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 6:
             return _moment(now_s), _heartbeat(replica, numbers)
     raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
 
 
 def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
-    generation, committed, calls, waiting, spoken = (*map(whole, numbers), 0, 0)[:5]
+    generation, committed, calls, waiting, spoken, stuck = (*map(whole, numbers), 0, 0, 0)[:6]
     if generation is None or committed is None or calls is None or waiting is None:
         raise ValueError(f"a heartbeat of {replica!r:.40} counts with what is no number")
     return Progressed(
@@ -146,6 +150,7 @@ def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
         calls=calls,
         waiting=Generation(waiting),
         is_spoken_for=bool(spoken),
+        held_up_by=stuck - _HELD_UP if stuck else None,
     )
 
 
@@ -178,7 +183,8 @@ def _entry(event: Quiet, after: Job | None, now_s: float) -> Entry:
         case Progressed(replica=replica, committed=committed):
             pulse = None if after is None else after.membership.pulses.get(replica)
             committed = committed if pulse is None else pulse.committed
-            ends = [int(event.waiting), int(event.is_spoken_for)]
+            stuck = 0 if event.held_up_by is None else event.held_up_by + _HELD_UP
+            ends = [int(event.waiting), int(event.is_spoken_for), stuck]
             while ends and not ends[-1]:
                 ends.pop()
             return [now_s, replica, int(event.generation), committed, event.calls, *ends]

@@ -181,6 +181,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
                     committed=int(options.get("committed", "0")),
                     calls=int(options.get("calls", "0")),
                     waiting=Generation(int(options.get("waiting", "0"))),
+                    held_up_by=int(options["held_up_by"]) if "held_up_by" in options else None,
                     is_spoken_for=options.get("spoken_for") == "yes",
                 )
                 for name in names

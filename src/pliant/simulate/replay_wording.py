@@ -159,6 +159,8 @@ def _worker_words(event: events.WorkerEvent) -> Iterator[str]:
                 waiting=event.waiting,
                 spoken_for=event.is_spoken_for,
             )
+            if event.held_up_by is not None:
+                yield f"held_up_by={event.held_up_by}"
         case events.Busy(max_s=max_s):
             yield from ("busy", name, f"max_s={max_s!r}")
         case events.Finished(committed=committed):

@@ -15,7 +15,7 @@ from torch import nn
 from pliant.core.errors import ConfigError, UsageError
 from pliant.engine import local_tensors
 from pliant.engine.replica import device_mesh, workers
-from pliant.engine.replica.followers import FollowerCrew
+from pliant.engine.replica.follower_crew import FollowerCrew
 
 WORK = SimpleNamespace(verify_every=0)
 TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0, work=WORK))

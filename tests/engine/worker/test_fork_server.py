@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import textwrap
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.processes.servant import DEADLINE_S, fork_server, starting_server
 
 from pliant.core.values import ReplicaId
+from pliant.engine.worker.fork_server import ForkServer
 from pliant.wire.launch import GuardFiles, KillReplica
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -215,3 +217,20 @@ def test_the_warm_fork_server_forks_with_one_thread_and_starts_workers_with_torc
     assert len(threads) == 1  # the pool that OpenBLAS starts on import ends at the first fork
     assert [lines[0] for lines in said] == ["True", "True"]
     assert said[0][1] != said[1][1]
+
+
+def test_what_is_gone_is_guarded_no_more(tmp_path: Path) -> None:
+    """Each life of a replica of several workers has a directory; a long run has many."""
+    ours, theirs = socket.socketpair()
+    server = ForkServer(ours)
+
+    for number in range(5):
+        (tmp_path / str(number)).mkdir()
+        server._guard(str(tmp_path / str(number)))
+        (tmp_path / str(number)).rmdir()
+
+    assert len(server._guarded) == 1
+    for end in (ours, theirs):
+        end.close()
+    for descriptor in (server._child_r, server._child_w):
+        os.close(descriptor)

@@ -338,6 +338,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     """No step was committed for long: end the members that the others wait for, if there are such.
 
     Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
+    A replica of several workers of which one keeps the rest waiting is at fault by itself.
     """
     busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
     began_s = max(busy_until_s, moment.now_s)
@@ -350,10 +351,7 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
         if not is_waiting or group.is_finished(state):
             return state, ()
         return reform(state, moment, cause="all wait")
-    reason = (
-        f"no step ended for {moment.timeouts.hang_s:g} s and the others wait for it; "
-        "announce longer pauses with session.busy(max_s)"
-    )
+    reason = group.why_hung(state, hung, moment.timeouts.hang_s)
     return _end(state, hung, reason, moment)
 
 

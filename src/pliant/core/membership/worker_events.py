@@ -236,8 +236,10 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     replica = event.replica
     pulse = state.pulses[replica]
     committed = max(pulse.committed, event.committed)
-    if (committed, event.waiting) != (pulse.committed, pulse.waiting):
-        pulse = replace(pulse, committed=committed, waiting=event.waiting)
+    said = committed, event.waiting, event.held_up_by
+    if said != (pulse.committed, pulse.waiting, pulse.held_up_by):
+        stuck = event.held_up_by
+        pulse = replace(pulse, committed=committed, waiting=event.waiting, held_up_by=stuck)
         state = replace(state, pulses=state.pulses.put(replica, pulse))
     if committed > state.committed:
         state = replace(state, committed=committed)

@@ -56,6 +56,7 @@ class ProtocolRuntime:
     ) -> None:
         """``window_size_for``: how much memory this replica needs in its window as a member."""
         self._context = context
+        self._followers = followers
         self._groups = GroupBuilds(
             context.replica,
             context.assignment.address,
@@ -294,12 +295,14 @@ class ProtocolRuntime:
 
     def _heartbeat(self) -> Event:
         member = self._member
+        waiting, held_up_by = self._followers.look_around(self._waiting, member.current)
         return events.Progressed(
             replica=member.replica,
             generation=member.current,
             committed=member.committed if member.has_state else 0,
             calls=member.calls,
-            waiting=self._waiting,
+            waiting=waiting,
+            held_up_by=held_up_by,
         )
 
     def _on_command(self, command: Command, incarnation: Incarnation) -> None:

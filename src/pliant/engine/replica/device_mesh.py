@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ SHARD = "shard"
 
 DIMENSIONS = (SHARD, "tp")
 """What a mesh may be larger than 1 in: over others, gradients would have to be added up as well."""
+
+PATIENCE = timedelta(days=7)
+"""How long a collective inside a replica waits for the other workers: longer than anybody is busy
+by his own word, for a worker that hangs is found by supervision, which names it."""
 
 _made: DeviceMesh | None = None
 """Of this process, which has one."""
@@ -57,8 +62,11 @@ def mesh(**sizes: int) -> DeviceMesh:
             )
         return _made
     _connect(context)
-    _made = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=names)
-    return _made
+    made = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=names)
+    for group in made.get_all_groups():
+        group.set_timeout(PATIENCE)
+    _made = made
+    return made
 
 
 def made_mesh() -> DeviceMesh | None:
@@ -151,4 +159,4 @@ def _connect(context: WorkerContext | None) -> None:
     if context is not None and context.assignment.workers_per_replica > 1:
         place, workers = context.assignment.place, context.assignment.workers_per_replica
         store = FileStore(str(Path(context.assignment.inner) / "store"), workers)
-    dist.init_process_group("gloo", store=store, rank=place, world_size=workers)
+    dist.init_process_group("gloo", store=store, rank=place, world_size=workers, timeout=PATIENCE)

@@ -31,6 +31,7 @@ from pliant.core.membership.follower_answers import (
 )
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
+from pliant.core.membership.whereabouts import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation, Order
 from pliant.engine.evaluation import EvaluationTeam
 from pliant.engine.groups.ending import GroupBroken
@@ -67,7 +68,10 @@ from pliant.engine.replica.inner_messages import (
     LeaveNow,
     LoseMember,
     MemberStanding,
+    WhereAreYou,
+    WorkerIsAt,
 )
+from pliant.engine.replica.main_thread import MainThreadWatch
 from pliant.engine.replica.place_groups import PlaceGroups
 from pliant.engine.worker.bootstrap import WorkerContext
 from pliant.wire.messages import WorkerNote
@@ -102,6 +106,7 @@ class FollowerMembership:
         self._directives: queue.SimpleQueue[Deed | CallReturned | CallBroke | None] = (
             queue.SimpleQueue()
         )
+        self._watch = MainThreadWatch()
         self.lost = threading.Event()
         """Worker 0 has ended before its time: this process is about to be ended by its agent."""
         self._is_over = False
@@ -141,7 +146,8 @@ class FollowerMembership:
         """Wait for the sums of this place, then for those of the others."""
         formed = self._current()
         try:
-            reduced = formed.reduction.finish()
+            with self._watch.waiting(Whereabouts.MEMBERS):
+                reduced = formed.reduction.finish()
         except GroupBroken as broken:
             self._fail(formed.order.generation, broken.reason)
             raise
@@ -231,7 +237,9 @@ class FollowerMembership:
     def _follow(self, call: str) -> CallReturned:
         """Do what worker 0 says, until it says how this call ends."""
         while True:
-            match self._directives.get():
+            with self._watch.waiting(Whereabouts.REPLICA):
+                directive = self._directives.get()
+            match directive:
                 case None:
                     wait_to_be_ended("worker 0 of this replica has ended")
                 case CallReturned() as returned:
@@ -321,7 +329,7 @@ class FollowerMembership:
             order, group, self._shape, replica=replica, sizes=sizes, previous=previous
         )
 
-    def _say(self, answer: Answer | FollowerCame) -> None:
+    def _say(self, answer: Answer | FollowerCame | WorkerIsAt) -> None:
         self._connection.send(answer)
 
     def _fail(self, generation: Generation, reason: str, **kind: bool) -> None:
@@ -335,6 +343,8 @@ class FollowerMembership:
                 self._groups.build(order, secret)
             case AbandonPlace(generation=generation):
                 self._groups.abandon(generation)
+            case WhereAreYou(number=number):
+                self._say(WorkerIsAt(place=self._place, number=number, where=self._watch.locate()))
             case _:
                 self._directives.put(message)  # type: ignore[arg-type]  # worker 0 says nothing else
 

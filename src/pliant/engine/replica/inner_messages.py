@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from pliant.core.membership.follower_answers import Answer
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
+from pliant.core.membership.whereabouts import Whereabouts
 from pliant.core.values import Generation, Lineage, Order
 
 
@@ -180,6 +181,22 @@ class FinishKeeping:
     generation: Generation
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhereAreYou:
+    """Say at once where the main thread is."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerIsAt:
+    """Where the main thread of a follower is; the answer to ``WhereAreYou``."""
+
+    place: int
+    number: int
+    where: Whereabouts
+
+
 Deed = (
     LeaveNow
     | LoseMember
@@ -192,8 +209,8 @@ Deed = (
 )
 """What is done in the middle of a call of the membership."""
 
-Directive = BuildPlace | AbandonPlace | CallReturned | CallBroke | Deed
-InnerMessage = FollowerCame | Answer | Directive
+Directive = BuildPlace | AbandonPlace | WhereAreYou | CallReturned | CallBroke | Deed
+InnerMessage = FollowerCame | WorkerIsAt | Answer | Directive
 
 _KINDS = {kind.__name__: kind for kind in get_args(InnerMessage)}
 _adapter = functools.cache(TypeAdapter)

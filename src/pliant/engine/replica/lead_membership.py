@@ -31,7 +31,7 @@ from pliant.engine.protocol.membership_port import (
     StepDecision,
     VoteRequests,
 )
-from pliant.engine.replica.followers import FollowerCrew
+from pliant.engine.replica.follower_crew import FollowerCrew
 from pliant.engine.replica.inner_messages import CallBroke, CallReturned, LeaveNow, MemberStanding
 from pliant.engine.state.comparison import ASPECTS, UNKNOWN
 

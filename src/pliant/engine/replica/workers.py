@@ -25,8 +25,9 @@ from pliant.engine.replica.device_mesh import (
     made_mesh,
     shard_group,
 )
+from pliant.engine.replica.follower_crew import FollowerCrew
 from pliant.engine.replica.follower_membership import FollowerMembership
-from pliant.engine.replica.followers import FollowerCrew, wait_to_be_ended
+from pliant.engine.replica.followers import wait_to_be_ended
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.leaf_exchange import LeafExchange
 from pliant.engine.session_settings import SessionSettings, UserObjects

@@ -130,6 +130,8 @@ class ForkServer:
                         self._guard(path)
 
     def _guard(self, path: str) -> None:
+        there = self._guarded.items()  # replicas of several workers have one each
+        self._guarded = {known: guarded for known, guarded in there if os.path.lexists(known)}
         with contextlib.suppress(OSError):
             self._guarded[path] = Path(path).stat()
 
