@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,9 @@ class Shared:
     def attend(self) -> None:
         if self.breaks == "meanwhile":
             self.place = (0, 1)
+
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        return dict(names)
 
     def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
         del name

@@ -65,13 +65,6 @@ WORKERS = [
         proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
     ),
     Refusal(
-        sentence="--verify-every with 2 workers per replica is not possible yet: the state of "
-        "worker 0 alone would be compared; leave out one of the two",
-        when="the whole state is to be compared now and then, of replicas of several workers",
-        instead="one of the two",
-        proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
-    ),
-    Refusal(
         sentence="scaler= with sharded parameters ('weight' is one) is not possible yet; "
         "leave it out",
         when="a GradScaler, or a fused optimizer, whose bits depend on where in "

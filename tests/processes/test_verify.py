@@ -42,6 +42,28 @@ def test_the_replica_whose_bit_flipped_is_named_and_replaced(
     assert "lost r2 had another state than most replicas: at step " in notes
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--is-sharded",), "differ"),
+        (("--is-large",), "of worker 1"),
+        pytest.param((), "of worker 1", marks=pytest.mark.soak),
+        pytest.param(("--is-large", "--is-sharded"), "of worker 1", marks=pytest.mark.soak),
+    ],
+)
+def test_a_bit_that_flips_on_the_second_worker_costs_its_replica(
+    tmp_path: Path, more: tuple[str, ...], says: str
+) -> None:
+    words = (SCRIPT, "--where", "weight", "--steps", 60, "--place", 1, "--mesh", 2, *more)
+    with running(tmp_path, *words, replicas=3, workers=2, warm=True, verify_every=3) as job:
+        assert job.exit_code() == EXIT_OK, job.said()
+
+    kind, detail = exits(job)["r2"]
+    assert (kind, says in detail) == ("corrupt", True), detail
+    assert {kind for name, (kind, _) in exits(job).items() if name != "r2"} == {"finished"}
+
+
 def test_of_two_that_differ_nobody_is_right_and_the_run_ends(tmp_path: Path) -> None:
     words = (SCRIPT, "--where", "moment", "--is-large")
     with running(tmp_path, *words, replicas=2, warm=True, verify_every=3) as job:

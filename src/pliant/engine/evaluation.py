@@ -51,6 +51,9 @@ class EvaluationTeam(Protocol):
     def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
         """Return what each of them gives under ``name``; None if they are no longer together."""
 
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return what all workers of this replica name, those of further ones with their number."""
+
 
 class SingleMemberTeam:
     """The team of a replica that trains alone."""
@@ -64,6 +67,10 @@ class SingleMemberTeam:
         """Nobody else gives anything."""
         del name
         return [payload]
+
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return them: nobody else names anything."""
+        return dict(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

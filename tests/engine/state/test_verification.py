@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -25,6 +25,9 @@ class Team:
 
     def attend(self) -> None:
         pass
+
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        return dict(names)
 
     def exchange(self, name: str, payload: bytes) -> list[bytes] | None:
         self.exchanged.append(name)

@@ -11,6 +11,7 @@ Knows nothing of sockets, threads, tensors or time.
     its vote               Voted(g, step)                   Failed(g)              g was given up
     a state                Received(g)                      Failed(g)              g was given up
     what is being kept     Kept(g)                          Failed(g)              g was given up
+    names of a state       StateNamed(g)                    Failed(g)              g was given up
 
 An answer of a generation or step that nobody waits for is stale and changes nothing.
 """
@@ -80,6 +81,15 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateNamed:
+    """What this worker's state consists of: a short text of each value, by its name."""
+
+    place: int
+    generation: Generation
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """What this worker did in a generation has failed."""
 
@@ -93,9 +103,9 @@ class Failed:
     """The checkpoint that it was to load cannot be used."""
 
 
-Answer = Built | NotBuilt | Reduced | Voted | Received | Kept | Failed
+Answer = Built | NotBuilt | Reduced | Voted | Received | Kept | StateNamed | Failed
 
-Asked = type[Built] | type[Reduced] | type[Voted] | type[Received] | type[Kept]
+Asked = type[Built] | type[Reduced] | type[Voted] | type[Received] | type[Kept] | type[StateNamed]
 """What worker 0 may wait for."""
 
 _FAILURES: Mapping[type, type] = {
@@ -104,6 +114,7 @@ _FAILURES: Mapping[type, type] = {
     Voted: Failed,
     Received: Failed,
     Kept: Failed,
+    StateNamed: Failed,
 }
 
 

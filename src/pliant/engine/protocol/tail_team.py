@@ -6,7 +6,7 @@ exchanged, nor how a replica recovers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pliant.core.errors import UsageError
 from pliant.core.values import Generation
@@ -67,6 +67,10 @@ class TailTeam:
         except GroupBroken as broken:
             self._recover(broken.reason)
             return None
+
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return them: of several workers see ``engine.replica``."""
+        return dict(names)
 
     def _together(self) -> Formed | None:
         formed = self._formed()

@@ -30,6 +30,7 @@ from pliant.core.membership.follower_answers import (
     Lost,
     Received,
     Reduced,
+    StateNamed,
     Voted,
     Whole,
 )
@@ -207,6 +208,16 @@ class FollowerCrew(Followers):
         """
         answers = self._await(Voted, generation, step).answers
         return [one for one in answers if isinstance(one, Voted)]
+
+    def await_named(self, generation: Generation) -> dict[str, str]:
+        """Return what each names of its state, with the number of the worker.
+
+        Raises:
+            GroupBroken: the generation was given up.
+        """
+        answers = self._await(StateNamed, generation).answers
+        said = [one for one in answers if isinstance(one, StateNamed)]
+        return {f"{name} of worker {o.place}": text for o in said for name, text in o.names.items()}
 
     def await_received(self, generation: Generation) -> None:
         """See ``Followers``."""

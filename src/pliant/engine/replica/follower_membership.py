@@ -12,6 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, assert_never
@@ -19,7 +20,7 @@ from typing import NoReturn, assert_never
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.core.events import Event, ExitKind, Refused, Unrestorable
+from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_OK
 from pliant.core.membership.follower_answers import (
     Answer,
@@ -27,10 +28,10 @@ from pliant.core.membership.follower_answers import (
     Kept,
     Received,
     Reduced,
+    StateNamed,
     Voted,
 )
 from pliant.core.membership.member_value import Member
-from pliant.core.membership.resolve import Resolution
 from pliant.core.membership.whereabouts import Whereabouts
 from pliant.core.values import NO_GENERATION, Generation, Order
 from pliant.engine.evaluation import EvaluationTeam
@@ -73,8 +74,8 @@ from pliant.engine.replica.inner_messages import (
 )
 from pliant.engine.replica.main_thread import MainThreadWatch
 from pliant.engine.replica.place_groups import PlaceGroups
+from pliant.engine.replica.place_runtime import PlaceRuntime
 from pliant.engine.worker.bootstrap import WorkerContext
-from pliant.wire.messages import WorkerNote
 
 _TAKES_NO_BREAK = frozenset({"recover", "arrive", "settle", "attend", "exchange", "finish"})
 """Calls that do not end with GroupBroken: one that is told there is of the call before."""
@@ -102,7 +103,10 @@ class FollowerMembership:
         """As of worker 0, when it said something last."""
         self.leads = False
         self._formed: Formed | None = None
-        self._handover = StateHandover(_PlaceRuntime(self), callbacks)
+        self._handover = StateHandover(
+            PlaceRuntime(now=lambda: self.member, fail=self._fail, received=self._receive),
+            callbacks,
+        )
         self._directives: queue.SimpleQueue[Deed | CallReturned | CallBroke | None] = (
             queue.SimpleQueue()
         )
@@ -332,6 +336,9 @@ class FollowerMembership:
     def _say(self, answer: Answer | FollowerCame | WorkerIsAt) -> None:
         self._connection.send(answer)
 
+    def _receive(self, generation: Generation) -> None:
+        self._say(Received(place=self._place, generation=generation))
+
     def _fail(self, generation: Generation, reason: str, **kind: bool) -> None:
         self._say(Failed(place=self._place, generation=generation, reason=reason, **kind))
 
@@ -376,30 +383,8 @@ class _FollowerTeam:
         parts = self._membership._follow("exchange").parts  # noqa: SLF001
         return None if parts is None else [part.encode("latin-1") for part in parts]
 
-
-class _PlaceRuntime:
-    """What a state's handover asks of the protocol, on a follower: worker 0 is told."""
-
-    def __init__(self, membership: FollowerMembership) -> None:
-        self._membership = membership
-
-    @property
-    def member(self) -> Member:
-        return self._membership.member
-
-    def tell(self, message: Event | WorkerNote) -> None:
-        membership = self._membership
-        if isinstance(message, Refused) and message.replica == self.member.replica:
-            membership._fail(message.generation, message.reason, is_refusal=True)  # noqa: SLF001
-        elif isinstance(message, Unrestorable):
-            membership._fail(message.generation, message.reason, is_damage=True)  # noqa: SLF001
-
-    def tell_busy(self, max_s: float) -> None:
-        """Worker 0 tells."""
-
-    def receive(self, order: Order, resolution: Resolution) -> None:
-        del resolution
-        generation = order.generation
-        self._membership._say(  # noqa: SLF001
-            Received(place=self._membership._place, generation=generation)  # noqa: SLF001
-        )
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        membership, found = self._membership, dict(names)
+        place, generation = membership._place, membership.member.current  # noqa: SLF001
+        membership._say(StateNamed(place=place, generation=generation, names=found))  # noqa: SLF001
+        return found

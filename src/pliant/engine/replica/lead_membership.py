@@ -11,13 +11,13 @@ has ended here.  What a call does in between, the followers are told by ``Elasti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
 
-from pliant.core.errors import UsageError
+from pliant.core.errors import StateCorruptError, UsageError
 from pliant.core.membership.follower_answers import Voted, joint_digests
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Generation
@@ -92,7 +92,8 @@ class LeadMembership:
         """Vote for all workers of this replica."""
         with self._ended_alike():
             votes = self._followers.await_voted(self.member.current, step)
-            _check_alike(step, condition.alike(condition.digests), votes)
+            own = condition.alike(condition.digests)
+            _check_alike(step, own, votes, is_verified=condition.is_verified)
             digests = joint_digests(
                 condition.digests, [vote.digests for vote in votes], unknown=UNKNOWN
             )
@@ -180,20 +181,29 @@ class LeadMembership:
         )
 
 
-def _check_alike(step: int, own: Sequence[int], votes: Sequence[Voted]) -> None:
+def _check_alike(
+    step: int, own: Sequence[int], votes: Sequence[Voted], *, is_verified: bool
+) -> None:
     """Refuse workers of one replica that differ in what is not sharded over them.
 
     Raises:
         UsageError: names the worker and the aspect.
+        StateCorruptError: the state is verified, and they were alike before.
     """
     for vote in votes:
         for aspect, here, there in zip(ASPECTS, own, vote.alike, strict=True):
-            if UNKNOWN not in (here, there) and here != there:
-                raise UsageError(
-                    f"at step {step} the {aspect} of worker {vote.place} of this replica are not "
-                    "those of worker 0; every worker runs the same script, so give all the same "
-                    "seed and the same weights, not others by RANK"
-                )
+            if UNKNOWN in (here, there) or here == there:
+                continue
+            what = (
+                f"at step {step} the {aspect} of worker {vote.place} of this replica are not "
+                "those of worker 0"
+            )
+            if is_verified and step and aspect == "tensors":
+                raise StateCorruptError(what)
+            raise UsageError(
+                f"{what}; every worker runs the same script, so give all the same seed and the "
+                "same weights, not others by RANK"
+            )
 
 
 class _LeadTeam:
@@ -217,3 +227,9 @@ class _LeadTeam:
             parts = self._team.exchange(name, payload)
         self._lead._return("exchange", parts=parts)  # noqa: SLF001
         return parts
+
+    def gather_names(self, names: Mapping[str, str]) -> dict[str, str]:
+        lead, found = self._lead, dict(names)
+        with suppress(GroupBroken):  # as the exchange will find
+            found |= lead._followers.await_named(lead.member.current)  # noqa: SLF001
+        return found

@@ -68,11 +68,6 @@ def check_possible(
             f"a replica of this job has {count} workers, and the script has not said what each is "
             f"for; call pliant.mesh(shard={count}) before the session is made"
         )
-    if context is not None and context.assignment.work.verify_every:
-        raise ConfigError(
-            f"--verify-every with {count} workers per replica is not possible yet: the state of "
-            "worker 0 alone would be compared; leave out one of the two"
-        )
     if has_local:
         raise ConfigError(
             f'buffers={{...: "local"}} with {count} workers per replica is not possible: the '

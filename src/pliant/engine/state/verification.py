@@ -35,7 +35,7 @@ def compare_whole(
         UsageError: the state differs, and there is nobody to part with.
         StateCorruptError: the state of this replica is wrong.
     """
-    names = comparison.whole()
+    names = team.gather_names(comparison.whole())
     said = team.exchange(f"state/{committed}", naming.pack({_WHO: naming.summary(names)}))
     if said is None or len(set(said)) == 1:
         return ""
