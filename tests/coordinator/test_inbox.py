@@ -15,11 +15,11 @@ def test_what_is_there_is_taken_together_and_in_order() -> None:
         for event in events:
             inbox.put(event)
 
-        first, second = await inbox.take(1.0), await inbox.take(1.0)
+        first, second = await inbox.take_events(1.0), await inbox.take_events(1.0)
 
         assert [one.event for one in (*first, *second)] == events
         assert len(second) == 1
-        assert not await inbox.take(0.0)
+        assert not await inbox.take_events(0.0)
 
     asyncio.run(scene())
 

@@ -54,6 +54,7 @@ def test_signs_that_are_left_out_change_nothing(seed: int) -> None:
                 waiting=Generation(draw.randrange(2)),
                 held_up_by=draw.choice([None, None, -1, 0, 3]),
                 is_spoken_for=draw.random() < 0.02,
+                slow=20 * (draw.random() < 0.02),
             )
         elif what < 0.95:
             event = events.Running(node=NodeId("n1"), replicas=tuple(NAMES))

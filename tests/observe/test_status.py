@@ -28,6 +28,7 @@ DOCUMENTED = {
     "replicas",
     "nonfinite",
     "apart",
+    "slow",
     "checkpoint",
     "checkpoint_failure",
     "pool",

@@ -77,6 +77,8 @@ def run(
     workers: int = 1,
     least: int = 1,
     balance: str = "even",
+    limits: dict[str, float] | None = None,
+    policy: dict[str, float] | None = None,
     **sizes: int,
 ) -> Outcome:
     """Train under an agent, with ``play`` going on beside it, to the end."""
@@ -99,6 +101,8 @@ def run(
         workers=workers,
         least=least,
         balance=balance,
+        limits=limits,
+        policy=policy,
     ) as job:
         play(job)
         code = job.process.wait(DEADLINE_S)

@@ -166,6 +166,7 @@ def arguments(
     balance: str = "even",
     workers: int = 1,
     limits: dict[str, float] | None = None,
+    policy: dict[str, float] | None = None,
 ) -> str:
     """Return what ``run_job.py`` is told of a job."""
     return json.dumps(
@@ -185,6 +186,7 @@ def arguments(
             "timeouts": settings or {},
             "workers": workers,
             "limits": limits or {},
+            "policy": policy or {},
         }
     )
 

@@ -46,6 +46,7 @@ if __name__ == "__main__":
                 min_replicas=given["least"],
                 max_replicas=given["replicas"],
                 start_replicas=given["start"],
+                **given["policy"],
             ),
             timeouts=Timeouts(**given["timeouts"]),
             restart_budget=given["restarts"],

@@ -34,6 +34,7 @@ from pliant.observe.history import History, read_history
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, find_running, goes_on, known_runs
+from pliant.observe.slow_replicas import slow_line
 
 policy_app = typer.Typer(
     name="policy",
@@ -136,17 +137,17 @@ def explain(
         return _explain_pool(of_pool, out, as_json=as_json)
     directory = _run_of(job, out)
     history = _history(directory)
-    found, bad, apart = history.explained, history.board.nonfinite, history.board.apart
-    if not goes_on(directory, history.board):
-        apart = []
+    board = history.board
+    found, bad = history.explained, board.nonfinite
+    apart, slow = (board.apart, board.slow) if goes_on(directory, board) else ([], [])
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        return print_json({"decisions": reasons, **facts, "apart": apart})
+        return print_json({"decisions": reasons, **facts, "apart": apart, "slow": slow})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite.line(bad)]
-    wrong += map(nodes_apart.line, apart)
+    wrong += [*map(nodes_apart.line, apart), *map(slow_line, slow)]
     for sentence in (found.pool, found.interval, *wrong):
         if sentence is not None:
             say(f"\n{sentence}")

@@ -27,6 +27,7 @@ from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
 from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
+from pliant.observe.slow_replicas import slow_line
 
 STATE_STYLE = {
     "training": "green",
@@ -76,6 +77,7 @@ def job_panel(
         rows.append(Text(stalled, style="bold yellow"))
     rows += [*_pool(status), *_durable(status)]
     rows.extend(Text(nodes_apart.line(one), style="yellow") for one in status.get("apart", ()))
+    rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):
         rows.append(Text(nonfinite.line(status["nonfinite"]), style="red"))
     if status["events"]:

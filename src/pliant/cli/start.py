@@ -291,9 +291,7 @@ def with_weights(start: Start) -> JobConfig:
 
 def view_of(start: Start, console: PlainConsole, *, as_json: bool) -> ShownView:
     """Return what shows a job, as far as it has come."""
-    view: ShownView = (
-        JsonView(console, show=start.show) if as_json else view_for(console, show=start.show)
-    )
+    view: ShownView = (JsonView if as_json else view_for)(console, show=start.show)
     view.go_on(read_history(run_files.event_log(start.config.out)).board)
     return view
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
-from pliant.coordinator.inbox import Asked, Inbox
+from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
+from pliant.coordinator.job_changes import write_changes, write_policy
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
@@ -41,7 +42,6 @@ from pliant.core.events import (
 )
 from pliant.core.exits import EXIT_FAILED
 from pliant.core.job import controller
-from pliant.core.job.apart import pauses
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.membership.state import held_up_by
 from pliant.core.policy.decide import Policy
@@ -52,7 +52,6 @@ from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.history import History
 from pliant.observe.log import EventLog
 from pliant.observe.status import Board
-from pliant.spec.policy import document_of
 from pliant.wire.codec import EVENTS, Message
 from pliant.wire.messages import AgentFailed, Alive, Committed, LedgerGrown, SaveFailed
 from pliant.wire.ports import NodeChannel
@@ -223,12 +222,12 @@ class JobDriver:
         if not self._has_begun:
             await self.begin()
         if self._state.policy is not None:  # of a coordinator before
-            self._write_policy()
+            write_policy(self.log, self._state.policy)
         try:
             while self._end is None:
                 await self._look_at_register()
                 due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
-                await self._turn(await self._inbox.take(min(max(due_s, 0.0), TICK_S)))
+                await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
                 self._snapshots.write_if_due(self.history)
                 self._inputs.write_state_if_due(self._state)
                 self._ledgers.look_if_due(self._clock.now_s())
@@ -279,7 +278,7 @@ class JobDriver:
             except OSError as error:  # it was not seen; whatever needs it asks again
                 _log.warning("the register could not be read: %s", error)
 
-    async def _turn(self, batch: Sequence[Asked]) -> None:
+    async def _turn(self, batch: Sequence[Incoming]) -> None:
         """Let the core answer what is there, and then the time that has passed.
 
         What it answers to many events is carried out once all of it is in the register: a write
@@ -338,10 +337,7 @@ class JobDriver:
             for command in ready.again:
                 for each in self._secrets.added_to(command, self.incarnation):
                     self.nodes.send_to(event.node, each, self.incarnation)
-        if after.policy != before.policy:
-            self._write_policy()
-        if after.apart != before.apart:
-            self.log.write("nodes_apart", pairs=pauses(after.apart, answered.now_s))
+        write_changes(self.log, before, after, now_s=answered.now_s)
         await self._command(ready)
         self.board.stale = after.stale + after.membership.stale
 
@@ -359,14 +355,6 @@ class JobDriver:
             self.nodes.send(each, incarnation)
 
     # --- the log ----------------------------------------------------------------------
-
-    def _write_policy(self) -> None:
-        self.log.write(
-            "policy_changed",
-            policy=document_of(self.policy),
-            min_replicas=self.policy.min_replicas,
-            max_replicas=self.policy.max_replicas,
-        )
 
     def _on_note(self, note: Message) -> None:
         self._notes.write_note(note)

@@ -19,7 +19,7 @@ MOST_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Incoming:
     """An event and, if someone waits for it, where the core's answer goes."""
 
     event: Event
@@ -35,22 +35,22 @@ class Inbox:
     """The one queue of a job."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Asked] = asyncio.Queue()
+        self._queue: asyncio.Queue[Incoming] = asyncio.Queue()
         self._is_closed = False
 
     def put(self, event: Event) -> None:
         """Queue an event."""
-        self._queue.put_nowait(Asked(event))
+        self._queue.put_nowait(Incoming(event))
 
     async def ask(self, event: Event) -> Ready | None:
         """Queue an event and return what the core says to it; None if it says nothing any more."""
         if self._is_closed:
             return None
-        asked = Asked(event, asyncio.get_running_loop().create_future())
+        asked = Incoming(event, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(asked)
         return await asked.future if asked.future is not None else None
 
-    async def take(self, limit_s: float) -> Sequence[Asked]:
+    async def take_events(self, limit_s: float) -> Sequence[Incoming]:
         """Wait for an event, for so long at most, and return all that are there by then."""
         first = await within(self._queue.get(), limit_s)
         found = [] if first is None else [first]

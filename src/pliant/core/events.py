@@ -195,6 +195,7 @@ class Progressed:
     """The worker for which the others of this replica wait; see ``core.membership.whereabouts``."""
     is_spoken_for: bool = False
     """Its agent says so, who sees it live: its script keeps the interpreter lock."""
+    slow: int = 0  # how many times as long as the others it takes, in tenths; 0: less than twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,6 @@ class ExitKind(StrEnum):
 
     LEFT = "left"
     """Exit 0 of a leaver, or of one that was dismissed."""
-
     USAGE = "usage"
     """Exit 2: ConfigError or UsageError; the detail is its sentence."""
 

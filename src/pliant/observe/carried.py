@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from pliant.observe.log import Record
 
 NEWEST = frozenset(
-    {"coordinator_started", "plan", "policy_changed", "interval_chosen", "nodes_apart"}
+    {
+        "coordinator_started",
+        "plan",
+        "policy_changed",
+        "interval_chosen",
+        "nodes_apart",
+        "replicas_slow",
+    }
 )
 
 

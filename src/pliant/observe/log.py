@@ -30,6 +30,8 @@ and commands by their snake_case name, and these:
                   result is nan or inf) and skipped (it changed nothing), if something is
     nodes_apart   pairs: [[two nodes that do not reach each other, how often in a row, again_s]],
                   all that are known; again_s, until one replica tries it, is None once it may
+    replicas_slow  replicas: [[one that is far slower than the others, how many times, for how many
+                  seconds]], all that people hear of
     metrics       step, values
     traceback     replica, text
     usage         replica, sentence

@@ -6,7 +6,7 @@ given a later one, as long as nothing looked at it in between, and no silence se
 was.  Knows nothing of files.
 
     [now_s]                                                        time has passed
-    [now_s, replica, generation, committed, calls, waiting, is_spoken_for, held_up_by + 2]
+    [now_s, replica, generation, committed, calls, waiting, is_spoken_for, held_up_by + 2, slow]
                                                                    a heartbeat
     [now_s, node, [replicas]]                                      what an agent runs
 """
@@ -134,14 +134,15 @@ def quiet_of(entry: object) -> tuple[float, Quiet]:
         case [now_s, str(node), list(replicas)] if all(isinstance(one, str) for one in replicas):
             names = tuple(map(ReplicaId, replicas))
             return _moment(now_s), Running(node=NodeId(node), replicas=names)
-        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 6:
+        case [now_s, str(replica), *numbers] if 3 <= len(numbers) <= 7:
             return _moment(now_s), _heartbeat(replica, numbers)
     raise ValueError(f"{str(entry)[:60]!r} is no sign of life")
 
 
 def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
-    generation, committed, calls, waiting, spoken, stuck = (*map(whole, numbers), 0, 0, 0)[:6]
-    if generation is None or committed is None or calls is None or waiting is None:
+    padded = (*map(whole, numbers), 0, 0, 0, 0)
+    generation, committed, calls, waiting, spoken, stuck, slow = padded[:7]
+    if generation is None or committed is None or calls is None or waiting is None or slow is None:
         raise ValueError(f"a heartbeat of {replica!r:.40} counts with what is no number")
     return Progressed(
         replica=ReplicaId(replica),
@@ -151,6 +152,7 @@ def _heartbeat(replica: str, numbers: Sequence[object]) -> Progressed:
         waiting=Generation(waiting),
         is_spoken_for=bool(spoken),
         held_up_by=stuck - _HELD_UP if stuck else None,
+        slow=slow,
     )
 
 
@@ -184,7 +186,7 @@ def _entry(event: Quiet, after: Job | None, now_s: float) -> Entry:
             pulse = None if after is None else after.membership.pulses.get(replica)
             committed = committed if pulse is None else pulse.committed
             stuck = 0 if event.held_up_by is None else event.held_up_by + _HELD_UP
-            ends = [int(event.waiting), int(event.is_spoken_for), stuck]
+            ends = [int(event.waiting), int(event.is_spoken_for), stuck, event.slow]
             while ends and not ends[-1]:
                 ends.pop()
             return [now_s, replica, int(event.generation), committed, event.calls, *ends]

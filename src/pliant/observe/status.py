@@ -8,32 +8,27 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     job                 name
     state               starting, training, waiting (below the minimum, or for its pool),
                         stopping, finished, failed, stopped, suspended, lost; killed (runs)
-    generation          newest generation that anyone entered
-    step                number of committed steps
+    generation, step    newest generation that anyone entered; number of committed steps
     total_steps         steps the script asked for, or null
     target_replicas     wanted; min_replicas and max_replicas are its bounds
     num_slots           K, the most replicas that can share a step, or null
-    replicas            [{name, state, pids, node, device}]; state is starting, spare (ready to
-                        join), joining, training, waiting, leaving or finished; the gone are not
-                        listed; device is of a pool (of the first worker), else null
+    replicas            [{name, state, pids, node, device (of a pool, of the first worker)}]; state
+                        is starting, spare (ready to join), joining, training, waiting, leaving or
+                        finished; the gone are not listed
     loss, samples_per_s, median_step_s, eta_s       of the last steps, or null
-    nonfinite           {step, what, steps, skipped}: the newest step whose loss or gradient was nan
-                        or inf, and how many there were, or null
-    idle_s              seconds since the newest step was committed, or null
-    waits_for           replicas that the others wait for now
-    steps_lost          committed steps that had to be done again, in all
-    stale               messages dropped because they belonged to another generation
+    nonfinite           {step, what, steps, skipped}: the newest nan or inf, how many, or null
+    idle_s, waits_for   seconds since the newest commit, or null; whom the others wait for now
+    steps_lost, stale   committed steps that were done again; messages of another generation
     events              the last resizes: {at, kind (join, drain, loss, restore), replicas, reason,
                         generation, step, num_replicas, pause_s, ready_s, steps_lost}
     checkpoint          the newest durable one: {name, committed, at, seconds}, or null
     checkpoint_failure  why the last save failed: {reason, at, retry_s}, or null since one did not
     restored            what this history began from: {checkpoint, committed, lineage}, or null
     decision            {target_replicas, reason, at} of the last decision, or null
-    apart               [{nodes (two that do not reach each other), times (in a row), since,
-                        again_at (null: one replica may try it now)}]
+    apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
+    slow                [{replica (far slower than the others), times (as long), since}]
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
-                        (held), offered, wanted, reason, is_suspended, silence (why the pool is
-                        not heard, else empty)}, or null: it is in none
+                        (held), offered, wanted, reason, is_suspended, silence (why)}, or null
     exit_code, reason   once it has ended, else null
     out, url, pid       where its files are, and where it answers; workers_per_replica
 """
@@ -52,6 +47,7 @@ from typing import Any
 from pliant.core.exits import EXIT_STOPPED
 from pliant.observe import nodes_apart, nonfinite
 from pliant.observe.log import Record, listed, members_of, number, whole
+from pliant.observe.slow_replicas import slow_in
 from pliant.observe.timeline import Resize, Timeline
 
 RECENT_EVENTS = 20
@@ -118,6 +114,7 @@ class Board:
     nonfinite: dict[str, Any] | None = None
     decision: dict[str, Any] | None = None
     apart: list[dict[str, Any]] = field(default_factory=list)
+    slow: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: dict[str, Any] | None = None
     checkpoint_failure: dict[str, Any] | None = None
     checkpoint_failures: int = 0
@@ -147,6 +144,8 @@ class Board:
                 self._follow(record)
             case "nodes_apart":
                 self.apart = nodes_apart.after(record, self.apart)
+            case "replicas_slow":
+                self.slow = slow_in(record)
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "node_joined":
@@ -229,6 +228,7 @@ class Board:
             "restored": self.restored,
             "decision": self.decision,
             "apart": self.apart,
+            "slow": self.slow,
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
@@ -251,7 +251,7 @@ class Board:
                 self.stopping = True
             case "end_job" | "job_ended":
                 self.exit_code = whole(record.get("exit_code"), 1)
-                self.reason, self.apart = str(record.get("reason") or ""), []
+                self.reason, self.apart, self.slow = str(record.get("reason") or ""), [], []
             case _:
                 pass  # a plan: its numbers were taken above
 
@@ -261,7 +261,7 @@ class Board:
         self._former.clear()
         self._recent.clear()
         self.exit_code = self.reason = self.pool = None
-        self.apart = []
+        self.apart, self.slow = [], []
         self.stopping = self.suspending = self._holding = False
 
     def _follow(self, record: Record) -> None:
@@ -269,7 +269,7 @@ class Board:
         self._former |= self.replicas
         self.replicas.clear()
         self.exit_code = self.reason = None
-        self.apart = []  # it finds that out anew
+        self.apart, self.slow = [], []  # it finds that out anew
         self.about = self.about | record
 
     def _on_node_joined(self, record: Record) -> None:

@@ -183,6 +183,7 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
                     waiting=Generation(int(options.get("waiting", "0"))),
                     held_up_by=int(options["held_up_by"]) if "held_up_by" in options else None,
                     is_spoken_for=options.get("spoken_for") == "yes",
+                    slow=int(options.get("slow", "0")),
                 )
                 for name in names
             ]

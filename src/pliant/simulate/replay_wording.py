@@ -36,7 +36,7 @@ from pliant.simulate.replay_notation import SHORT
 
 _PLAIN = re.compile(r"[!$-\[\]-~]+")
 """What need not be quoted: visible ASCII but for the quotation mark, the hash and the backslash."""
-_LIMITS = ("restart_forget_s", "start_wait_s", "start_s", "node_s", "exit_s", "finish_s")
+_LIMITS = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "node_s", "exit_s", "finish_s")
 
 # --- answers ------------------------------------------------------------------------------
 
@@ -158,6 +158,7 @@ def _worker_words(event: events.WorkerEvent) -> Iterator[str]:
                 calls=event.calls,
                 waiting=event.waiting,
                 spoken_for=event.is_spoken_for,
+                slow=event.slow,
             )
             if event.held_up_by is not None:
                 yield f"held_up_by={event.held_up_by}"

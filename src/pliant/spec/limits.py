@@ -60,6 +60,9 @@ class Limits(Model):
     node_in_seconds: SomeSeconds = _SETTINGS.node_s
     """Without a connection to its agent, a node is lost; replicas report through it."""
 
+    slow_in_seconds: SomeSeconds = _SETTINGS.slow_s
+    """How long a replica takes at least twice as long as the others until that is reported."""
+
     exit_in_seconds: SomeSeconds = _SETTINGS.exit_s
     """For the exit of a replica that was let go: its finally blocks."""
 

@@ -95,6 +95,13 @@ class ElasticPolicy(Model):
     spares: Annotated[int, Field(ge=0)] = _POLICY.spares
     """Replicas kept started and unused, for the next loss."""
 
+    replace_slow_after_in_seconds: Seconds | None = _POLICY.replace_slow_after_s
+    """A spare takes the place of a replica that takes twice as long as the others for so long; the
+    default is never."""
+
+    max_slow_replacements_per_hour: Count = _POLICY.max_slow_replacements_per_hour
+    """Replacements of slow replicas in any hour."""
+
     @model_validator(mode="before")
     @classmethod
     def _smallest_size(cls, given: Any) -> Any:

@@ -38,8 +38,15 @@ class Members:
 
     def __init__(self, *names: str, balance: Balance = Balance.SPEED) -> None:
         self.told: list[SlotsMoved] = []
+        self.slow: dict[str, int] = {}
         self.each = {
-            name: SlotDivision(ReplicaId(name), shape(balance), self.told.append) for name in names
+            name: SlotDivision(
+                ReplicaId(name),
+                shape(balance),
+                self.told.append,
+                lambda tenths, name=name: self.slow.__setitem__(name, tenths),  # type: ignore[misc]
+            )
+            for name in names
         }
 
     def enter(self, generation: int, *names: str) -> None:
@@ -106,6 +113,18 @@ def test_evenly_says_nothing() -> None:
     assert members.owned("r1", "r2") == [range(4), range(4, 8)]
     assert members.told == []
     assert members.each["r2"].pace_us == 10
+
+
+def test_who_is_far_slower_says_so_until_it_is_not() -> None:
+    members = Members("r1", "r2")
+    members.enter(1, "r1", "r2")
+    said = []
+    for pace_us in (19, 20, 34, 15, 14):
+        members.train({"r1": pace_us, "r2": 10})
+        said.append(members.slow["r1"])
+
+    assert said == [0, 20, 30, 15, 0]
+    assert members.slow["r2"] == 0
 
 
 def test_who_has_computed_nothing_knows_no_time() -> None:

@@ -111,7 +111,8 @@ def next_deadline_s(job: Job) -> float:
     look_s = job.decision.earliest_s if job.decision and job.decision.is_waiting else NEVER
     if job.stage is Stage.STOPPING:
         look_s = again_s = NEVER
-    deadline_s = group.next_deadline_s(job.membership)
+    slow_s = job.slow_look_s if job.stage is Stage.RUNNING else NEVER
+    deadline_s = min(group.next_deadline_s(job.membership), slow_s)
     return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s, again_s)
 
 

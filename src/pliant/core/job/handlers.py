@@ -14,7 +14,16 @@ from pliant.core import events
 from pliant.core.commands import Dismiss, Publish
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
-from pliant.core.job import apart, lifecycle, node_loss, registration, replicas, restoring, sizing
+from pliant.core.job import (
+    apart,
+    lifecycle,
+    node_loss,
+    registration,
+    replicas,
+    restoring,
+    sizing,
+    stragglers,
+)
 from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
@@ -52,6 +61,8 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
         case _:
             pass
     after = tx.job.membership
+    if isinstance(event, events.Progressed):
+        stragglers.hear_slowness(tx, event)
     has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
     if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
         has_learnt = has_learnt or _speaks_again(before, after, event.replica)
@@ -271,6 +282,7 @@ def on_tick(tx: Transaction) -> None:
         lifecycle.lose_overdue_after_the_end(tx)
     else:
         _expire_membership(tx)
+    stragglers.look_at_slow(tx)
     node_loss.lose_overdue(tx)
     lifecycle.end_if_stop_is_overdue(tx)
     if tx.job.stage is not Stage.ENDED:

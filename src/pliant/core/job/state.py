@@ -15,6 +15,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import Event, ExitKind, Registered, Spare
 from pliant.core.job import apart
 from pliant.core.job.apart import Apartness
+from pliant.core.job.slowness import Slowness
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Timeouts
 from pliant.core.policy.costs import Costs
@@ -97,6 +98,9 @@ class JobSettings:
     node_s: float = 10.0
     """Without a connection to its agent, a node is lost."""
 
+    slow_s: float = 60.0
+    """How long a replica takes far longer than the others until people hear of it."""
+
     exit_s: float = 30.0
     """From Release or Dismiss to the exit: the script's ``finally`` blocks."""
 
@@ -106,7 +110,8 @@ class JobSettings:
     def __post_init__(self) -> None:
         if self.restart_budget < 0:
             raise ConfigError(f"restart_budget must be at least 0, got {self.restart_budget!r}")
-        for name in ("restart_forget_s", "start_wait_s", "start_s", "exit_s", "finish_s"):
+        limits = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "exit_s", "finish_s")
+        for name in limits:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {value!r}")
@@ -197,6 +202,15 @@ class Job:
     offer_reason: str = ""
     offer_notice_s: float | None = None
     """Size that the outside grants, why, and how long those may take to leave that are too many."""
+
+    slow: Slowness = field(default_factory=Table)
+    """Replicas that take far longer than the others."""
+
+    slow_look_s: float = NEVER
+    """When they are to be looked at."""
+
+    replaced_slow: tuple[float, ...] = ()
+    """When spares took the place of such, as far as that counts still."""
 
     pace: Pace = field(default_factory=Pace)
     """What the policy remembers of its own changes and of capacity."""

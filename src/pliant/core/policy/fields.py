@@ -110,6 +110,14 @@ class Policy:
     spares: int = 0
     """Replicas kept started and unused, for the next loss."""
 
+    replace_slow_after_s: float | None = None
+    """A spare takes the place of a replica that takes twice as long as the others for so long.
+    None: never."""
+
+    max_slow_replacements_per_hour: int = 2
+    """So that a slow node, or a part of the data that takes long, does not change one after the
+    other."""
+
     def __post_init__(self) -> None:
         for name, number in (
             ("minReplicas", self.min_replicas),
@@ -117,6 +125,7 @@ class Policy:
             ("startReplicas", self.start_replicas),
             ("replicaIncrementStep", self.replica_increment_step),
             ("maxScaleEventsPerHour", self.max_scale_events_per_hour),
+            ("maxSlowReplacementsPerHour", self.max_slow_replacements_per_hour),
         ):
             if number is not None or name == "minReplicas":
                 _require_whole(name, number, 1)
@@ -128,6 +137,7 @@ class Policy:
             ("minStabilityPeriodInSeconds", self.min_stability_period_s),
             ("scaleUpSnoozeTimeInSeconds", self.scale_up_snooze_time_s),
             ("minMarginalEfficiency", self.min_marginal_efficiency),
+            ("replaceSlowAfterInSeconds", self.replace_slow_after_s or 0.0),
         ):
             _require_number(name, value, 0.0)
         if self.graceful_shutdown_timeout_s == 0:

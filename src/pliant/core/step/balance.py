@@ -32,6 +32,11 @@ WINDOW_STEPS = 8
 _MOST_PATIENCE = 16
 """Windows between two changes, at most."""
 
+FAR, NEAR = 20, 15
+"""Tenths of the time of the others from which on a replica is slow, and below which it is not."""
+
+_GRAIN = 5
+
 _CALM = 8
 """Windows in a row without a wish to change, after which the pause is halved."""
 
@@ -127,6 +132,23 @@ def pace_of(division: Division, rank: int) -> int:
     if division.heard:
         return _median([said[rank] for said in division.heard])
     return division.pace_us[rank]
+
+
+def slowness(division: Division, rank: int, before: int) -> int:
+    """Return how many times as long as the others one takes, in tenths; 0: not markedly.
+
+    Markedly from ``FAR`` on, until it is below ``NEAR`` again (``before``: what was said last); in
+    steps of ``_GRAIN``, so that what is said seldom changes.
+    """
+    own, *others = division.pace_us[rank], *_but(division.pace_us, rank)
+    if UNKNOWN_US in (own, *others) or not others:
+        return 0
+    tenths = 10 * own // _median(others)
+    return tenths - tenths % _GRAIN if tenths >= (NEAR if before else FAR) else 0
+
+
+def _but(pace_us: Sequence[int], rank: int) -> tuple[int, ...]:
+    return (*pace_us[:rank], *pace_us[rank + 1 :])
 
 
 def step_us(sizes: Sequence[int], pace_us: Sequence[int], at_once: int = 1) -> int:

@@ -85,7 +85,7 @@ class ElasticMembership:
         self._identity = identity
         self._followers = followers
         self._handover = StateHandover(runtime, callbacks, followers)
-        self._slots = SlotDivision(context.replica, shape, runtime.tell)
+        self._slots = SlotDivision(context.replica, shape, runtime.tell, runtime.say_slow)
         self._crossing: Order | None = None
         self._owes_tail = False
         self._asked = Ending.NONE

@@ -78,6 +78,7 @@ class ProtocolRuntime:
         self._dismissed: str | None = None
         self._waiting = NO_GENERATION
         """The generation in a collective of which the main thread waits for the others."""
+        self._slow = 0
         self._is_finishing = False
         """The script has said Finished."""
         self._changed = threading.Condition()
@@ -99,6 +100,10 @@ class ProtocolRuntime:
     def tell_busy(self, max_s: float) -> None:
         """Tell that no step will end for a while."""
         self.tell(events.Busy(replica=self._member.replica, max_s=max_s))
+
+    def say_slow(self, tenths: int) -> None:
+        """Tell in heartbeats how many times as long as the others this replica takes."""
+        self._slow = tenths
 
     def await_leave(self, checkpoint: str, limit_s: float) -> bool:
         """Wait for leave to publish a checkpoint; from any thread."""
@@ -303,6 +308,7 @@ class ProtocolRuntime:
             calls=member.calls,
             waiting=waiting,
             held_up_by=held_up_by,
+            slow=self._slow,
         )
 
     def _on_command(self, command: Command, incarnation: Incarnation) -> None:

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pliant.core.step.balance import UNKNOWN_US, Division, divide, even_sizes, hear_times, pace_of
+from pliant.core.step.balance import (
+    UNKNOWN_US,
+    Division,
+    divide,
+    even_sizes,
+    hear_times,
+    pace_of,
+    slowness,
+)
 from pliant.core.values import Order, ReplicaId
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.formed import Formed, Shape, form
@@ -23,12 +31,19 @@ class SlotDivision:
     """See the module's text; for the main thread."""
 
     def __init__(
-        self, replica: ReplicaId, shape: Shape, tell: Callable[[SlotsMoved], None]
+        self,
+        replica: ReplicaId,
+        shape: Shape,
+        tell: Callable[[SlotsMoved], None],
+        say_slow: Callable[[int], None],
     ) -> None:
+        """``say_slow``: how many times as long as the others this replica takes, in tenths."""
         self._replica = replica
         self._shape = shape
         self._tell = tell
         self._division: Division | None = None
+        self._say_slow = say_slow
+        self._slow = 0
         self.formed: Formed | None = None
         """The generation that was entered last."""
 
@@ -57,6 +72,9 @@ class SlotDivision:
         if before is None or formed is None:
             raise AssertionError("a vote in no generation")
         self._division = after = hear_times(before, slots_us)
+        if not after.heard:
+            self._slow = slowness(after, formed.group.rank, self._slow)
+            self._say_slow(self._slow)
         if after.sizes != before.sizes:
             self._form(formed.order, formed.group, after, step, is_news=True)
 

@@ -128,6 +128,8 @@ class ForkServer:
                 case launch.GuardFiles(paths=paths):
                     for path in paths:
                         self._guard(path)
+                case _:
+                    pass
 
     def _guard(self, path: str) -> None:
         there = self._guarded.items()  # replicas of several workers have one each

@@ -1,0 +1,89 @@
+"""What becomes of replicas that are far slower than the others: told, and replaced if that is set.
+
+Owns whose place a spare takes, and how often.  Must not know how slowness is found out, nor how a
+replica leaves: it goes as any other that is sent away, so its state has other holders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.events import Progressed
+from pliant.core.job import replicas, slowness
+from pliant.core.job.state import Job, ReplicaState, Stage, spares, trainers
+from pliant.core.job.transaction import Transaction
+from pliant.core.membership.state import NEVER
+from pliant.core.values import ReplicaId
+
+HOUR_S = 3600.0
+
+AGAIN_S = 30.0
+"""Between two looks whether one that is to be replaced can be, in seconds."""
+
+
+def hear_slowness(tx: Transaction, event: Progressed) -> None:
+    """Take note of what a replica says of itself in a sign of life."""
+    known = slowness.heard(tx.job.slow, event.replica, event.slow, tx.now_s)
+    if known is not tx.job.slow:
+        tx.job = replace(tx.job, slow=known)
+        _look_again(tx)
+
+
+def look_at_slow(tx: Transaction) -> None:
+    """Tell who is slow for long, and let a spare take its place."""
+    job = tx.job
+    if not job.slow or job.stage is not Stage.RUNNING:
+        return
+    known = slowness.among(job.slow, trainers(job))
+    known, new = slowness.told(known, tx.now_s, tx.settings.slow_s)
+    for name in new:
+        tx.notes.append(_what(known, name, tx.now_s))
+    tx.job = replace(job, slow=known)
+    if (slowest := _to_replace(tx)) is not None:
+        tx.notes.append(f"{_what(known, slowest, tx.now_s)}; a spare takes its place")
+        reason = f"{known[slowest].tenths / 10:g} times as slow as the others"
+        recent = (*_recent(tx.job, tx.now_s), tx.now_s)
+        tx.job = replace(tx.job, replaced_slow=recent, slow=known.drop(slowest))
+        notice_s = tx.settings.policy.graceful_shutdown_timeout_s
+        replicas.send_away(tx, slowest, notice_s, reason)
+    _look_again(tx)
+
+
+def _look_again(tx: Transaction) -> None:
+    """Set when the next look is due, if nothing else happens."""
+    after_s = tx.settings.policy.replace_slow_after_s
+    moments = [NEVER]
+    for slow in tx.job.slow.values():
+        if not slow.is_told:
+            moments.append(slow.since_s + tx.settings.slow_s)
+        if after_s is not None:
+            due_s = slow.since_s + after_s
+            moments.append(due_s if due_s > tx.now_s else tx.now_s + AGAIN_S)
+    tx.job = replace(tx.job, slow_look_s=min(moments))
+
+
+def _to_replace(tx: Transaction) -> ReplicaId | None:
+    """Choose the slowest of those that are slow for long enough, while a spare waits for it."""
+    policy, job = tx.settings.policy, tx.job
+    after_s = policy.replace_slow_after_s
+    if after_s is None or not spares(job) or len(trainers(job)) < 2:
+        return None
+    busy = (ReplicaState.LEAVING, ReplicaState.ENDING)
+    if any(replica.state in busy for replica in job.replicas.values()):
+        return None
+    if len(_recent(job, tx.now_s)) >= policy.max_slow_replacements_per_hour:
+        return None
+    due = [name for name, slow in job.slow.items() if slow.since_s + after_s <= tx.now_s]
+    return max(due, key=lambda name: (job.slow[name].tenths, name), default=None)
+
+
+def _recent(job: Job, now_s: float) -> tuple[float, ...]:
+    return tuple(at_s for at_s in job.replaced_slow if at_s > now_s - HOUR_S)
+
+
+def _what(known: slowness.Slowness, name: ReplicaId, now_s: float) -> str:
+    slow = known[name]
+    return (
+        f"{name} has taken {slow.tenths / 10:g} times as long for a micro-batch as the others for "
+        f"{now_s - slow.since_s:.0f} s"
+    )
