@@ -115,7 +115,7 @@ FAULTS = [
         rule="5.6",
         what="members in one long tail are taken for hung",
         path="membership/state.py",
-        old="    return present - waiting if waiting else NOBODY",
+        old="    return present - waiting if waiting else stuck",
         new="    return present - waiting",
     ),
     Fault(
