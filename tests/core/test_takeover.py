@@ -72,6 +72,15 @@ def test_who_is_started_again_where_the_coordinator_died_does_not_wait() -> None
     assert decides(again, 1.0, own_place="a:7000", turn=2)[0] is TakeoverAction.FOLLOW
 
 
+def test_who_has_stepped_down_lets_the_others_go_first() -> None:
+    """Also before it has looked again, and though it is the first of the list."""
+    watch = looking_again(100.0)
+
+    assert decides(watch, 100.0, own_place="a:7000", turn=0)[0] is TakeoverAction.FOLLOW
+    later_s = 100.0 + PATIENCE_S + 1.0
+    assert decides(watch, later_s, own_place="a:7000", turn=0)[0] is TakeoverAction.TAKE_OVER
+
+
 def test_nobody_takes_over_who_has_never_seen_the_register() -> None:
     action, reason = decides(None, 1e6, turn=0)
 

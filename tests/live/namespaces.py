@@ -198,6 +198,7 @@ class Network:
         for number, host in enumerate(dead, start=1):
             for program in host.programs:
                 program.end()
+            self._at_switch(f"link delete to-{host.name}", check=False)  # or the kernel has
             self._connect(NetworkHost(number, host.name, host.own, host.home))
 
     def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
@@ -219,9 +220,10 @@ class Network:
         self._switch.kill()
         self._switch.communicate()
 
-    def _at_switch(self, words: str) -> None:
+    def _at_switch(self, words: str, *, check: bool = True) -> None:
         namespace = f"--net=/proc/{self._switch.pid}/ns/net"
-        subprocess.run(["nsenter", namespace, "ip", *words.split()], check=True)
+        command = ["nsenter", namespace, "ip", *words.split()]
+        subprocess.run(command, check=check, capture_output=not check)
 
 
 @contextmanager

@@ -58,13 +58,16 @@ def check(out: Path, digest: str, alone_at: NetworkHost) -> None:
     assert audit.exactly_once, audit.problems
 
 
-def candidates(net: Network, out: Path, *script: object, **more: str) -> list[HostProgram]:
-    """Start the same command on all hosts, of which two may coordinate."""
+def candidates(
+    net: Network, out: Path, *script: object, only: str = "abc", **more: str
+) -> list[HostProgram]:
+    """Start the same command on all hosts, or ``only`` some; two of them may coordinate."""
     a, b, _ = net.hosts
     places = f"{a.address}:7000,{b.address}:7000"
     words = ("run", "--join", places, "--nnodes", "1:3", "--devices-per-node", 1, "--out", out)
     token = ("--token-file", out.parent / "token")
-    return [pliant(host, *words, *token, "train.py", *script, **more) for host in net.hosts]
+    chosen = [host for host in net.hosts if host.name in only]
+    return [pliant(host, *words, *token, "train.py", *script, **more) for host in chosen]
 
 
 def test_another_host_coordinates_when_that_of_the_coordinator_is_lost(
@@ -126,8 +129,9 @@ def test_a_job_goes_on_by_itself_when_hosts_are_switched_on_again(
     present = net.hosts[1:] if comes_back != "all" else net.hosts
     if comes_back != "all":
         net.hosts[0].die()
-    programs = candidates(net, out, 100_000, kept, STOP_AT=str(stop))[3 - len(present) :]
     names = {host.name for host in present}
+    only = "".join(sorted(names))
+    programs = candidates(net, out, 100_000, kept, only=only, STOP_AT=str(stop))
     until(lambda: len(told(out, "commit")) > before, "they train", *present)
     until(lambda: training_in(out) == names, "all that are back train", *present)
     trains_on(out, *present)
@@ -138,6 +142,37 @@ def test_a_job_goes_on_by_itself_when_hosts_are_switched_on_again(
     assert set(codes) == {0}, [host.said() for host in present]
     (digest,) = digests_of(out)
     check(out, digest, present[0])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_whatever_is_killed_and_started_again_goes_on(
+    net: Network, out: Path, tmp_path: Path
+) -> None:
+    """An agent, whoever coordinates, both at once, and all; there is no checkpoint."""
+    stop = tmp_path / "stop"
+    names = [host.name for host in net.hosts]
+    running = dict(zip(names, candidates(net, out, 100_000, STOP_AT=str(stop)), strict=True))
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", *net.hosts)
+    for killed in ("b", "a", "ab", "abc"):
+        trains_on(out, *net.hosts)
+        for name in killed:
+            running[name].kill()
+        for name in killed:
+            running[name].wait(DEADLINE_S)
+        if killed == "b":
+            until(lambda: training_in(out) == {"a", "c"}, "the others go on", *net.hosts)
+            trains_on(out, *net.hosts)
+        again = candidates(net, out, 100_000, only=killed, STOP_AT=str(stop))
+        running.update(zip(killed, again, strict=True))
+        until(lambda: training_in(out) == {"a", "b", "c"}, "all train again", *net.hosts)
+    stop.touch()
+
+    codes = [program.wait(DEADLINE_S) for program in running.values()]
+
+    assert codes == [0, 0, 0], [host.said() for host in net.hosts]
+    (digest,) = digests_of(out)
+    check(out, digest, net.hosts[0])
 
 
 @pytest.mark.parametrize("how", ["list", "file"])
