@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from pliant.core.tls_files import TlsFiles
-from pliant.engine.groups.tls import TlsContexts
+from pliant.machine.tls import TlsContexts
 
 _KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
 

@@ -25,8 +25,8 @@ from benchmarks.processes import Member
 from pliant.engine.groups.build import GroupBuild
 from pliant.engine.groups.group import Group
 from pliant.engine.groups.port import parse_endpoint
-from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout
+from pliant.machine.tls import TlsContexts
 
 KINDS = ("none", "silent", "talk", "close", "reset")
 MAIN_THREADS = ("waits", "pure Python")

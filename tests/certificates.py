@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -42,12 +43,16 @@ class Authority:
         days: tuple[int, int] = (-1, 30),
         usages: Sequence[x509.ObjectIdentifier] = BOTH_ENDS,
         is_rsa: bool = False,
+        names: Sequence[str] = (),
     ) -> TlsFiles:
-        """Sign a node's certificate, valid from one day to the other, and write it and its key."""
+        """Sign a node's certificate, valid from one day to the other, and write it and its key.
+
+        ``names``: the hosts and addresses that it names, beside what it is called.
+        """
         key: PrivateKey = rsa.generate_private_key(65537, 2048) if is_rsa else _new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         certificate, key_file = self.directory / f"{node}.pem", self.directory / f"{node}.key"
-        write_certificate(certificate, self._made(name, key, days, usages))
+        write_certificate(certificate, self._made(name, key, days, usages, names))
         write_key(key_file, key)
         return TlsFiles(ca=str(self.ca), certificate=str(certificate), key=str(key_file))
 
@@ -57,6 +62,7 @@ class Authority:
         key: PrivateKey,
         days: tuple[int, int],
         usages: Sequence[x509.ObjectIdentifier] | None,
+        names: Sequence[str] = (),
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
@@ -71,7 +77,17 @@ class Authority:
         )
         if usages is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        if names:
+            alternatives = x509.SubjectAlternativeName([*map(_general_name, names)])
+            builder = builder.add_extension(alternatives, critical=False)
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _new_key() -> ec.EllipticCurvePrivateKey:

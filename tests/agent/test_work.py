@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pliant.agent.agent_config import AgentConfig
 from pliant.agent.work import JobHere, placed
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited, ExitKind
@@ -39,6 +40,12 @@ def work(tmp_path: Path) -> Work:
         holder="gpt-1a2b",
         digest=DIGEST,
     )
+
+
+def job_here(tmp_path: Path, *asked: str, node: NodeId = NODE) -> JobHere:
+    """Return the job of an agent that was started in ``here``, and asked to run something."""
+    here = tmp_path / "here"
+    return JobHere(AgentConfig(node=node, devices=1, environment={}, here=here, asked=asked))
 
 
 def test_a_node_that_sees_the_jobs_directories_works_there(work: Work, tmp_path: Path) -> None:
@@ -117,13 +124,13 @@ def test_what_differs_is_named(
     change(tmp_path / "there")
 
     with pytest.raises(ConfigError) as caught:
-        JobHere(None, tmp_path / "here", NODE, asked).take_on(replace(work, **more))
+        job_here(tmp_path, *asked).take_on(replace(work, **more))
 
     assert said in str(caught.value)
 
 
 def test_a_job_is_taken_once_and_its_script_may_be_edited_since(work: Work, tmp_path: Path) -> None:
-    job = JobHere(None, tmp_path / "here", NODE, ("/any/where/train.py", "5"))
+    job = job_here(tmp_path, "/any/where/train.py", "5")
 
     assert job.take_on(work)
     assert not job.take_on(replace(work, digest="0" * 64))
@@ -135,7 +142,7 @@ def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
     work: Work, tmp_path: Path
 ) -> None:
     (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
-    job = JobHere(None, tmp_path / "here", NODE)
+    job = job_here(tmp_path)
     job.take_on(work)
     assert job.work is not None
     ledger = Path(job.work.out) / "ledger" / "r1.jsonl"
@@ -153,7 +160,7 @@ def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
 
 
 def test_of_ledgers_that_the_coordinator_sees_nothing_is_said(work: Work, tmp_path: Path) -> None:
-    job = JobHere(None, tmp_path / "here", NODE)
+    job = job_here(tmp_path)
     job.take_on(work)
     ledger = Path(work.out) / "ledger" / "r1.jsonl"
     ledger.parent.mkdir()
@@ -168,7 +175,7 @@ def test_nodes_that_share_a_directory_tell_their_own_ledgers_only(
     """As where all hosts have one home, and none sees the run of the coordinator."""
     (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
     told = {}
-    jobs = {name: JobHere(None, tmp_path / "here", NodeId(name)) for name in ("b", "c")}
+    jobs = {name: job_here(tmp_path, node=NodeId(name)) for name in ("b", "c")}
     for number, job in enumerate(jobs.values(), start=1):
         job.take_on(work)
         assert job.work is not None
@@ -187,7 +194,7 @@ def test_a_coordinator_on_another_host_may_have_the_job_in_other_directories(
     work: Work, tmp_path: Path
 ) -> None:
     """It has taken the job over; what runs here stays where it is."""
-    here = JobHere(None, tmp_path / "here", NODE)
+    here = job_here(tmp_path)
     assert here.take_on(work)
     placed_before = here.work
 

@@ -19,12 +19,12 @@ from pliant.cli.several_hosts import (
     bounds_of,
     directory_of,
     joining,
-    place_of,
     run_on_several,
     take_part,
 )
 from pliant.core.errors import ConfigError
 from pliant.core.takeover import CoordinatorSign
+from pliant.machine.interfaces import place_of
 from pliant.run.coordinator_places import write_sign
 
 WHAT = WhatToRun(words=["train.py"])

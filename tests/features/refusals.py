@@ -29,11 +29,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import pliant
 from pliant.core.tls_files import TlsFiles
-from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.meeting import check_alike
 from pliant.engine.state import naming
 from pliant.engine.state.verification import part_with_the_wrong
 from pliant.engine.worker import bootstrap
+from pliant.machine.control_tls import ServedTls
+from pliant.machine.tls import TlsContexts
 
 
 class Hider(torch.optim.SGD):
@@ -1857,7 +1858,7 @@ TLS = [
     Refusal(
         sentence="the CA /tls/ca.pem cannot be read: No such file or directory",
         when="a file of TLS is not there on this node, or not for this user",
-        instead="the three files under the same paths on every node",
+        instead="the three files on every node",
         command="run --tls-ca /tls/ca.pem --tls-certificate /tls/n.pem --tls-key /tls/n.key "
         "train.py",
     ),
@@ -1903,6 +1904,18 @@ TLS = [
         when="a certificate is for servers only, or for clients",
         instead="one for both: every node is both",
         script=certificate_for_servers,
+    ),
+    Refusal(
+        sentence="the certificate node.pem does not name 10.0.0.1",
+        when="the certificate of a coordinator is not of the host in `--listen` or `--join`",
+        instead="one whose `subjectAltName` has that name or address",
+        script=lambda: ServedTls(node_files(names=["10.0.0.2"]), "10.0.0.1"),
+    ),
+    Refusal(
+        sentence="--tls-key must be given, too: it goes with --tls-certificate",
+        when="an agent, or a command, is given one of the two",
+        instead="both, or `--tls-ca` alone where the coordinator wants no certificate",
+        command="doctor --tls-certificate node.pem",
     ),
 ]
 

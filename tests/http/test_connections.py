@@ -13,11 +13,12 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from fastapi import APIRouter
+from fastapi import APIRouter, WebSocket
 
 from pliant.http import app as http_app
 from pliant.http import connections
 from pliant.http.app import new_app
+from pliant.http.connections import EndableSocket
 from pliant.http.server import Server, open_socket, url_of
 
 DEADLINE_S = 15.0
@@ -39,6 +40,11 @@ class World:
         @router.post("/length")
         async def length(body: list[int]) -> int:
             return len(body)
+
+        @app.websocket("/socket")
+        async def hear(socket: WebSocket) -> None:
+            await socket.accept()
+            await self.go_on.wait()
 
         app.include_router(router)
         self.sock = open_socket("127.0.0.1", 0)
@@ -186,5 +192,19 @@ def test_who_takes_every_descriptor_is_outlived(few_descriptors: int) -> None:
             sock.close()
         async with asyncio.timeout(DEADLINE_S):
             assert await is_answered(world)
+
+    play(scene)
+
+
+def test_a_server_stops_while_a_websocket_is_being_closed() -> None:
+    async def scene(world: World) -> None:
+        head = b"GET /socket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        sock = await world.connect(head + key)
+        assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
+        (connection,) = world.server._server.server_state.connections
+        assert isinstance(connection, EndableSocket)
+        connection.conn.receive_data(b"\x88\x80\0\0\0\0")  # a close that takes a while, as with TLS
+        world.go_on.set()
 
     play(scene)

@@ -8,7 +8,6 @@ follow: workers go on meanwhile.  Knows nothing of generations, torch or why: it
 
 A device is free only when all processes of the replica that had it were reaped.  A fork server that
 dies takes its workers with it and is started once more; after a second death nothing is, here.
-
 Of a pool's devices an agent may use those that it was told (``may_use``).  Who has one is for the
 kernel to say: a worker takes the lock of its device itself.
 """
@@ -74,7 +73,7 @@ class Agent:
     ) -> None:
         self.node = config.node
         self._config = config
-        self._job = JobHere(config.work, config.here, config.node, config.asked, config.devices)
+        self._job = JobHere(config)
         self._listener = listener
         self._replicas: dict[ReplicaId, LocalReplica] = {}
         self._waiting: deque[ReplicaId] = deque()
@@ -150,6 +149,7 @@ class Agent:
             on_command=self._obey,
             on_unfit=self._leave,
             give_up_s=self._config.give_up_s,
+            tls=self._config.tls,
         )
         for message in self._early:
             self._uplink.send(message)

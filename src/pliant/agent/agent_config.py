@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
 from pliant.machine.loopback import loopback
 from pliant.wire.messages import Work
@@ -44,6 +45,10 @@ class AgentConfig:
 
     work: Work | None = None
     """What the job runs; the agent writes ``logs/`` in the directory of the run."""
+
+    tls: TlsFiles | None = None
+    """What it proves itself with to its coordinator, and its replicas to others if the job wants
+    that; None: it has none, or where the job says."""
 
     give_up_s: float = RECONNECT_S
     """How long a lost coordinator is looked for, in seconds; then the workers end."""

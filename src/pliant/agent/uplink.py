@@ -12,18 +12,25 @@ nothing of what is said.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.http11 import Response
 
 from pliant.core.commands import Command
 from pliant.core.errors import PermanentError
 from pliant.core.events import Progressed, Running
+from pliant.core.printable import in_one_line
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
 from pliant.machine.clock import TICK_S, Clock
+from pliant.machine.control_tls import NEEDS_TLS, RenewedTls, client_context, fault_of_tls
 from pliant.wire.codec import (
     COMMANDS,
     COORDINATOR_NOTES,
@@ -77,6 +84,17 @@ _frame_log = logging.getLogger(f"{__name__}.frames")
 _frame_log.setLevel(logging.INFO)  # below it, what is sent is written down, token and secrets too
 
 
+class LossKeepingConnection(ClientConnection):
+    """Keeps why it was lost, of which an opening that fails does not tell."""
+
+    loss: Exception | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Keep the reason."""
+        self.loss = exc
+        super().connection_lost(exc)
+
+
 class Uplink:
     """A connection that is made again when it breaks."""
 
@@ -90,10 +108,14 @@ class Uplink:
         on_command: Callable[[Command, Incarnation], None],
         on_unfit: Callable[[str], None],
         give_up_s: float = RECONNECT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
         """``greeting`` words what is said first on every new connection, ``on_work`` takes what is
         answered, ``on_unfit`` why this agent is to go; ``give_up_s``: how long a lost
-        coordinator is looked for.
+        coordinator is looked for.  ``tls``: encrypts each connection, and is looked at anew for it.
+
+        Raises:
+            ConfigError: the files of ``tls`` cannot be used.
         """
         self.is_connected = False
         self.refused = 0
@@ -110,6 +132,8 @@ class Uplink:
         self._on_command = on_command
         self._on_unfit = on_unfit
         self._give_up_s = give_up_s
+        self._tls = None if tls is None else RenewedTls(tls, lambda: client_context(tls))
+        self._newest: LossKeepingConnection | None = None
         self._queue: deque[Message] = deque(maxlen=MAX_KEPT)
         self._unheard: deque[Message] = deque(maxlen=MAX_KEPT)
         self._num_heard = 0
@@ -152,9 +176,11 @@ class Uplink:
             failure: Exception = ConnectionError("what answers ends the connection without a word")
             try:
                 self._tried = self._places()
-                url = self._tried[turn % len(self._tried)]
+                url = self._encrypted(self._tried[turn % len(self._tried)])
                 async with connect(
                     url,
+                    ssl=self._trust(url),
+                    create_connection=self._new_connection,  # type: ignore[arg-type]  # makes one
                     additional_headers={"Authorization": f"Bearer {self._token}"},
                     max_size=MAX_MESSAGE_BYTES,
                     open_timeout=OPEN_S,
@@ -174,6 +200,8 @@ class Uplink:
                         f"the coordinator at {url} refused this agent ({error}): its token "
                         "is another; give both the same --token-file"
                     )
+                elif (fault := self._fault_of_tls(error, url)) is not None and not self._has_met:
+                    refusal = PermanentError(fault)
                 failure = error
             if clock.now_s() - last_seen_s > self._give_up_s:
                 where = " or ".join(self._tried) or "any place"
@@ -186,6 +214,27 @@ class Uplink:
                 raise refusal
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
+
+    def _encrypted(self, url: str) -> str:
+        return url if self._tls is None else url.replace("ws:", "wss:", 1)
+
+    def _trust(self, url: str) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return client_context(None) if url.startswith("wss:") else None
+        return self._tls.context()
+
+    def _new_connection(self, *args: Any, **options: Any) -> LossKeepingConnection:
+        self._newest = LossKeepingConnection(*args, **options)
+        return self._newest
+
+    def _fault_of_tls(self, error: Exception, url: str) -> str | None:
+        """Say what in the two ends' TLS keeps them from each other; None: nothing of it."""
+        if isinstance(error, InvalidStatus) and error.response.status_code == NEEDS_TLS:
+            return f"the coordinator at {url} refuses this agent: {_detail(error.response)}"
+        seen = (error, None if self._newest is None else self._newest.loss)
+        files = None if self._tls is None else self._tls.files
+        faults = (fault_of_tls(one, url, files) for one in seen if one is not None)
+        return next((fault for fault in faults if fault is not None), None)
 
     async def _serve(self, connection: ClientConnection) -> None:
         self._has_read = False
@@ -248,6 +297,14 @@ class Uplink:
                 self._on_unfit(reason)
             case command:
                 self._on_command(command, received.incarnation)  # type: ignore[arg-type]
+
+
+def _detail(response: Response) -> str:
+    """Return the sentence that a refusal brings."""
+    try:
+        return in_one_line(str(json.loads(response.body or b"")["detail"]))
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {response.status_code}"
 
 
 async def _tick(clock: Clock) -> None:

@@ -18,15 +18,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from pliant.agent.agent_config import AgentConfig
 from pliant.agent.ledger_news import LedgerNews
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
-from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.files import make_private_directory
 from pliant.machine.named_modules import digest_of, file_of
+from pliant.machine.tls import TlsContexts, exposed_key
 from pliant.wire.codec import Message
 from pliant.wire.messages import Alive, Work
 
@@ -39,24 +41,11 @@ _log = logging.getLogger(__name__)
 class JobHere:
     """The job of an agent: as it was told, and as it is on this node."""
 
-    def __init__(
-        self,
-        work: Work | None,
-        here: Path,
-        node: NodeId,
-        asked: tuple[str, ...] = (),
-        devices: int = 1,
-    ) -> None:
-        """``work``: known before anybody says it; ``here``: where the agent of this ``node`` was
-        started, and ``asked`` to run what; empty: anything.  It has so many ``devices``.
-        """
-        self.work = work
+    def __init__(self, config: AgentConfig) -> None:
+        self.work = config.work
         """As it runs on this node; None: nobody has said what runs."""
-        self._told = work
-        self._here = here
-        self._node = node
-        self._asked = asked
-        self._devices = devices
+        self._told = config.work
+        self._config = config
         self._ledgers: LedgerNews | None = None
 
     def news_before(self, message: Message) -> Iterable[Message]:
@@ -72,13 +61,15 @@ class JobHere:
             ConfigError: it is another one, or this node has not what it needs.
         """
         if self._told is None:
-            if self._asked and not _is_alike(self._asked, told.command):
+            asked = self._config.asked
+            if asked and not _is_alike(asked, told.command):
                 raise ConfigError(
                     f"job {told.job} runs {' '.join(told.command)}, and this node was to run "
-                    f"{' '.join(self._asked)}; give the same command on every host"
+                    f"{' '.join(asked)}; give the same command on every host"
                 )
-            _check_room(told, self._devices)
-            self.work = placed(told, self._here, self._node)
+            _check_room(told, self._config.devices)
+            here, node = self._config.here, self._config.node
+            self.work = placed(told, here, node, self._config.tls)
             self._told = told
             self._ledgers = None if sees(told) else LedgerNews(Path(self.work.out))
             return True
@@ -96,11 +87,13 @@ def _is_same(told: Work, before: Work) -> bool:
     """
     if told.holder:
         told = replace(told, cwd=before.cwd, out=before.out)
+    if told.tls is not None and before.tls is not None:  # where that host has its files
+        told = replace(told, tls=before.tls)
     return replace(told, digest=before.digest) == before
 
 
-def placed(work: Work, here: Path, node: NodeId) -> Work:
-    """Return a job with its directories as they are on this node.
+def placed(work: Work, here: Path, node: NodeId, tls: TlsFiles | None = None) -> Work:
+    """Return a job with its directories, and files of ``tls``, as they are on this node.
 
     Raises:
         ConfigError: this node has not what the job needs.
@@ -111,6 +104,8 @@ def placed(work: Work, here: Path, node: NodeId) -> Work:
             f"job {work.job} begins with the weights in {work.init}, which this node does not "
             "have; copy the file to that path"
         )
+    if work.tls is not None and tls is not None and tls.is_whole:
+        work = replace(work, tls=tls)
     _check_tls(work)
     return replace(work, cwd=str(cwd), out=str(_run_directory(work, here, node)))
 

@@ -34,8 +34,9 @@ def run(
     register = settings["register"].value or str(out / run_files.SHARED_REGISTER)
     found = {"resume": run_files.holds_run(out), "port": here.port, "register": register}
     fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
+    settings = {**settings, **fixed}
     planned = start.planned(
-        what.words, {**settings, **fixed}, environ, is_apart=True, address=here.address
+        what.words, settings, environ, is_apart=True, address=here.address, host=here.host
     )
     planned = start.working_in(planned, what.directory)
     candidate = Candidate(

@@ -22,18 +22,22 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.agent.uplink import FORBIDDEN
-from pliant.cli.options import Json
+from pliant.cli.job_settings import tls_files
+from pliant.cli.options import Json, TlsCa, TlsCertificate, TlsKey
 from pliant.cli.printing import draw, print_json
-from pliant.cli.several_hosts import place_of
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
 from pliant.core.fitness import CoordinatorLook, HostLook, Verdict, findings
+from pliant.core.tls_files import TlsFiles
+from pliant.http.client import refusal, rest_url, trust_at
 from pliant.machine import host_look
+from pliant.machine.control_tls import NEEDS_TLS, fault_of_tls
 from pliant.machine.interfaces import (
     address_named,
     address_towards,
     host_addresses,
     others_reach,
+    place_of,
     resolved,
     told,
 )
@@ -65,13 +69,17 @@ def doctor(
             help="Where other hosts are to reach the replicas of this one.",
         ),
     ] = None,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     as_json: Json = False,
 ) -> int:
     """Say whether this host can take part in a job, and what to do where it cannot."""
     if token_file is not None and join is None:
         raise ConfigError("--token-file is for the coordinator that --join names; give both")
     token = None if token_file is None else read_token(token_file)
-    found = findings(_seen_here(join, token, interface))
+    tls = tls_files(tls_ca, tls_certificate, tls_key)
+    found = findings(_seen_here(join, token, interface, tls))
     is_fit = all(one.verdict is not Verdict.OBSTACLE for one in found)
     if as_json:
         print_json({"fit": is_fit, "findings": [asdict(one) for one in found]})
@@ -86,11 +94,13 @@ def doctor(
     return EXIT_OK if is_fit else EXIT_FAILED
 
 
-def _seen_here(join: str | None, token: str | None, interface: str | None) -> HostLook:
+def _seen_here(
+    join: str | None, token: str | None, interface: str | None, tls: TlsFiles | None
+) -> HostLook:
     here = Path.cwd()
     with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
         torch = pool.submit(host_look.torch_here)
-        coordinator = pool.submit(_coordinator, join, token)
+        coordinator = pool.submit(_coordinator, join, token, tls)
         address, obstacle = _address(join, interface)
         names = {one.address: str(one) for one in host_addresses()}
         return HostLook(
@@ -128,12 +138,13 @@ def _address(join: str | None, interface: str | None) -> tuple[str, str]:
     return (others[0].address, "") if others else ("", "there is none but loopback")
 
 
-def _coordinator(join: str | None, token: str | None) -> CoordinatorLook | None:
+def _coordinator(
+    join: str | None, token: str | None, tls: TlsFiles | None = None
+) -> CoordinatorLook | None:
     """Connect to a coordinator and ask it something; None: none was named."""
     if join is None:
         return None
-    url = (join if "://" in join else f"http://{join}").rstrip("/")
-    url = url.replace("ws", "http", 1) if url.startswith("ws") else url
+    url = rest_url(join, tls)
     try:
         host, port = place_of(join)
         address = resolved(host, "--join")
@@ -146,11 +157,20 @@ def _coordinator(join: str | None, token: str | None) -> CoordinatorLook | None:
     header = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with httpx.Client(
-            base_url=url, headers=header, timeout=host_look.CONNECT_S, trust_env=False
+            base_url=url,
+            headers=header,
+            timeout=host_look.CONNECT_S,
+            trust_env=False,
+            verify=trust_at(url, tls),
         ) as client:
             health, status = client.get("/healthz"), client.get("/v1/status")
+    except ConfigError as error:
+        return CoordinatorLook(place=join, obstacle=str(error))
     except httpx.HTTPError as error:
-        return CoordinatorLook(place=join, obstacle=f"it answers, but no coordinator: {error}")
+        sentence = f"it answers, but no coordinator: {error}"
+        return CoordinatorLook(place=join, obstacle=fault_of_tls(error, url, tls) or sentence)
+    if health.status_code == NEEDS_TLS:
+        return CoordinatorLook(place=join, obstacle=refusal(health, "coordinator"))
     for answer in (health, status):
         if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
             sentence = f"it answers, but no coordinator (status {answer.status_code})"

@@ -12,11 +12,15 @@ from pathlib import Path
 
 from pliant.cli.arguments import some_seconds
 from pliant.cli.settings import BOUNDS, Settings
+from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
+from pliant.core.exits import EXIT_OK
 from pliant.core.policy.decide import Policy
 from pliant.core.step.balance import Balance
 from pliant.core.tls_files import TlsFiles
+from pliant.machine.control_tls import ServedTls
 from pliant.machine.named_modules import name_of
+from pliant.machine.tls import TlsContexts, exposed_key
 from pliant.spec.load import parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy
@@ -71,8 +75,11 @@ def balance_of(settings: Settings) -> Balance:
         raise ConfigError(f"{given.given} must be one of {', '.join(Balance)}") from None
 
 
-def tls_of(settings: Settings) -> TlsFiles | None:
-    """Return the files with which replicas prove themselves to each other; None: no TLS.
+def tls_of(settings: Settings, *, is_apart: bool = False) -> TlsFiles | None:
+    """Return the files with which the hosts of a job prove themselves to each other; None: no TLS.
+
+    A coordinator that ``is_apart`` may do without a CA: then it encrypts what it is told, and
+    replicas speak in the clear.
 
     Raises:
         ConfigError: some of them are not given.
@@ -81,10 +88,44 @@ def tls_of(settings: Settings) -> TlsFiles | None:
     missing = [item.setting.flag for item in given.values() if item.value is None]
     if len(missing) == len(given):
         return None
-    if missing:
+    if missing and not (is_apart and missing == [settings["tls_ca"].setting.flag]):
         flags = " and ".join(missing)
         raise ConfigError(f"{flags} must be given, too: replicas need all three files for TLS")
-    return TlsFiles(**{name: str(Path(item.value).absolute()) for name, item in given.items()})
+    return tls_files(**{name: item.value for name, item in given.items()})
+
+
+def tls_files(
+    ca: Path | str | None, certificate: Path | str | None, key: Path | str | None
+) -> TlsFiles | None:
+    """Return the files that were given, from where the command is typed; None: none was.
+
+    Raises:
+        ConfigError: either a certificate or its key is missing.
+    """
+    given = {"ca": ca, "certificate": certificate, "key": key}
+    if (certificate is None) != (key is None):
+        have, lack = ("certificate", "key") if key is None else ("key", "certificate")
+        raise ConfigError(f"--tls-{lack} must be given, too: it goes with --tls-{have}")
+    paths = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
+    return TlsFiles(**paths) if paths else None
+
+
+def check_tls(files: TlsFiles | None, host: str, *, is_apart: bool) -> None:
+    """Look at the files of this host, as far as it uses them itself; say what others may see.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    if files is None or (is_apart and not host):
+        return
+    if host:
+        ServedTls(files, host)
+    else:
+        TlsContexts.of(files)
+    if not files.is_whole:
+        say_aside("replicas tell each other everything in the clear; --tls-ca encrypts that, too")
+    if (warning := exposed_key(files)) is not None:
+        complain(warning, EXIT_OK)
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -31,6 +31,36 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Look at the run in this directory instead."),
 ]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="PLIANT_TLS_CA",
+        show_envvar=False,
+        help="The coordinator speaks TLS; this CA signs its certificate.",
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        envvar="PLIANT_TLS_CERTIFICATE",
+        show_envvar=False,
+        help="This host's, if the coordinator wants one.",
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        envvar="PLIANT_TLS_KEY",
+        show_envvar=False,
+        help="Of that certificate.",
+    ),
+]
 PoolName = Annotated[
     str | None,
     typer.Option(

@@ -17,7 +17,17 @@ from pliant.cli import screens
 from pliant.cli.arguments import seconds, state_directory
 from pliant.cli.job_file import read_command
 from pliant.cli.names import job_names
-from pliant.cli.options import Arguments, Detach, Json, LogJson, Target, with_settings
+from pliant.cli.options import (
+    Arguments,
+    Detach,
+    Json,
+    LogJson,
+    Target,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    with_settings,
+)
 from pliant.cli.printing import print_json
 from pliant.cli.settings import COORDINATOR, RUN, resolve
 from pliant.cli.terminal import PlainConsole
@@ -118,10 +128,14 @@ def agent(
         str,
         typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
     ] = "5m",
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> int:
     """Run replicas on this node for a coordinator, until the job ends."""
     from pliant.agent.agent_config import AgentConfig
     from pliant.cli import several_hosts
+    from pliant.cli.job_settings import tls_files
     from pliant.run.local import count_cores
 
     require_engine("pliant agent")
@@ -133,6 +147,7 @@ def agent(
         devices=devices or count_cores(),
         environment=dict(os.environ),
         give_up_s=seconds(give_up),
+        tls=tls_files(tls_ca, tls_certificate, tls_key),
     )
     return several_hosts.run_agent(join, token_file, config, is_job=False)
 

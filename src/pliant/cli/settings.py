@@ -243,13 +243,13 @@ SETTINGS = (
         name="tls_ca",
         metavar="FILE",
         file_field="spec.tls.ca",
-        help="Replicas talk over TLS; this CA signs their certificates.",
+        help="Hosts talk over TLS; this CA signs their certificates.",
     ),
     Setting(
         name="tls_certificate",
         metavar="FILE",
         file_field="spec.tls.certificate",
-        help="This node's; each node has its own under this path.",
+        help="This host's; it names the host, if others reach a coordinator here.",
     ),
     Setting(
         name="tls_key",

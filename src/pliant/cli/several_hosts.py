@@ -20,17 +20,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import job_name, workers_of
+from pliant.cli.job_settings import job_name, tls_of, workers_of
 from pliant.cli.settings import Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.commands import EndJob
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import NodeId
 from pliant.machine import run_files
 from pliant.machine.interfaces import (
@@ -40,6 +40,7 @@ from pliant.machine.interfaces import (
     is_loopback,
     is_own,
     others_reach,
+    place_of,
     resolved,
     split_place,
     told,
@@ -78,6 +79,9 @@ class Joining:
     turn: int | None
     """Which of the places is this host's, from 0; None: none of them."""
 
+    host: str
+    """By which others reach that place of this host; empty: it has none."""
+
     address: str
     """This host's if it may coordinate, else the coordinator's, as this host finds it."""
 
@@ -85,6 +89,7 @@ class Joining:
     """Of this host's place; 0: it has none."""
 
     token_file: Path
+    tls: TlsFiles | None
     node: NodeId
     devices: int
     reached_at: str
@@ -100,6 +105,7 @@ class Joining:
             here=(what.directory or Path.cwd()).absolute(),
             asked=tuple(what.words),
             give_up_s=GIVE_UP_S,
+            tls=self.tls,
         )
 
 
@@ -137,7 +143,9 @@ def run_on_several(
         if (out := directory_of(settings, what.words)) is not None:
             found = {"out": out, "resume": run_files.holds_run(out)}
             fixed |= {name: replace(settings[name], value=value) for name, value in found.items()}
-        planned = start.planned(what.words, fixed, environ, is_apart=True, address=here.address)
+        planned = start.planned(
+            what.words, fixed, environ, is_apart=True, address=here.address, host=here.host
+        )
         planned = replace(planned, sock=sock, agent=here.agent(what, environ))
         planned = start.working_in(planned, what.directory)
         return start.attached(planned, as_json=as_json)
@@ -159,14 +167,17 @@ def planned_coordinator(
             "a coordinator needs a place of its own, to which its agents come back: either "
             "--listen HOST:PORT, or --port N for agents on this host"
         )
-    address = None
+    address, host = None, ""
     if place is not None:
-        host, port = split_place(place, "--listen")
-        address = address_named(host, "--listen")
+        named, port = split_place(place, "--listen")
+        address = address_named(named, "--listen")
+        host = address if any(one.interface == named for one in host_addresses()) else named
     out = settings["out"].value or RUNS / job_name(settings, command)
     found = {"out": out, "resume": run_files.holds_run(out), "port": port}
     fixed = {name: replace(settings[name], value=value) for name, value in found.items()}
-    return start.planned(command, {**settings, **fixed}, environ, is_apart=True, address=address)
+    return start.planned(
+        command, {**settings, **fixed}, environ, is_apart=True, address=address, host=host
+    )
 
 
 def refuse_without_join(settings: Settings) -> None:
@@ -206,9 +217,11 @@ def joining(settings: Settings) -> Joining:
     return Joining(
         place=join,
         turn=turn,
+        host="" if turn is None else split_place(listed(join)[turn], "--join")[0],
         address=address,
         port=port,
         token_file=token_file.absolute(),
+        tls=tls_of(settings),
         node=node_named(settings["node"].value),
         devices=devices,
         reached_at=reached_at(address, settings["interface"].value),
@@ -289,24 +302,6 @@ def address_of(join: str) -> str:
         with contextlib.suppress(ConfigError):
             return resolved(host, "--join")
     return resolved(last, "--join")
-
-
-def place_of(join: str) -> tuple[str, int | None]:
-    """Return the host of a coordinator, and its port, of ``HOST:PORT`` or a URL.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if "://" not in join:
-        return split_place(join, "--join")
-    try:
-        parts = urlsplit(join)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if not host:
-        raise ConfigError(f"--join {join} is neither HOST:PORT nor a URL, as https://gpu1:7000")
-    return host, port
 
 
 def replicas_on(devices: int, workers: int) -> int:

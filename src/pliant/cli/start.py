@@ -20,6 +20,7 @@ from typing import Any, Self
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_settings import (
     balance_of,
+    check_tls,
     job_name,
     policy_of,
     register_of,
@@ -48,9 +49,7 @@ from pliant.core.exits import (
 )
 from pliant.core.job.state import JobSettings
 from pliant.core.tenancy import PoolPlace
-from pliant.core.tls_files import TlsFiles
 from pliant.core.values import FromCheckpoint
-from pliant.engine.groups.tls import TlsContexts, exposed_key
 from pliant.machine import run_files
 from pliant.machine.discovery import StateDirectory
 from pliant.machine.jobs import running_jobs
@@ -119,8 +118,12 @@ def planned(
     *,
     is_apart: bool = False,
     address: str | None = None,
+    host: str = "",
 ) -> Start:
-    """Check everything that can be checked before anything is written, and make the directory."""
+    """Check everything that can be checked before anything is written, and make the directory.
+
+    ``host``: by which agents on other hosts reach ``address``; empty: there are none.
+    """
     check_command(command)
     of_job, name = _told_to_core(settings), job_name(settings, command)
     session_s = session_limit_of(settings)
@@ -133,9 +136,8 @@ def planned(
     workers_per_replica = workers_of(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
-    state, tls = StateDirectory.of(environ), tls_of(settings)
-    if not is_apart:  # else none of its replicas runs here
-        _check_tls(tls)
+    state, tls = StateDirectory.of(environ), tls_of(settings, is_apart=bool(host))
+    check_tls(tls, host, is_apart=is_apart)
     _refuse_impossible(name, place, init, state, besides=asked if is_apart else None)
     was_there = is_resumed or (asked is not None and asked.exists())
     find = run_directory.resumed_directory if is_resumed else run_directory.new_directory
@@ -150,6 +152,7 @@ def planned(
             out=out,
             port=settings["port"].value,
             address=address or loopback(),
+            host=host,
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
             register=register_of(settings),
             pool=place,
@@ -213,7 +216,7 @@ def resumed(out: Path, environ: Mapping[str, str]) -> Start:
         raise ConfigError(f"the {what} is no longer in {last['cwd']}")
     config = JobConfig.of(last, name=last["job"], out=out, environ=environ)
     init = _moved(last, out)
-    _check_tls(config.tls)
+    check_tls(config.tls, "", is_apart=False)
     _refuse_impossible(config.name, config.pool, init, config.state)
     return Start(config=replace(config, out=place), init=init)
 
@@ -244,14 +247,6 @@ def _refuse_impossible(
     if init is not None and "://" not in init and not Path(init).exists():
         raise ConfigError(f"--init {init} does not exist")
     refuse_second(name, state.jobs, besides=besides)
-
-
-def _check_tls(files: TlsFiles | None) -> None:
-    if files is None:
-        return
-    TlsContexts.of(files)
-    if (warning := exposed_key(files)) is not None:
-        complain(warning, EXIT_OK)
 
 
 def _moved(started: Record, out: Path) -> str | None:
@@ -335,8 +330,9 @@ def attached(start: Start, *, as_json: bool) -> int:
 
 def _invite(token: Path, url: str) -> None:
     """Say how agents come."""
-    place = url.removeprefix("http://")
-    say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}")
+    place, is_tls = url.rpartition("//")[2], url.startswith("https:")
+    more = " --tls-ca CA --tls-certificate CERTIFICATE --tls-key KEY" if is_tls else ""
+    say_aside(f"waiting for agents: pliant agent --join {place} --token-file {token}{more}")
 
 
 def detached(start: Start, *, as_json: bool) -> int:

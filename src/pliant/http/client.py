@@ -7,12 +7,15 @@ answers are shown.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
 from pliant.core.errors import ConfigError
+from pliant.core.tls_files import TlsFiles
+from pliant.machine.control_tls import client_context, fault_of_tls
 from pliant.machine.discovery import Served
 
 REFUSED = 409
@@ -39,6 +42,7 @@ class Caller:
             timeout=TIMEOUT_S,
             trust_env=False,
             transport=way_to(served),
+            verify=trust_at(served.url, served.tls),
         )
 
     def close(self) -> None:
@@ -52,7 +56,8 @@ class Caller:
             content = None if body is None else json.dumps(body)  # in ASCII, whatever was typed
             response = self._http.request(method, path, content=content)
         except httpx.HTTPError as error:
-            raise ConfigError(f"{who} does not answer at {self._served.url}: {error}") from None
+            fault = fault_of_tls(error, self._served.url, self._served.tls) or str(error)
+            raise ConfigError(f"{who} does not answer at {self._served.url}: {fault}") from None
         values = _json(response)
         if response.is_success and isinstance(values, dict):
             return values
@@ -76,6 +81,22 @@ def authorization(served: Served) -> dict[str, str]:
 def way_to(served: Served) -> httpx.HTTPTransport | None:
     """Return how a process is reached; None: as the URL says."""
     return None if served.socket is None else httpx.HTTPTransport(uds=str(served.socket))
+
+
+def rest_url(join: str, tls: TlsFiles | None) -> str:
+    """Return the URL of a coordinator that is named as agents name it."""
+    url = (join if "://" in join else f"http://{join}").rstrip("/")
+    url = url.replace("ws", "http", 1) if url.startswith("ws") else url
+    return url if tls is None or not url.startswith("http:") else f"https{url[4:]}"
+
+
+def trust_at(url: str, tls: TlsFiles | None) -> ssl.SSLContext | bool:
+    """Return what is trusted to be there, and how this process proves itself to it.
+
+    Raises:
+        ConfigError: the files cannot be used.
+    """
+    return client_context(tls) if url.startswith("https:") else True
 
 
 def refusal(response: httpx.Response, kind: str) -> str:

@@ -16,6 +16,8 @@ from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
 
 from pliant.machine.peers import Credentials, peer_of
 
@@ -37,6 +39,17 @@ def most_connections() -> int:
     """Return how many connections this process can have beside its files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, max(descriptors // 4, 8))
+
+
+class EndableSocket(WebSocketsSansIOProtocol):
+    """A WebSocket that can be ended while its other side is closing it, which takes TLS a while."""
+
+    def shutdown(self) -> None:
+        """End the connection."""
+        if self.conn.state is State.CLOSING:
+            self.transport.close()
+        else:
+            super().shutdown()
 
 
 class LimitedProtocol(H11Protocol):

@@ -11,13 +11,17 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from pliant.core.errors import ConfigError
-from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol
+from pliant.http.connections import ACCEPTED_AT_ONCE, EndableSocket, LimitedProtocol
+from pliant.http.tls_front import TlsFront, Waiting
+from pliant.machine.control_tls import ServedTls
 from pliant.machine.discovery import RuntimeFiles
 from pliant.wire.codec import MAX_MESSAGE_BYTES
 
@@ -57,12 +61,13 @@ def open_socket(address: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
-    """Return the base URL under which a bound socket is reached."""
+def url_of(sock: socket.socket, tls: ServedTls | None = None) -> str:
+    """Return the base URL under which a bound socket is reached; with TLS by the host's name."""
     if sock.family == socket.AF_UNIX:
         return "http://pool"
     address, port = sock.getsockname()[:2]
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    scheme, host = ("http", address) if tls is None else ("https", tls.name)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -76,16 +81,18 @@ class _Server(uvicorn.Server):
 class Server:
     """One HTTP server; ``start`` and ``stop``, each once."""
 
-    def __init__(self, app: FastAPI, sock: socket.socket) -> None:
+    def __init__(self, app: FastAPI, sock: socket.socket, tls: ServedTls | None = None) -> None:
+        self._waiting: Waiting = {}
+        protocol: Any = LimitedProtocol if tls is None else partial(_front, tls, self._waiting)
         config = uvicorn.Config(
             app,
-            http=LimitedProtocol,
+            http=protocol,
             backlog=ACCEPTED_AT_ONCE,
             log_config=None,
             log_level="error",  # strangers cause warnings; debug has frames, and secrets
             access_log=False,
             lifespan="off",
-            ws="websockets-sansio",
+            ws=EndableSocket,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=None,  # agents say Alive
             ws_per_message_deflate=False,  # an order would be compressed for each of its members
@@ -108,15 +115,24 @@ class Server:
     async def stop(self) -> None:
         """Close the socket and every connection."""
         self._server.should_exit = True
+        for front in tuple(self._waiting):
+            front.hang_up()
         if self._task is not None:
             await self._task
         self._socket.close()
 
 
+def _front(tls: ServedTls, waiting: Waiting, **served: Any) -> TlsFront:
+    """Return what takes a connection, and hands it on once it is encrypted."""
+    return TlsFront(partial(LimitedProtocol, **served), tls, waiting)
+
+
 @contextlib.asynccontextmanager
-async def answering(app: FastAPI, sock: socket.socket) -> AsyncIterator[None]:
+async def answering(
+    app: FastAPI, sock: socket.socket, tls: ServedTls | None = None
+) -> AsyncIterator[None]:
     """Serve an app meanwhile."""
-    server = Server(app, sock)
+    server = Server(app, sock, tls)
     try:
         await server.start()
         yield
@@ -126,12 +142,19 @@ async def answering(app: FastAPI, sock: socket.socket) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: FastAPI, sock: socket.socket, files: RuntimeFiles, *, token: str, out: Path
+    app: FastAPI,
+    sock: socket.socket,
+    files: RuntimeFiles,
+    *,
+    token: str,
+    out: Path,
+    tls: ServedTls | None = None,
 ) -> AsyncIterator[None]:
     """Serve an app, and let others on this machine find it meanwhile."""
+    own = None if tls is None else tls.files
     try:
-        async with answering(app, sock):
-            files.write(url=url_of(sock), token=token, out=out)
+        async with answering(app, sock, tls):
+            files.write(url=url_of(sock, tls), token=token, out=out, tls=own)
             yield
     finally:
         files.remove()

@@ -24,6 +24,7 @@ from typing import Self
 
 from pliant.core.durations import is_moment
 from pliant.core.errors import ConfigError
+from pliant.core.tls_files import TlsFiles
 from pliant.machine.files import PRIVATE, open_private, read_own, replace_file
 from pliant.machine.locks import lock
 from pliant.machine.processes import ProcessMark
@@ -89,6 +90,9 @@ class Served:
     mark: ProcessMark
     """Its process: ids are used again, after a reboot soon."""
 
+    tls: TlsFiles | None = None
+    """It is reached over TLS, by who has these."""
+
     socket: Path | None = None
     """It is reached by this Unix socket and by no port: the kernel says who asks."""
 
@@ -131,7 +135,7 @@ class RuntimeFiles:
         """Return those of a job or a pool whose record lies there."""
         return cls(kind, directory / f"{name}.json", directory / f"{name}.token")
 
-    def write(self, *, url: str, token: str, out: Path) -> None:
+    def write(self, *, url: str, token: str, out: Path, tls: TlsFiles | None = None) -> None:
         """Write the token, for this user only, and then the record that points to it.
 
         Raises:
@@ -143,6 +147,7 @@ class RuntimeFiles:
             **asdict(ProcessMark.own()),
             "started": time.time(),
             "out": str(out.absolute()),
+            "tls": None if tls is None else asdict(tls),
         }
         try:
             self.record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -265,6 +270,7 @@ def _read(kind: str, path: Path) -> Served | None:
             url=str(values["url"]),
             pid=mark.pid,
             out=Path(values["out"]),
+            tls=None if (tls := values.get("tls")) is None else TlsFiles(**tls),
             started=started,
             token_file=path.with_suffix(".token"),
             mark=mark,

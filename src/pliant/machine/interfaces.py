@@ -10,6 +10,7 @@ import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from pliant.core.errors import ConfigError
 
@@ -75,6 +76,24 @@ def split_place(text: str, option: str) -> tuple[str, int]:
     if not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"{option} {text}: the port must be between 1 and 65535")
     return plain, int(port)
+
+
+def place_of(join: str) -> tuple[str, int | None]:
+    """Return the host of a coordinator, and its port, of ``HOST:PORT`` or a URL.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if "://" not in join:
+        return split_place(join, "--join")
+    try:
+        parts = urlsplit(join)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError(f"--join {join} is neither HOST:PORT nor a URL, as https://gpu1:7000")
+    return host, port
 
 
 def others_reach() -> tuple[HostAddress, ...]:

@@ -33,6 +33,7 @@ from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from pliant.core.takeover import CoordinatorSign
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
+from pliant.machine.control_tls import ServedTls
 from pliant.machine.discovery import RuntimeFiles
 from pliant.machine.event_loop import aside, on_signals
 from pliant.machine.jobs import running_jobs
@@ -162,11 +163,12 @@ async def hosted(
     from pliant.coordinator.register import StoredRegister
     from pliant.http.server import open_socket, serving, url_of
 
+    tls = None if config.tls is None or not config.host else ServedTls(config.tls, config.host)
     if home is None:
         home = await aside(open_home, config.register, config.out)
     await aside(home.settle, config.name, config.out)
     sock = sock or open_socket(config.address, config.port)
-    url, files = url_of(sock), RuntimeFiles.of("job", config.name, config.state.jobs)
+    url, files = url_of(sock, tls), RuntimeFiles.of("job", config.name, config.state.jobs)
     log = Journal(run_files.event_log(config.out), job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
@@ -187,7 +189,7 @@ async def hosted(
     with contextlib.closing(log), contextlib.closing(sock), signals:
         await _begun(driver.begin(is_asked=not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
-            async with serving(app, sock, files, token=token, out=config.out):
+            async with serving(app, sock, files, token=token, out=config.out, tls=tls):
                 said = _end_of_the_last(driver.board)
                 _log_start(log, config, url, follows=follows, room=room)
                 if said is not None:

@@ -78,6 +78,10 @@ class JobConfig:
     address: str = field(default_factory=loopback)
     """Where the coordinator listens, and no other address does."""
 
+    host: str = ""
+    """By which its agents on other hosts reach it, as its certificate must name it; empty: it
+    serves this host only, in the clear."""
+
     token_file: Path | None = None
     """What agents prove themselves with; None: a file in the directory of the run."""
 
@@ -90,6 +94,8 @@ class JobConfig:
 
     from_checkpoint: FromCheckpoint = FromCheckpoint.AUTO
     tls: TlsFiles | None = None
+    """Of all that goes between hosts; without a CA, of what goes to the coordinator alone."""
+
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
 
@@ -113,7 +119,7 @@ class JobConfig:
             init=self._init(),
             holder=holder_of(self.out, self.name),
             from_checkpoint=self.from_checkpoint,
-            tls=self.tls,
+            tls=self.tls if self.tls is not None and self.tls.is_whole else None,
             session_s=self.session_s or SESSION_SHARE * self.settings.start_s,
             verify_every=self.verify_every,
             balance=self.balance,

@@ -23,7 +23,7 @@ from tests.certificates import Authority
 from pliant.engine.groups.communicator import Communicator, SingleCommunicator
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.sockets import SocketCommunicator
-from pliant.engine.groups.tls import TlsContexts
+from pliant.machine.tls import TlsContexts
 
 GENERATION = 7
 BOUND_S = 8.0

@@ -26,7 +26,7 @@ from pliant.engine.groups import mesh as mesh_module
 from pliant.engine.groups.handshake import Hello, connecting, word_of
 from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port, parse_endpoint
-from pliant.engine.groups.tls import TlsContexts
+from pliant.machine.tls import TlsContexts
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -28,7 +28,6 @@ from pliant.engine.groups.mesh import Mesh, Peer
 from pliant.engine.groups.port import Port
 from pliant.engine.groups.reachability import PROBE_S, unreachable
 from pliant.engine.groups.sockets import SocketCommunicator
-from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout, first_difference
 from pliant.engine.reduce.windows import (
     Address,
@@ -39,6 +38,7 @@ from pliant.engine.reduce.windows import (
     WindowSize,
     WindowView,
 )
+from pliant.machine.tls import TlsContexts
 
 SPEAK_S = 1.0
 """By how much who reaches everybody speaks after those who do not: members begin to look for each

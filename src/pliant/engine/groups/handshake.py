@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pliant.engine.groups.knock_filter import WORD_BYTES
-from pliant.engine.groups.tls import TlsContexts
+from pliant.machine.tls import TlsContexts
 
 READ, WRITE = 1, 2
 """What a step of a handshake waits for."""

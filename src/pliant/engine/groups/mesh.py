@@ -36,7 +36,7 @@ from pliant.engine.groups.handshake import (
 )
 from pliant.engine.groups.knock_filter import hear_all
 from pliant.engine.groups.port import Port, parse_endpoint
-from pliant.engine.groups.tls import TlsContexts
+from pliant.machine.tls import TlsContexts
 
 MAX_STRANGERS = 64
 """Connections that have not knocked; with more, the oldest is closed."""

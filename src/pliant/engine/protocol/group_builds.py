@@ -15,10 +15,10 @@ from pliant.engine.groups.build import GroupBuild
 from pliant.engine.groups.ending import Abort, GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.groups.port import Port
-from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.windows import WindowCache, WindowSize
 from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
+from pliant.machine.tls import TlsContexts
 
 OnBuilt = Callable[[Order, Group | None, str, tuple[ReplicaId, ...]], None]
 """Gets the connected group, or None and why there is none and who could not be reached; on the

@@ -30,12 +30,12 @@ from pliant.core.errors import ConfigError, StateCorruptError, UsageError
 from pliant.core.events import ExitKind
 from pliant.core.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from pliant.core.values import FromCheckpoint
-from pliant.engine.groups.tls import TlsContexts
 from pliant.engine.protocol.link import Link
 from pliant.engine.worker import script_errors, script_files
 from pliant.engine.worker.main_module import staged_main
 from pliant.engine.worker.other_scripts import NO_SESSION, ScriptWatch
 from pliant.machine import device_locks
+from pliant.machine.tls import TlsContexts
 from pliant.wire.launch import Assignment
 from pliant.wire.messages import Ended, Noted, Traceback, Usage
 

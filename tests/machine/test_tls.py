@@ -20,9 +20,9 @@ from tests.certificates import BOTH_ENDS, Authority, set_password
 
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
-from pliant.engine.groups.tls import TlsContexts, exposed_key
+from pliant.machine.tls import TlsContexts, exposed_key
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 10.0
 
 
@@ -318,7 +318,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authori
     set_password(Path(files.key))
     load = (
         "import sys; from pliant.core.tls_files import TlsFiles;"
-        "from pliant.engine.groups.tls import TlsContexts;"
+        "from pliant.machine.tls import TlsContexts;"
         "TlsContexts.of(TlsFiles(ca=sys.argv[1], certificate=sys.argv[2], key=sys.argv[3]))"
     )
     terminal, inner = pty.openpty()

@@ -1,8 +1,10 @@
-"""TLS between replicas: what makes a connection of a job's own nodes and of nobody else.
+"""TLS of a node: its files, read and refused, and what they make of a connection.
 
-Owns how the files of a node are read and refused, and what is spoken: TLS 1.3, both sides with a
-certificate that the job's CA has signed.  A certificate says "of this job's trust" and no more;
-which replica and which generation is for the members to prove.  Must not know sockets or members.
+Owns how the files of a node are read and refused, and what is spoken between replicas: TLS 1.3,
+both sides with a certificate that the job's CA has signed.  There a certificate says "of this job's
+trust" and no more; which replica and which generation is for the members to prove.  What a
+coordinator and who connects to it speak is made of the same (``machine.control_tls``).  Must not
+know sockets or members.
 
     TlsFiles --> TlsContexts.of: read, each fault in a sentence --> shake hands with itself
 """
@@ -22,10 +24,15 @@ from pliant.core.tls_files import TlsFiles
 MISFITS = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 """What OpenSSL calls a key that is not of the certificate; the last if it is of another kind."""
 
+MARKS = {"ca": b"CERTIFICATE", "certificate": b"CERTIFICATE", "key": b"PRIVATE KEY"}
+"""What each file holds, in PEM's words."""
+
 FLAWS = {
     **dict.fromkeys((7, 18, 19, 20, 21), "is not signed by the CA {ca}"),
     9: "is not valid yet, or its CA is not; compare the clocks",
     10: "has expired, or its CA has",
+    62: "does not name {name}",
+    64: "does not name {name}",
     26: "is not for both ends of a connection; its extendedKeyUsage must name serverAuth and"
     " clientAuth, or be left out",
 }
@@ -47,15 +54,12 @@ class TlsContexts:
         Raises:
             ConfigError: one cannot be used, or another node would not accept them.
         """
-        marks = {"ca": b"CERTIFICATE", "certificate": b"CERTIFICATE", "key": b"PRIVATE KEY"}
-        for role, mark in marks.items():
-            _check_pem(files, role, mark)
-        ssl_context = _context(files, ssl.PROTOCOL_TLS_SERVER)
-        ssl_context.num_tickets = 0  # a session is never taken up again
         contexts = cls(
-            files=files, server=ssl_context, client=_context(files, ssl.PROTOCOL_TLS_CLIENT)
+            files=files,
+            server=context_of(files, ssl.PROTOCOL_TLS_SERVER),
+            client=context_of(files, ssl.PROTOCOL_TLS_CLIENT),
         )
-        contexts._check_acceptance()
+        try_out(contexts.client, contexts.server, files)
         return contexts
 
     def renewed(self) -> TlsContexts:
@@ -67,22 +71,37 @@ class TlsContexts:
             return TlsContexts.of(self.files)
         return self
 
-    def _check_acceptance(self) -> None:
-        """Shake hands with itself, in memory: as others will, it looks at signature and dates."""
-        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = self.client.wrap_bio(to_client, to_server)
-        server = self.server.wrap_bio(to_server, to_client, server_side=True)
-        for end in (client, server, client, server):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLCertVerificationError as error:
-                flaw = FLAWS.get(error.verify_code, f"is refused: {error.verify_message}")
-                said = flaw.format(ca=self.files.ca)
-                raise ConfigError(f"the certificate {self.files.certificate} {said}") from None
-            except ssl.SSLError as error:
-                raise _unusable(self.files, error) from None
+
+def try_out(
+    client: ssl.SSLContext, server: ssl.SSLContext, files: TlsFiles, name: str | None = None
+) -> None:
+    """Let two ends shake hands in memory: as others will, they look at signature, dates and name.
+
+    Raises:
+        ConfigError: one does not accept the certificate of the other, which is that of ``files``.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for end in (*ends, *ends):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"the certificate {files.certificate} {flaw_of(error, files.ca, name)}"
+            ) from None
+        except ssl.SSLError as error:
+            raise _unusable(files, error) from None
+
+
+def flaw_of(error: ssl.SSLCertVerificationError, ca: str, name: str | None) -> str:
+    """Say what is wrong with a certificate that was not accepted."""
+    flaw = FLAWS.get(error.verify_code, f"is refused: {error.verify_message}")
+    return flaw.format(ca=ca or "of the system", name=name)
 
 
 def exposed_key(files: TlsFiles) -> str | None:
@@ -98,6 +117,8 @@ def exposed_key(files: TlsFiles) -> str | None:
 
 def _check_pem(files: TlsFiles, role: str, mark: bytes) -> None:
     path = getattr(files, role)
+    if not path:
+        return
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -107,22 +128,35 @@ def _check_pem(files: TlsFiles, role: str, mark: bytes) -> None:
         raise _no_pem(files, role)
 
 
-def _context(files: TlsFiles, protocol: ssl._SSLMethod) -> ssl.SSLContext:
-    """Make one end; it trusts the job's CA, and none of the system's."""
+def context_of(files: TlsFiles, protocol: ssl._SSLMethod) -> ssl.SSLContext:
+    """Make one end of the files that are given; with a CA it trusts that, and none of the system's.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    for role, mark in MARKS.items():
+        _check_pem(files, role, mark)
     ssl_context = ssl.SSLContext(protocol)
     ssl_context.check_hostname = False  # nodes come and go under any name
-    ssl_context.verify_mode = ssl.CERT_REQUIRED
+    is_client = protocol is ssl.PROTOCOL_TLS_CLIENT
+    ssl_context.verify_mode = ssl.CERT_REQUIRED if files.ca or is_client else ssl.CERT_NONE
     ssl_context.minimum_version = ssl_context.maximum_version = ssl.TLSVersion.TLSv1_3
     # Not OP_ENABLE_KTLS: a connection that Linux 6.15 or later encrypts takes no connect(2) to
     # nobody, by which a generation is abandoned, and idle members would not hear of that.
     ssl_context.options |= ssl.OP_NO_COMPRESSION
+    if not is_client:
+        ssl_context.num_tickets = 0  # a session is never taken up again
     for role in ("certificate", "ca"):
         trust = ssl_context if role == "ca" else ssl.SSLContext(protocol)  # only to parse it
         try:
-            trust.load_verify_locations(getattr(files, role))
+            if path := getattr(files, role):
+                trust.load_verify_locations(path)
         except ssl.SSLError:
             raise _no_pem(files, role) from None
-    _load_key(ssl_context, files)
+    if is_client and not files.ca:
+        ssl_context.load_default_certs()
+    if files.certificate:
+        _load_key(ssl_context, files)
     return ssl_context
 
 

@@ -1,0 +1,143 @@
+"""A job on several hosts whose agents reach their coordinator over TLS, among strangers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.certificates import Authority
+from tests.live import namespaces
+from tests.live.harassing import NEIGHBOUR
+from tests.live.namespaces import Network, NetworkHost
+from tests.processes.hosts import (
+    alone,
+    digests,
+    environment,
+    hosts,
+    pliant,
+    share,
+    training,
+    until,
+)
+
+from pliant.observe.audit import audit_run
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(namespaces.obstacle()), reason=namespaces.obstacle()),
+]
+
+ATTACKS = (["idle"], ["garbage", "hello"], ["burst", "head"])
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Network]:
+    with hosts(tmp_path, "a", "b", "c", "stranger") as lent:
+        yield lent
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def tls_words(authority: Authority, host: NetworkHost, *names: str) -> tuple[str, ...]:
+    """Make the files of a host in a directory of its own; return the options that name them."""
+    made, own = authority.files(host.name, names=names or [host.address]), host.own / "tls"
+    own.mkdir()
+    words: list[str] = []
+    for name in ("ca", "certificate", "key"):
+        source = Path(getattr(made, name))
+        (own / source.name).write_bytes(source.read_bytes())
+        (own / source.name).chmod(0o600)
+        words += [f"--tls-{name}", f"tls/{source.name}"]
+    return tuple(words)
+
+
+def attack(host: NetworkHost, address: str, port: int) -> None:
+    """Have it attack an address, as long as there are hosts."""
+    for ways in ATTACKS:
+        told = json.dumps({"ways": ways, "known": [[address, port]]})
+        command = f"sleep 1000 | exec {shlex.join([sys.executable, str(NEIGHBOUR), told])}"
+        out = host.own / "attack.txt"
+        host.start("sh", "-c", command, environment=environment(host), out=out)
+
+
+def test_strangers_neither_get_in_nor_stop_a_job_over_tls(
+    net: Network, authority: Authority
+) -> None:
+    """They connect from before the agents come to the end of the job, and the coordinator is
+    asked to resize it meanwhile; its certificate is renewed.
+    """
+    a, b, c, stranger = net.hosts
+    own = {host.name: tls_words(authority, host) for host in (a, b, c)}
+    words = ("--min", 1, "--max", 2, "train.py", 100_000)
+    place = f"{a.address}:7000"
+    coordinator = pliant(a, "coordinator", "--listen", place, *own["a"], *words)
+    share(a, "runs/train/token", b, c)
+    attack(stranger, a.address, 7000)
+    agent = ("agent", "--join", place, "--token-file", "token", "--devices", 1)
+    over = {"STOP_AT": str(a.home / "over")}  # a place that is each host's own
+    agents = [pliant(host, *agent, *own[host.name], **over) for host in (b, c)]
+    until(lambda: training(a) == {"b", "c"}, "two train", a, b, c)
+    authority.files("a", names=[a.address])
+    for name in ("a.pem", "a.key"):
+        (a.own / "tls" / name).write_bytes((authority.directory / name).read_bytes())
+
+    def is_scaled(target: int) -> bool:
+        """Ask until there is a place: strangers hold them all at times."""
+        return pliant(a, "scale", target).wait() == 0
+
+    until(lambda: is_scaled(1), "it is heard", a, b, c)
+    until(lambda: len(training(a)) == 1, "one trains", a, b, c)
+    until(lambda: is_scaled(2), "it is heard", a, b, c)
+    until(lambda: training(a) == {"b", "c"}, "two train again", a, b, c)
+    for host in (b, c):
+        (host.own / "over").touch()
+
+    assert coordinator.wait(240) == 0, a.said()
+    assert [each.wait() for each in agents] == [0, 0], b.said() + c.said()
+    for each in stranger.programs:
+        assert each.poll() is None, "it gave up"
+        for process in each.process().children(recursive=True):
+            process.kill()
+    (found,) = digests(b, c)
+    assert found == alone(a, int(found.split()[1]))
+    audit = audit_run(a.own / "runs" / "train")
+    assert audit.exactly_once, audit.problems
+    assert "without the token" not in a.said()
+
+
+def test_what_does_not_fit_is_said_at_once(
+    net: Network, authority: Authority, tmp_path: Path
+) -> None:
+    a, b, c, stranger = net.hosts
+    place, words = f"{a.address}:7000", ("--max", 1, "train.py", 5)
+    (tmp_path / "theirs").mkdir()
+    foreign = tls_words(Authority(tmp_path / "theirs"), stranger)
+    own = {host.name: tls_words(authority, host, a.address) for host in (a, b, c)}
+    wrong = pliant(b, "coordinator", "--listen", f"{b.address}:7000", *own["b"], *words)
+    coordinator = pliant(a, "coordinator", "--listen", place, *own["a"], *words)
+    share(a, "runs/train/token", b, c, stranger)
+    agent = ("agent", "--join", place, "--token-file", "token", "--devices", 1)
+    refused = [
+        pliant(c, *agent),
+        pliant(c, *agent, *own["c"][:2]),
+        pliant(stranger, *agent, *foreign),
+    ]
+
+    assert wrong.wait() == 2
+    assert [each.wait() for each in refused] == [1, 1, 1], c.said() + stranger.said()
+    last = pliant(b, *agent, *own["b"])
+    assert [coordinator.wait(), last.wait()] == [0, 0], a.said() + b.said()
+
+    assert f"does not name {b.address}" in b.said()
+    assert re.search(r"at \S+ refuses this agent: it speaks TLS: give --tls-ca", c.said())
+    assert re.search(r"at \S+ refuses this agent: it wants a certificate", c.said())
+    assert re.search(r"the certificate of the coordinator at \S+ is not signed by", stranger.said())
