@@ -23,6 +23,7 @@ from tests.features import refusals_elsewhere as elsewhere
 from tests.features import refusals_of_nodes, refusals_replayed, refusals_simulated
 from tests.features.methods import CountedSchedule
 from tests.features.refusal import Refusal, Script
+from tests.features.refusals_of_certificates import CERTIFICATES
 from tests.features.refusals_of_workers import WORKERS
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -2125,6 +2126,7 @@ TABLES = {
     "On several nodes": refusals_of_nodes.NODES,
     "Replicas of several workers": WORKERS,
     "TLS": TLS,
+    "Certificates of one's own": CERTIFICATES,
     "Checkpoints": elsewhere.CHECKPOINTS,
     "Starting a pool": elsewhere.POOLS,
     "What a pool is told": elsewhere.TOLD,

@@ -110,6 +110,7 @@ UNSEEN = {
     "must be 0 seconds or more": "no option sets the rules of a pool",
     "an earlier claim named": "it lasts a moment",
     "the claim {name} is gone": "it lasts a moment",
+    "openssl {words[0]}": "openssl says in its own words what is wrong with it",
     "cannot be used with its key": "openssl says in its own words what else is wrong",
     "it is not known who asks": "every kernel that pliant runs on says it",
     "it is in another container": "the tests have no other container",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -22,7 +20,6 @@ from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
 from pliant.machine.tls import TlsContexts, exposed_key
 
-ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 10.0
 
 
@@ -351,19 +348,3 @@ def test_a_key_that_everybody_can_read_is_warned_of(
 
     said = f"every user of this machine can read the key {files.key}; chmod 600 it"
     assert warning == (said if is_exposed else None)
-
-
-# --- the page -----------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
-def test_the_commands_of_the_page_make_files_that_can_be_used(tmp_path: Path) -> None:
-    page = (ROOT / "docs/howto/encrypt-the-traffic.md").read_text()
-    (commands,) = re.findall(r"```sh\n(openssl.*?)```", page, re.DOTALL)
-
-    subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True, capture_output=True)
-
-    at = {name: str(tmp_path / name) for name in ("ca.pem", "gpu1.pem", "gpu1.key")}
-    files = TlsFiles(ca=at["ca.pem"], certificate=at["gpu1.pem"], key=at["gpu1.key"])
-    TlsContexts.of(files)
-    assert exposed_key(files) is None

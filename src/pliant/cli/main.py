@@ -26,6 +26,7 @@ import typer
 from typer.core import TyperCommand
 
 from pliant.cli import (
+    certs_command,
     checkpoint_commands,
     completion,
     config_table,
@@ -81,7 +82,13 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
 
 for _command, _options in COMMANDS.items():
     app.command(**{"cls": TyperCommand, **_options})(_command)
-GROUPS = (checkpoint_commands.app, job_commands.policy_app, pool_commands.app, completion.app)
+GROUPS = (
+    checkpoint_commands.app,
+    job_commands.policy_app,
+    pool_commands.app,
+    certs_command.app,
+    completion.app,
+)
 for _group in GROUPS:
     app.add_typer(_group)
 
