@@ -135,8 +135,8 @@ def test_names_of_jobs_and_replicas_are_completed(
 
 TYPED = {
     "pliant sus": "pliant suspend",
-    "pliant status --jo": "pliant status --job",
-    "pliant status --job g": "pliant status --job gpt",
+    "pliant logs --jo": "pliant logs --job",
+    "pliant logs --job g": "pliant logs --job gpt",
     "pliant run fi": "pliant run fit.py",
 }
 """What is typed before the key, and what stands there after it."""
@@ -168,7 +168,7 @@ def test_bash_completes_commands_options_and_jobs(user: Path, capsys: Captured) 
         try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
             ${function} pliant; echo "${COMPREPLY[@]}"; }
         function=$(complete -p pliant | sed -n 's/.*-F \\([^ ]*\\).*/\\1/p')
-        try pliant sus; try pliant status --jo; try pliant status --job g
+        try pliant sus; try pliant logs --jo; try pliant logs --job g
     """
 
     done = subprocess.run(

@@ -202,6 +202,18 @@ NODES = [
         proof="tests/machine/test_interfaces.py::test_a_host_without_a_way_says_so",
     ),
     Refusal(
+        sentence="--out runs/gpt is of this host, and --join of another; give one",
+        when="a command is told of two jobs: one here and one elsewhere",
+        instead="`--join` and `--token-file`, or `--out`, `--job` or `--pool`",
+        command="status --out runs/gpt --join gpu1:7000 --token-file token",
+    ),
+    Refusal(
+        sentence="--join gpu1:7000 needs --token-file FILE, with the job's token in it",
+        when="`status`, `scale`, `explain` ... of a job elsewhere, without its token",
+        instead="a copy of the file `token` in the directory of the run",
+        command="status --join gpu1:7000",
+    ),
+    Refusal(
         sentence="--token-file is for the coordinator that --join names; give both",
         when="`pliant doctor --token-file` without a coordinator",
         instead="`--join HOST:PORT` as well",

@@ -92,7 +92,8 @@ def test_strangers_neither_get_in_nor_stop_a_job_over_tls(
 
     def is_scaled(target: int) -> bool:
         """Ask until there is a place: strangers hold them all at times."""
-        return pliant(a, "scale", target).wait() == 0
+        elsewhere = ("--join", place, "--token-file", "token", *own["b"])
+        return pliant(b, "scale", target, *elsewhere).wait() == 0
 
     until(lambda: is_scaled(1), "it is heard", a, b, c)
     until(lambda: len(training(a)) == 1, "one trains", a, b, c)

@@ -11,19 +11,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from pliant.cli import run_list, screens
 from pliant.cli.arguments import changes_of, some_seconds, state_directory
+from pliant.cli.elsewhere import JobPlace, from_any_host
 from pliant.cli.names import replica_names, worker_names
 from pliant.cli.options import Job, Json, Out
 from pliant.cli.printing import draw, print_json, say
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
-from pliant.http.client import Caller
+from pliant.http.client import Caller, DistantJob
 from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
@@ -44,9 +45,12 @@ policy_app = typer.Typer(
 )
 
 
+@from_any_host
 def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Show what a job is doing, or how it ended: step, speed, replicas, events."""
-    state = state_directory()
+    state, place = state_directory(), cast(JobPlace, job)
+    if isinstance(place, DistantJob):
+        return _show_status(place, as_json=as_json)
     if out is not None:
         return run_list.show_of(_run_of(job, out), as_json=as_json)
     running = running_jobs(state.jobs)
@@ -55,12 +59,10 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
         return run_list.show_runs([run for run in runs if run.is_running], runs)
     if job is not None and all(one.name != job for one in running):
         return run_list.show_ended(find_ended(job, state), as_json=as_json)
-    found = _ask(job, "GET", "status")
-    if as_json:
-        return print_json(found)
-    return draw(screens.job_panel(found, wrap=True))
+    return _show_status(job, as_json=as_json)
 
 
+@from_any_host
 def scale(
     target: Annotated[int, typer.Argument(metavar="N", help="Replicas wanted.")],
     job: Job = None,
@@ -72,6 +74,7 @@ def scale(
     return _answer(_ask(job, "POST", "scale", {"target": target}), as_json=as_json)
 
 
+@from_any_host
 def drain(
     replica: Annotated[
         str,
@@ -91,6 +94,7 @@ def drain(
     return _answer(answer, as_json=as_json)
 
 
+@from_any_host
 def kill(
     replica: Annotated[
         str,
@@ -103,6 +107,7 @@ def kill(
     return _answer(_ask(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
 
 
+@from_any_host
 def stop(
     now: Annotated[
         bool, typer.Option("--now", help="End it at once, whatever it does; nothing is saved.")
@@ -114,11 +119,13 @@ def stop(
     return _ending(_ask(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
 
 
+@from_any_host
 def suspend(job: Job = None, as_json: Json = False) -> int:
     """Stop a job with a checkpoint, to resume it later."""
     return _ending(_ask(job, "POST", "suspend", {}), as_json=as_json)
 
 
+@from_any_host
 def explain(
     job: Job = None,
     of_pool: Annotated[
@@ -135,11 +142,9 @@ def explain(
     """Show why the job has its size, and what would change it."""
     if of_pool is not None:
         return _explain_pool(of_pool, out, as_json=as_json)
-    directory = _run_of(job, out)
-    history = _history(directory)
+    history = _history_of(job, out)
     board = history.board
-    found, bad = history.explained, board.nonfinite
-    apart, slow = (board.apart, board.slow) if goes_on(directory, board) else ([], [])
+    found, bad, apart, slow = history.explained, board.nonfinite, board.apart, board.slow
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
@@ -188,6 +193,7 @@ def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
 
 
 @policy_app.command("show")
+@from_any_host
 def show_policy(job: Job = None, as_json: Json = False) -> int:
     """Show every field, as a job file has it."""
     policy = _ask(job, "GET", "policy")
@@ -195,6 +201,7 @@ def show_policy(job: Job = None, as_json: Json = False) -> int:
 
 
 @policy_app.command("set")
+@from_any_host
 def set_policy(
     fields: Annotated[
         list[str],
@@ -255,9 +262,31 @@ def _ending(values: dict[str, Any], *, as_json: bool) -> int:
 
 
 def _ask(
-    job: str | None, method: str, path: str, body: dict[str, Any] | None = None
+    job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    return Caller(find_running(job, state_directory())).ask(method, f"/v1/{path}", body)
+    place = job if isinstance(job, DistantJob) else find_running(job, state_directory())
+    return Caller(place).ask(method, f"/v1/{path}", body)
+
+
+def _show_status(job: JobPlace, *, as_json: bool) -> int:
+    found = _ask(job, "GET", "status")
+    if as_json:
+        return print_json(found)
+    return draw(screens.job_panel(found, wrap=True))
+
+
+def _history_of(job: JobPlace, out: Path | None) -> History:
+    """Return what the log of a job tells; of one that has ended nobody is cut off, or slow."""
+    if isinstance(job, DistantJob):
+        history = History()
+        for record in Caller(job).pages():
+            history.add(record)
+        return history
+    directory = _run_of(job, out)
+    history = _history(directory)
+    if not goes_on(directory, history.board):
+        history.board.apart, history.board.slow = [], []
+    return history
 
 
 def _run_of(job: str | None, out: Path | None) -> Path:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -31,10 +33,30 @@ TIMEOUT_S = 10.0
 """Longest wait for an answer, in seconds; they answer in milliseconds."""
 
 
-class Caller:
-    """Asks one process that serves here."""
+@dataclass(frozen=True, slots=True)
+class DistantJob:
+    """A job that another host coordinates."""
 
-    def __init__(self, served: Served) -> None:
+    name: str
+    """Where it is, as it was typed."""
+
+    url: str
+    shown: str = field(repr=False)
+    """The token."""
+
+    tls: TlsFiles | None = None
+    kind: str = "job"
+    socket: Path | None = None
+
+    def token(self) -> str:
+        """Return the token that its REST interface asks for."""
+        return self.shown
+
+
+class Caller:
+    """Asks one process that serves here, or a job elsewhere."""
+
+    def __init__(self, served: Served | DistantJob) -> None:
         self._served = served
         self._http = httpx.Client(
             base_url=served.url,
@@ -72,13 +94,13 @@ class Caller:
             page = self.ask("GET", f"/v1/events?after={after}")
 
 
-def authorization(served: Served) -> dict[str, str]:
+def authorization(served: Served | DistantJob) -> dict[str, str]:
     """Return the header by which a request is let in; none where the kernel says who asks."""
     token = served.token()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def way_to(served: Served) -> httpx.HTTPTransport | None:
+def way_to(served: Served | DistantJob) -> httpx.HTTPTransport | None:
     """Return how a process is reached; None: as the URL says."""
     return None if served.socket is None else httpx.HTTPTransport(uds=str(served.socket))
 
