@@ -65,10 +65,9 @@ def slots_of(outcome: Outcome, step: int) -> Counter[str]:
         ("gpt", {}),
         ("gpt", {"windows_above": 1 << 40}),
         pytest.param("cnn", {"num_workers": 2}, marks=pytest.mark.soak),
-        pytest.param("judged", {}, marks=pytest.mark.soak),
         pytest.param("gpt", {"arguments": ("--reduction", "fast")}, marks=pytest.mark.soak),
     ],
-    ids=["windows", "sockets", "loaders", "judged", "fast"],
+    ids=["windows", "sockets", "loaders", "fast"],
 )
 def test_join_kill_and_drain_while_one_computes_less_leave_no_trace(
     tmp_path: Path, model: str, more: dict[str, Any]
