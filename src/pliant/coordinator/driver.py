@@ -304,7 +304,8 @@ class JobDriver:
     def _answers(self, events: Iterable[Event], now_s: float) -> list[_Answered]:
         """Return what the core says to these events, and then to time; the job's end is last."""
         found: list[_Answered] = []
-        lost = [NodeLost(node=node) for node in self.nodes.forget_silent(now_s)]
+        silent = self.nodes.forget_silent(now_s)
+        lost = [NodeLost(node=silent[0], others=tuple(silent[1:]))] if silent else []
         for event in (*events, *lost, Ticked()):
             if isinstance(event, Ticked) and now_s < controller.next_deadline_s(self._state):
                 break

@@ -281,6 +281,8 @@ class NodeLost:
     """A node is gone, and with it every process it ran."""
 
     node: NodeId
+    others: tuple[NodeId, ...] = ()
+    """Gone at the same moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,10 +353,8 @@ class Offered:
 
     notice_s: float | None = None
     """How long those may take that must leave for it.  None: the policy's graceful time-out."""
-
     reason: str = ""
     """For people: who took or gave it, and why."""
-
     leave: tuple[ReplicaId, ...] = ()
     """Whose devices are not among those it is offered: they leave, as if reclaimed with it."""
 

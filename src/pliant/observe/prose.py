@@ -195,7 +195,10 @@ _SAY: dict[str, Callable[[Record, str], str | None]] = {
         None if r.get("reason") == JOB_ENDS else f"{who} is ended: {r.get('reason')}"
     ),
     "exited": _exited,
-    "node_lost": lambda r, who: f"node {r.get('node')} is lost",
+    "node_lost": lambda r, who: (
+        f"node {r.get('node')} is lost"
+        + (f", and {counted(len(others), 'other')}" if (others := r.get("others")) else "")
+    ),
     "job_ended": lambda r, who: (  # what the core decided may yet come to another end
         f"the job ends with exit code {r.get('exit_code')}: {r.get('reason')}"
     ),

@@ -100,7 +100,7 @@ def parse(words: list[str]) -> list[Event]:
             runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
             return [Running(node=NodeId(rest[0]), replicas=runs)]
         case "node-lost":
-            return [NodeLost(node=NodeId(rest[0]))]
+            return [NodeLost(node=NodeId(rest[0]), others=tuple(map(NodeId, rest[1:])))]
         case "node-failed":
             return [NodeFailed(node=NodeId(rest[0]), reason=" ".join(rest[1:]))]
         case "exit":

@@ -122,8 +122,8 @@ def _agent_words(event: events.AgentEvent) -> Iterator[str]:
         case events.Running(node=node, replicas=replicas):
             yield from ("running", node)
             yield from _named(runs=replicas)
-        case events.NodeLost(node=node):
-            yield from ("node-lost", node)
+        case events.NodeLost(node=node, others=others):
+            yield from ("node-lost", node, *others)
         case events.NodeFailed(node=node, reason=reason):
             yield from ("node-failed", node, reason)
         case events.Exited(replica=replica, kind=kind, detail=detail):

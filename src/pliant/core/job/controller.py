@@ -157,8 +157,8 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
             registration.on_node_joined(tx, event)
         case events.Running():
             registration.on_running(tx, event)
-        case events.NodeLost(node=node):
-            node_loss.on_node_lost(tx, node)
+        case events.NodeLost(node=node, others=others):
+            node_loss.on_nodes_lost(tx, (node, *others))
         case events.NodeFailed():
             node_loss.on_node_failed(tx, event)
         case events.Exited():

@@ -6,6 +6,7 @@ Must not know how that was noticed, nor what replicas are started instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pliant.core.events import ExitKind, NodeFailed
@@ -18,19 +19,33 @@ from pliant.core.membership import state as group
 from pliant.core.policy import hysteresis
 from pliant.core.values import NodeId, ReplicaId
 
+SHOWN = 8
+"""Names of nodes, and of replicas, in a sentence about a loss."""
 
-def on_node_lost(tx: Transaction, node: NodeId) -> None:
-    """Go on without a node and whatever it ran, unless nothing is left without it: then wait."""
-    if not _is_waited_for(tx.job, node):
-        lose_node(tx, node)
-    elif node not in tx.job.unheard_nodes:
-        wait_s = tx.settings.start_s
-        tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.put(node, tx.now_s + wait_s))
-        is_over = tx.job.stage is Stage.FINISHING
-        what = "what follows the last step is done" if is_over else "what is left of the run is"
-        tx.notes.append(
-            f"node {node} is not heard; {what} there, so it is waited for, {wait_s:g} s at most"
-        )
+
+def on_nodes_lost(tx: Transaction, nodes: Sequence[NodeId]) -> None:
+    """Go on without nodes and whatever they ran; one without which nothing is left is waited for.
+
+    Lost at the same moment they are one fault, and lead to one new generation.
+    """
+    gone: list[NodeId] = []
+    for node in nodes:
+        if not _is_waited_for(tx.job, node, gone):
+            gone.append(node)
+        elif node not in tx.job.unheard_nodes:
+            _wait_for(tx, node)
+    if gone:
+        lose_nodes(tx, gone)
+
+
+def _wait_for(tx: Transaction, node: NodeId) -> None:
+    wait_s = tx.settings.start_s
+    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.put(node, tx.now_s + wait_s))
+    is_over = tx.job.stage is Stage.FINISHING
+    what = "what follows the last step is done" if is_over else "what is left of the run is"
+    tx.notes.append(
+        f"node {node} is not heard; {what} there, so it is waited for, {wait_s:g} s at most"
+    )
 
 
 def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
@@ -43,21 +58,27 @@ def on_node_failed(tx: Transaction, event: NodeFailed) -> None:
         lifecycle.end_job(tx, EXIT_FAILED, event.reason, StageCause.INPUT_REFUSED)
 
 
-def lose_node(tx: Transaction, node: NodeId) -> None:
-    """Go on without a node and whatever it ran."""
-    tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
-    lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node == node}
-    is_known = node in tx.job.nodes
-    tx.job = replace(tx.job, nodes=tx.job.nodes.drop(node), apart=apart.without(tx.job.apart, node))
+def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
+    """Go on without nodes and whatever they ran."""
+    lost = {n: replica for n, replica in tx.job.replicas.items() if replica.node in nodes}
+    is_known = any(node in tx.job.nodes for node in nodes)
+    for node in nodes:
+        tx.job = replace(
+            tx.job,
+            unheard_nodes=tx.job.unheard_nodes.drop(node),
+            nodes=tx.job.nodes.drop(node),
+            apart=apart.without(tx.job.apart, node),
+        )
     for name, replica in lost.items():
         tx.move(name, replica, ReplicaState.GONE, ReplicaCause.EXITED)
         if tx.job.stage is Stage.FINISHING and not replica.is_lost:
-            lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {node}")
+            lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {replica.node}")
     if not is_known or tx.job.stage is Stage.FINISHING:
         return
     if tx.job.stage is Stage.STARTING and sum(tx.job.nodes.values()) < tx.moment.min_replicas:
         tx.job = replace(tx.job, start_by_s=tx.now_s + tx.settings.start_s)  # as at the start
-    what = f"node {node} with {', '.join(sorted(lost)) or 'no replica'}"
+    word = "node" if len(nodes) == 1 else "nodes"
+    what = f"{word} {_listed(nodes)} with {_listed(sorted(lost)) or 'no replica'}"
     if lost:
         charge(tx, ExitKind.SIGNAL, what)
         tx.job = replace(tx.job, pace=hysteresis.lost(tx.job.pace, tx.now_s))
@@ -65,11 +86,16 @@ def lose_node(tx: Transaction, node: NodeId) -> None:
     lifecycle.lose(tx, frozenset(lost), ExitKind.SIGNAL, what)
 
 
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+
+
 def lose_overdue(tx: Transaction) -> None:
     """Lose those that were waited for in vain, or without which the job can now go on."""
     for node, until_s in tx.job.unheard_nodes.items():
         if until_s <= tx.now_s or not _is_waited_for(tx.job, node):
-            lose_node(tx, node)
+            lose_nodes(tx, [node])
 
 
 def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> None:
@@ -80,19 +106,21 @@ def hear_again(tx: Transaction, node: NodeId, running: frozenset[ReplicaId]) -> 
     known = {name for name, replica in tx.job.replicas.items() if replica.node == node}
     is_over = tx.job.stage is Stage.FINISHING
     if node in tx.job.unheard_nodes and known and not (is_over or known & running):
-        lose_node(tx, node)
+        lose_nodes(tx, [node])
     tx.job = replace(tx.job, unheard_nodes=tx.job.unheard_nodes.drop(node))
 
 
-def _is_waited_for(job: Job, node: NodeId) -> bool:
+def _is_waited_for(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:
     if job.stage is Stage.FINISHING:
         return lifecycle.is_end_awaited(job, node)
-    return is_last_refuge(job, node)
+    return is_last_refuge(job, node, gone)
 
 
-def is_last_refuge(job: Job, node: NodeId) -> bool:
-    """Whether without this node nothing is left to go on from, or nowhere to go on."""
-    here = frozenset(name for name, replica in job.replicas.items() if replica.node == node)
-    others = sum(devices for name, devices in job.nodes.items() if name != node)
+def is_last_refuge(job: Job, node: NodeId, gone: Sequence[NodeId] = ()) -> bool:
+    """Whether without this node, and those that are gone already, nothing is left to go on from,
+    or nowhere to go on."""
+    without = {node, *gone}
+    here = frozenset(name for name, replica in job.replicas.items() if replica.node in without)
+    others = sum(devices for name, devices in job.nodes.items() if name not in without)
     holds_all = group.dispensable(job.membership, here) != here
     return holds_all and not (is_durable(job) and others)

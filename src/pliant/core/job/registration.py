@@ -10,7 +10,7 @@ worth keeping.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pliant.core.commands import Command, EndReplica, Look, RollCall, StartReplica, Stop
@@ -132,8 +132,8 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
             on_node_joined(tx, event)
         case Running():
             on_running(tx, event)
-        case NodeLost(node=node):
-            _lose_node(tx, node)
+        case NodeLost(node=node, others=others):
+            _lose_nodes(tx, (node, *others))
         case Exited(replica=name):
             leave_after_the_end(tx, event)
             _forget(tx, frozenset({name}))
@@ -170,13 +170,14 @@ def _register(tx: Transaction, event: Registered) -> None:
     tx.job = replace(job, registered=job.registered.put(event.replica, event))
 
 
-def _lose_node(tx: Transaction, node: NodeId) -> None:
-    here = _at(tx.job, node)
-    for name in sorted(here & tx.job.homes.keys(), key=age):
-        lose_after_the_end(tx, name, f"{name} was lost with node {node}")
-    _forget(tx, here)
-    nodes, homes = tx.job.nodes.drop(node), tx.job.homes.drop(*here)
-    tx.job = replace(tx.job, nodes=nodes, homes=homes)
+def _lose_nodes(tx: Transaction, lost: Sequence[NodeId]) -> None:
+    for node in lost:
+        here = _at(tx.job, node)
+        for name in sorted(here & tx.job.homes.keys(), key=age):
+            lose_after_the_end(tx, name, f"{name} was lost with node {node}")
+        _forget(tx, here)
+        nodes, homes = tx.job.nodes.drop(node), tx.job.homes.drop(*here)
+        tx.job = replace(tx.job, nodes=nodes, homes=homes)
 
 
 def _at(job: Job, node: NodeId) -> frozenset[ReplicaId]:
