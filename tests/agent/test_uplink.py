@@ -243,3 +243,21 @@ def test_a_list_without_a_coordinator_is_named_in_the_end(place: socket.socket) 
             await asyncio.wait_for(searching(at(port, port), give_up_s=0.5).run(), 20)
 
     asyncio.run(play())
+
+
+def test_a_file_that_no_coordinator_has_written_yet_is_waited_for() -> None:
+    def unwritten() -> tuple[str, ...]:
+        raise FileNotFoundError(2, "No such file or directory", "coordinator.json")
+
+    uplink = Uplink(
+        unwritten,
+        "token",
+        greeting=list,
+        on_work=ignore,
+        on_command=ignore,
+        on_unfit=ignore,
+        give_up_s=0.3,
+    )
+
+    with pytest.raises(PermanentError, match="no coordinator at any place: .*json"):
+        asyncio.run(uplink.run())

@@ -174,6 +174,7 @@ class Uplink:
         refusal: PermanentError | None = None
         while True:
             failure: Exception = ConnectionError("what answers ends the connection without a word")
+            url, self._newest = "", None
             try:
                 self._tried = self._places()
                 url = self._encrypted(self._tried[turn % len(self._tried)])
