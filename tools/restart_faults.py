@@ -303,8 +303,8 @@ RESTART_FAULTS = [
         rule="R20",
         what="that a node was lost after the last step is not told",
         path="job/node_loss.py",
-        old="""lifecycle.lose_after_the_end(tx, name, f"{name} was lost with node {replica.node}")\n""",
-        new="pass\n",
+        old="lifecycle.lose_after_the_end(tx, name, f",
+        new="str(f",
     ),
     Fault(
         rule="R4",
