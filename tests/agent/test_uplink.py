@@ -259,5 +259,5 @@ def test_a_file_that_no_coordinator_has_written_yet_is_waited_for() -> None:
         give_up_s=0.3,
     )
 
-    with pytest.raises(PermanentError, match="no coordinator at any place: .*json"):
+    with pytest.raises(PermanentError, match=r"no coordinator at any place: .*json"):
         asyncio.run(uplink.run())
