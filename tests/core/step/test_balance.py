@@ -202,3 +202,17 @@ def test_a_large_job_is_divided_as_any_other(slots: int, replicas: int) -> None:
 
     assert sum(division.sizes) == slots
     assert 2 * division.step_us < step_us(even_sizes(slots, replicas), pace_us)
+
+
+@pytest.mark.parametrize(("slots", "replicas"), [(32, 4), (64, 3), (128, 8)])
+def test_one_that_hardly_gets_on_computes_one_slot(slots: int, replicas: int) -> None:
+    division = settled(slots, [100] * (replicas - 1) + [100 * slots])
+
+    assert division.sizes[-1] == 1
+    assert step_us(division.sizes, division.pace_us) == 100 * slots
+
+
+def test_one_step_that_took_long_says_nothing_to_the_next_generation() -> None:
+    division = hear_times(settled(64, [100] * 4), [100, 100, 100, 1500])
+
+    assert [pace_of(division, rank) for rank in range(4)] == [100] * 4

@@ -76,11 +76,41 @@ def test_who_waits_for_its_replica_has_stood_still_for_a_while(
 def test_only_answers_to_the_last_question_count() -> None:
     crew = CrewWatch((1,))
     crew.own = SimpleNamespace(locate=lambda: Whereabouts.REPLICA)  # type: ignore[assignment]
-    first = crew.ask()
+    first = crew.ask(1)
+    assert first is not None
     crew.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
 
     assert crew.conclude(NO_GENERATION, G) == (NO_GENERATION, 1)
-    second = crew.ask()
+    second = crew.ask(1)
+    assert second is not None
     assert crew.conclude(NO_GENERATION, G) == (NO_GENERATION, None)
     crew.hear(WorkerIsAt(place=1, number=second.number, where=Whereabouts.MEMBERS))
     assert crew.conclude(NO_GENERATION, G) == (G, None)
+
+
+def test_who_owes_an_answer_is_not_asked_again() -> None:
+    crew = CrewWatch((1,))
+    first = crew.ask(1)
+    assert first is not None
+
+    assert crew.ask(1) is None
+    crew.hear(WorkerIsAt(place=1, number=first.number, where=Whereabouts.SCRIPT))
+    assert crew.ask(1) is not None
+
+
+def test_a_builder_that_waits_says_nothing_of_the_main_thread() -> None:
+    watch, is_in, built = MainThreadWatch(), threading.Event(), threading.Event()
+
+    def build() -> None:
+        with watch.waiting(Whereabouts.REPLICA):
+            is_in.set()
+            built.wait()
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    is_in.wait()
+    with watch.waiting(Whereabouts.REPLICA):
+        built.set()
+        builder.join()
+
+    assert watch._said is None

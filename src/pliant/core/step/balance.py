@@ -129,9 +129,10 @@ def hear_times(division: Division, said_us: Sequence[int]) -> Division:
 
 def pace_of(division: Division, rank: int) -> int:
     """Return what a member is to say of its time when it enters the next generation."""
-    if division.heard:
+    known_us = division.pace_us[rank]
+    if division.heard and (known_us == UNKNOWN_US or 2 * len(division.heard) > WINDOW_STEPS):
         return _median([said[rank] for said in division.heard])
-    return division.pace_us[rank]
+    return known_us
 
 
 def slowness(division: Division, rank: int, before: int) -> int:
@@ -232,13 +233,14 @@ def _fewest_partials(num_slots: int, caps: Sequence[int], at_once: int) -> tuple
     Cuts are laid from left to right; of those that lead to one place the best way is kept.
     """
     most = most_partials(num_slots, len(caps))
-    centre = list(accumulate(_trimmed(caps, num_slots)))
+    trimmed = _trimmed(caps, num_slots)
+    centre = list(accumulate(trimmed))
     row: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
-    for cap, middle in zip(caps, centre, strict=True):
+    for cap, about, middle in zip(caps, trimmed, centre, strict=True):
         reach = 0 if middle == num_slots else _REACH
         following: dict[int, tuple[int, tuple[int, ...]]] = {}
         for start, (partials, sizes) in row.items():
-            for size in range(cap, max(0, cap - at_once - _REACH), -1):
+            for size in range(min(cap, about + _REACH), max(0, about - at_once - _REACH), -1):
                 stop = start + size
                 if abs(stop - middle) > reach:
                     continue

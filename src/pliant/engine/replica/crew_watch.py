@@ -22,13 +22,19 @@ class CrewWatch:
         """``places``: of the followers."""
         self.own = MainThreadWatch()
         self._places = places
-        self._asked = 0
+        self._asked: dict[int, int] = {}
         self._said: dict[int, WorkerIsAt] = {}
 
-    def ask(self) -> WhereAreYou:
-        """Return the next question for all followers."""
-        self._asked += 1
-        return WhereAreYou(number=self._asked)
+    def ask(self, place: int) -> WhereAreYou | None:
+        """Return the next question for a follower; None while it owes an answer.
+
+        They would pile up before one that keeps the interpreter lock.
+        """
+        asked, said = self._asked.get(place, 0), self._said.get(place)
+        if asked != (0 if said is None else said.number):
+            return None
+        self._asked[place] = asked + 1
+        return WhereAreYou(number=asked + 1)
 
     def hear(self, answer: WorkerIsAt) -> None:
         """Take note of an answer."""
@@ -46,6 +52,6 @@ class CrewWatch:
 
     def _whereabouts(self, place: int) -> Whereabouts:
         said = self._said.get(place)
-        if said is None or said.number != self._asked:  # late: it may be elsewhere by now
+        if said is None or said.number != self._asked.get(place):  # it may be elsewhere by now
             return Whereabouts.ENGINE
         return said.where

@@ -311,7 +311,9 @@ class FollowerCrew(Followers):
         """See ``Followers``."""
         with self._changed:
             found = self._watch.conclude(waiting, current)
-            self.tell(self._watch.ask())
+            for place, connection in self._connections.items():
+                if (question := self._watch.ask(place)) is not None:
+                    connection.send(question)
             return found
 
     def enter(self, order: Order, member: Member, sizes: tuple[int, ...]) -> None:
