@@ -227,7 +227,8 @@ def plan(tx: Transaction) -> None:
     ):
         return  # its exit is near; who is to take its place must not be in a generation with it
     leaving = _leaving(tx, ready)
-    ready = ready[: _room(tx, leaving)]
+    able = changes.joinable(job.membership, ready, is_hurried=False)
+    ready = able[: _room(tx, leaving)]  # else one that is ahead keeps others out for ever
     by_s = min((job.replicas[name].due_s for name in leaving), default=NEVER)
     replicas.accept_membership(
         tx, changes.plan(job.membership, tx.moment, join=ready, leave=leaving, leave_by_s=by_s)
