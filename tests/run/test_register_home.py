@@ -119,8 +119,7 @@ def test_a_coordinator_that_was_cut_off_from_the_store_loses_to_who_took_over(
     asyncio.run(play())
 
 
-def test_a_write_whose_answer_was_lost_is_seen_to_have_happened(store: Open, road: Proxy) -> None:
-    """The connection is reset when the request has gone through."""
+def test_a_write_whose_connection_was_reset_is_made_again(store: Open, road: Proxy) -> None:
     held = HeldRegister(StoredRegister(store(road.endpoint)))
 
     async def play() -> None:
@@ -131,6 +130,34 @@ def test_a_write_whose_answer_was_lost_is_seen_to_have_happened(store: Open, roa
 
     asyncio.run(play())
 
+    assert StoredRegister(store()).read() == SECOND
+
+
+def test_a_write_whose_answer_was_lost_is_seen_to_have_happened(
+    store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has taken it, is asked the same again, and refuses: its own bytes lie there."""
+    home = store()
+    files, lost = home._storage._files, list[str]()
+    real = files.pipe_file
+
+    def answer_lost_once_each(path: str, data: bytes, **condition: str) -> None:
+        real(path, data, **condition)
+        if len(lost) < 2:
+            lost.append(path)
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    async def play() -> None:
+        held = HeldRegister(StoredRegister(home))
+        await held.read()
+        monkeypatch.setattr(files, "pipe_file", answer_lost_once_each)
+        await held.write(FIRST)
+        await held.write(SECOND)
+        await held.confirm()
+
+    asyncio.run(play())
+
+    assert len(lost) == 2
     assert StoredRegister(store()).read() == SECOND
 
 

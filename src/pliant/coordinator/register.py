@@ -69,7 +69,9 @@ class StoredRegister:
             data = _ADAPTER.dump_python(register, mode="json")
             data |= {"writer": self._writer, "writes": number + 1}
             written = json.dumps(data, separators=(",", ":")).encode()
-            if not self._place.exchange(written, expected=found):
+            is_taken = self._place.exchange(written, expected=found)
+            # A store may be asked again after a lost answer, and refuse what it has taken.
+            if not is_taken and self._place.read() != written:
                 self._raise_conflict()
             self._has_written = True
 
