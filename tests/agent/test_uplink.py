@@ -15,6 +15,7 @@ from websockets.http11 import Request, Response
 from pliant.agent import uplink
 from pliant.agent.uplink import Uplink
 from pliant.core.errors import PermanentError
+from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
 from pliant.wire.codec import encode
 from pliant.wire.messages import Heard
@@ -111,6 +112,36 @@ def test_an_agent_goes_when_it_cannot_read_the_first_word(place: socket.socket) 
 
 def at(*ports: int) -> tuple[str, ...]:
     return tuple(f"ws://127.0.0.1:{port}/" for port in ports)
+
+
+def test_tls_changes_how_a_place_is_reached_and_not_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    link = Uplink(
+        lambda: ("ws://news:7000/v1/agents", "wss://news:7001/v1/agents"),
+        "token",
+        greeting=list,
+        on_work=ignore,
+        on_command=ignore,
+        on_unfit=ignore,
+        tls=TlsFiles(),
+    )
+
+    def connect(url: str, **_: object) -> None:
+        tried.append(url)
+        raise ConnectionRefusedError
+
+    async def play() -> None:
+        running = asyncio.create_task(link.run())
+        while len(tried) < 2:
+            await asyncio.sleep(0.01)
+        running.cancel()
+
+    monkeypatch.setattr(uplink, "connect", connect)
+    asyncio.run(play())
+
+    assert tried[:2] == ["wss://news:7000/v1/agents", "wss://news:7001/v1/agents"]
 
 
 class _Coordinator:

@@ -217,7 +217,7 @@ class Uplink:
             wait_s = min(2 * wait_s, SLOWEST_RETRY_S)
 
     def _encrypted(self, url: str) -> str:
-        return url if self._tls is None else url.replace("ws:", "wss:", 1)
+        return url if self._tls is None else f"wss:{url.partition(':')[2]}"
 
     def _trust(self, url: str) -> ssl.SSLContext | None:
         if self._tls is None:
