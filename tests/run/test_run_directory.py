@@ -119,6 +119,25 @@ def test_a_file_that_is_replaced_while_a_directory_is_looked_at_is_passed_over(
     assert writable(tmp_path) == tmp_path
 
 
+def test_several_hosts_may_try_a_directory_at_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch, others = Path.touch, [tmp_path]
+
+    def touched(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
+        touch(path, mode, exist_ok)
+        if others:
+            others.clear()
+            writable(tmp_path)
+
+    monkeypatch.setattr(Path, "touch", touched)
+
+    assert writable(tmp_path) == tmp_path
+
+    assert not others
+    assert not list(tmp_path.iterdir())
+
+
 def test_who_is_about_to_leave_a_directory_is_waited_for(tmp_path: Path) -> None:
     """As where `pliant resume` is typed right behind `pliant suspend`."""
     leaving, is_inside = threading.Event(), threading.Event()

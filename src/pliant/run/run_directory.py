@@ -95,11 +95,12 @@ def writable(out: Path) -> Path:
     """Make a directory if it is not there; return its whole path."""
     try:
         make_private_directory(out)
-        probe = out / ".writable"
-        probe.unlink(missing_ok=True)
-        probe.touch()
-        mine, found = probe.stat().st_uid, out.stat()
-        probe.unlink()
+        probe = out / f".writable-{secrets.token_hex(4)}"  # other hosts may try at this moment
+        try:
+            probe.touch(exist_ok=False)
+            mine, found = probe.stat().st_uid, out.stat()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
     # A shared file system may map all users to one: then the new file is the directory's owner's.
