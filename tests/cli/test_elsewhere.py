@@ -127,3 +127,16 @@ def test_a_wrong_token_is_one_sentence(
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "pliant: the job's token is missing or wrong\n")
     assert DistantCoordinator.asked == []
+
+
+@pytest.mark.parametrize(
+    "place", ["10.0.0.1:7000,10.0.0.2:7000", "gpu1:port", "@runs/gpt/coordinator.json", "http://"]
+)
+@pytest.mark.parametrize("words", [["status"], ["stop"]])
+def test_what_is_not_one_place_is_refused(
+    there: list[str], place: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of([*words, "--join", place, *there[2:]]) == 2
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"pliant: --join {place} is not the place of one coordinator"), said

@@ -267,6 +267,13 @@ NODES = [
         "test_who_joins_waits_for_the_token_and_then_says_where_it_is",
     ),
     Refusal(
+        sentence="--join 10.0.0.1:7000,10.0.0.2:7000 is not the place of one coordinator, such as "
+        "gpu1:7000 or https://gpu1:7000; of several, name that of the host that coordinates now",
+        when="a command about a job elsewhere names several places, a file, or no port",
+        instead="one `HOST:PORT` or URL",
+        command="status --join 10.0.0.1:7000,10.0.0.2:7000 --token-file job.token",
+    ),
+    Refusal(
         sentence="a pool is of one host; leave out either --pool or --join",
         when="`pliant run --join` in a pool",
         instead="one of them",

@@ -144,9 +144,9 @@ def _coordinator(
     """Connect to a coordinator and ask it something; None: none was named."""
     if join is None:
         return None
-    url = rest_url(join, tls)
     try:
         host, port = place_of(join)
+        url = rest_url(join, tls)
         address = resolved(host, "--join")
     except ConfigError as error:
         return CoordinatorLook(place=join, obstacle=str(error))

@@ -106,10 +106,24 @@ def way_to(served: Served | DistantJob) -> httpx.HTTPTransport | None:
 
 
 def rest_url(join: str, tls: TlsFiles | None) -> str:
-    """Return the URL of a coordinator that is named as agents name it."""
+    """Return the URL of a coordinator that is named as agents name it.
+
+    Raises:
+        ConfigError: it is not the place of one.
+    """
     url = (join if "://" in join else f"http://{join}").rstrip("/")
     url = url.replace("ws", "http", 1) if url.startswith("ws") else url
-    return url if tls is None or not url.startswith("http:") else f"https{url[4:]}"
+    url = url if tls is None or not url.startswith("http:") else f"https{url[4:]}"
+    try:
+        is_one = bool(httpx.URL(url).host) and "@" not in url and "," not in url
+    except httpx.InvalidURL:
+        is_one = False
+    if not is_one:
+        raise ConfigError(
+            f"--join {join} is not the place of one coordinator, such as gpu1:7000 or "
+            "https://gpu1:7000; of several, name that of the host that coordinates now"
+        )
+    return url
 
 
 def trust_at(url: str, tls: TlsFiles | None) -> ssl.SSLContext | bool:
