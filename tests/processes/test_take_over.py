@@ -12,6 +12,7 @@ from tests.live.namespaces import HostProgram, Network, NetworkHost
 from tests.live.stage import DEADLINE_S
 from tests.processes.hosts import alone, digests_of, hosts, pliant, training_in, until
 
+from pliant.core.exits import EXIT_STOPPED
 from pliant.observe.audit import audit_run
 from pliant.observe.log import Record
 from pliant.observe.reading import read
@@ -110,6 +111,33 @@ def test_a_coordinator_that_stood_still_comes_back_and_takes_part(
     assert [program.wait(DEADLINE_S) for program in programs] == [0, 0, 0], a.said() + b.said()
     (digest,) = digests_of(out)
     check(out, digest, b)
+
+
+@pytest.mark.soak
+def test_a_job_that_was_stopped_stays_so_though_a_candidate_missed_it(
+    net: Network, out: Path
+) -> None:
+    """It was cut off, finds nobody, and coordinates: then it learns how the job ended."""
+    a, b, _ = net.hosts
+    coordinates, cut_off = candidates(net, out, 100_000, only="ab")
+    until(lambda: training_in(out) == {"a", "b"}, "both train", a, b)
+    trains_on(out, a, b)
+    net.cut(a, b)
+    net.cut(b, a)
+    pliant(a, "stop")
+    until(lambda: told(out, "job_ended"), "it ends", a)
+    assert coordinates.wait(DEADLINE_S) == EXIT_STOPPED, a.said()
+    before = len(told(out, "commit"))
+    until(
+        lambda: cut_off.poll() is not None or len(told(out, "commit")) > before,
+        "it ends there too",
+        b,
+    )
+
+    assert len(told(out, "commit")) == before, b.said()
+    assert cut_off.wait(DEADLINE_S) == EXIT_STOPPED, b.said()
+    assert "this host coordinates the job" in b.said()
+    assert told(out, "coordinator_started")
 
 
 @pytest.mark.parametrize("comes_back", ["all", "all but the first"])

@@ -88,7 +88,7 @@ class _Standing:
         self._serving: asyncio.Task[None] | None = None
         self._clock = Clock()
         self._watch: Watch | None = None
-        self._said = ""
+        self._has_taken_part = False
 
     async def run(self) -> EndJob | None:
         """Follow and coordinate until the job ends."""
@@ -117,6 +117,7 @@ class _Standing:
             with on_signals(dict.fromkeys(signals, interrupted.set)):
                 while not interrupted.is_set():
                     self._serve_if_there_is_a_token()
+                    self._has_taken_part |= self._agent.is_connected
                     if self._is_over():
                         return False, None
                     if (reason := self._reason_to_coordinate()) is not None:
@@ -165,7 +166,8 @@ class _Standing:
                 async with hosted(
                     config,
                     token=token,
-                    follows=follows_another(config),
+                    follows=self._goes_on(),
+                    is_asked=not self._has_taken_part,
                     is_apart=True,
                     sock=sock,
                     observer=self._observer,
@@ -182,7 +184,15 @@ class _Standing:
         finally:
             self._observer = None
 
+    def _goes_on(self) -> bool:
+        """Whether the job has begun: for who has taken part also if it ended unseen."""
+        config = self._candidate.config
+        if self._has_taken_part and run_files.holds_run(config.out):
+            return True
+        return follows_another(config)
+
     async def _until_the_end(self, host: Host) -> EndJob:
+        self._has_taken_part = True
         ending = asyncio.create_task(host.until_the_end())
         num_candidates = len(listed(self._candidate.join))
         try:

@@ -141,6 +141,7 @@ async def hosted(
     *,
     token: str,
     follows: bool = False,
+    is_asked: bool = True,
     is_apart: bool = False,
     room: int | None = None,
     sock: socket.socket | None = None,
@@ -152,6 +153,7 @@ async def hosted(
 
     Args:
         follows: another coordinator has gone before, and what it started may still run.
+        is_asked: somebody wants the job to go on, however it ended.
         is_apart: its agents are in other processes.
         room: for how many replicas there are devices, if that is known.
         sock: bound where the job is served, and closed at the end; None: one is opened.
@@ -187,7 +189,7 @@ async def hosted(
     interrupted, stopped = asyncio.Event(), asyncio.Event()
     signals = on_signals(_interrupts(driver, interrupted, stopped, config.out))
     with contextlib.closing(log), contextlib.closing(sock), signals:
-        await _begun(driver.begin(is_asked=not follows), stopped, config.out)
+        await _begun(driver.begin(is_asked=is_asked and not follows), stopped, config.out)
         with _remembered(config, driver, is_apart=is_apart):
             async with serving(app, sock, files, token=token, out=config.out, tls=tls):
                 said = _end_of_the_last(driver.board)
