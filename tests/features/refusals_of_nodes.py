@@ -267,6 +267,14 @@ NODES = [
         "test_who_joins_waits_for_the_token_and_then_says_where_it_is",
     ),
     Refusal(
+        sentence="--token-file .../job.token is not there; copy it from the host that coordinates "
+        "(http://10.0.0.1:7000)",
+        when="the same of a host that may coordinate",
+        instead="`scp`, or a shared directory",
+        proof="tests/run/test_candidate.py::"
+        "test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is",
+    ),
+    Refusal(
         sentence="--join 10.0.0.1:7000,10.0.0.2:7000 is not the place of one coordinator, such as "
         "gpu1:7000 or https://gpu1:7000; of several, name that of the host that coordinates now",
         when="a command about a job elsewhere names several places, a file, or no port",

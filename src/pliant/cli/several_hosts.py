@@ -49,7 +49,7 @@ from pliant.observe.history import read_history
 from pliant.run import separate
 from pliant.run.coordinator_places import FILE_MARK, listed, read_sign
 from pliant.run.local import count_cores
-from pliant.run.run_directory import RUNS
+from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
 
 if TYPE_CHECKING:
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
 
 GIVE_UP_S = 300.0
 """How long an agent looks for a coordinator unless told otherwise, in seconds."""
-
-TOKEN_S = 30.0
-"""How long a host waits for the token that the one that coordinates makes, in seconds: a shared
-file system may take a moment to show it."""
 
 POLL_S = 0.1
 
@@ -359,10 +355,7 @@ def directory_of(settings: Settings, words: list[str]) -> Path | None:
 def take_part(joining: Joining, what: WhatToRun, environ: Mapping[str, str]) -> int:
     """Run this host's replicas for the coordinator, until the job ends; return its exit code."""
     if not _is_there_in_time(joining.token_file):
-        raise ConfigError(
-            f"--token-file {joining.token_file} is not there; copy it from the host that "
-            f"coordinates ({joining.place})"
-        )
+        raise missing_token(joining.token_file, joining.place)
     say_aside(f"this host joins the job at {joining.place}")
     return run_agent(joining.place, joining.token_file, joining.agent(what, environ), is_job=True)
 

@@ -39,7 +39,7 @@ from pliant.run.coordinator_places import listed, places_told
 from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import RegisterHome, open_home
-from pliant.run.run_directory import lasting_token, locked, read_token
+from pliant.run.run_directory import TOKEN_S, lasting_token, locked, missing_token, read_token
 from pliant.run.separate import HANG_UP_S, follows_another
 
 LOOK_S = 0.5
@@ -89,6 +89,7 @@ class _Standing:
         self._clock = Clock()
         self._watch: Watch | None = None
         self._has_taken_part = False
+        self._tokenless_since_s: float | None = None
 
     async def run(self) -> EndJob | None:
         """Follow and coordinate until the job ends."""
@@ -117,6 +118,7 @@ class _Standing:
             with on_signals(dict.fromkeys(signals, interrupted.set)):
                 while not interrupted.is_set():
                     self._serve_if_there_is_a_token()
+                    self._require_token(self._clock.now_s())
                     self._has_taken_part |= self._agent.is_connected
                     if self._is_over():
                         return False, None
@@ -137,7 +139,8 @@ class _Standing:
             await asyncio.sleep(2 * LOOK_S)
 
     def _reason_to_coordinate(self) -> str | None:
-        address, port = self._candidate.config.address, self._candidate.config.port
+        config = self._candidate.config
+        address, port = config.host if config.tls else config.address, config.port
         decision = decide_takeover(
             self._watch,
             own_place=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
@@ -214,6 +217,20 @@ class _Standing:
         if self._serving is None and path.exists():
             places = places_told(self._candidate.join)
             self._serving = asyncio.create_task(self._agent.serve(places, read_token(path)))
+
+    def _require_token(self, now_s: float) -> None:
+        """Wait for the token for a while only, once another host coordinates.
+
+        Raises:
+            ConfigError: it is still not there.
+        """
+        sign = None if self._watch is None else self._watch.seen
+        if self._serving is not None or sign is None:
+            self._tokenless_since_s = None
+        elif self._tokenless_since_s is None:
+            self._tokenless_since_s = now_s
+        elif now_s - self._tokenless_since_s > TOKEN_S:
+            raise missing_token(self._candidate.token_file, sign.url)
 
     def _is_over(self) -> bool:
         """Whether this host's agent has ended.

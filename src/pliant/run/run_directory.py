@@ -30,6 +30,10 @@ RUNS = Path("runs")
 ENDING_S = 5.0
 """What a run that was stopped or suspended just now may take to leave its directory, in seconds."""
 
+TOKEN_S = 30.0
+"""How long a host waits for the token that the one that coordinates makes, in seconds: a shared
+file system may take a moment to show it."""
+
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
 
@@ -185,6 +189,13 @@ def lasting_token(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
     return read_token(path)
+
+
+def missing_token(path: Path, place: str) -> ConfigError:
+    """Return what is said where a host that takes part has not got the token in time."""
+    return ConfigError(
+        f"--token-file {path} is not there; copy it from the host that coordinates ({place})"
+    )
 
 
 def read_token(path: Path) -> str:

@@ -1,0 +1,90 @@
+"""A host that may coordinate, while another one does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Never
+
+import pytest
+
+from pliant.agent.agent_config import AgentConfig
+from pliant.core.errors import ConfigError
+from pliant.core.job.state import JobSettings
+from pliant.core.policy.decide import Policy
+from pliant.core.takeover import CoordinatorSign, looked
+from pliant.core.tls_files import TlsFiles
+from pliant.core.values import NodeId
+from pliant.run import candidate
+from pliant.run.candidate import Candidate, run_candidate
+from pliant.run.job_config import JobConfig
+from pliant.run.register_home import DirectoryHome
+
+PLACES = "10.0.0.1:7000,10.0.0.2:7000"
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Candidate:
+    """Return the second host of the list; it has no token yet."""
+    config = JobConfig(
+        name="gpt",
+        argv=("train.py",),
+        settings=JobSettings(policy=Policy()),
+        out=tmp_path,
+        environ={"XDG_STATE_HOME": str(tmp_path / "state")},
+        address="10.0.0.2",
+        port=7000,
+        register=str(tmp_path / "register"),
+    )
+
+    def observed() -> Never:
+        raise AssertionError("it coordinates")
+
+    return Candidate(
+        config=config,
+        agent=AgentConfig(node=NodeId("b"), devices=1, environment={}),
+        join=PLACES,
+        turn=1,
+        token_file=tmp_path / "job.token",
+        observed=observed,
+        say=print,
+    )
+
+
+def sign(url: str, beat: int = 0) -> CoordinatorSign:
+    return CoordinatorSign(url=url, incarnation=1, beat=beat)
+
+
+@pytest.mark.timeout(60)
+def test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is(
+    second: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host coordinates, as its sign of life shows; without the token none can join it."""
+    beats = count()
+    monkeypatch.setattr(
+        DirectoryHome, "read_sign", lambda _: sign("http://10.0.0.1:7000", next(beats))
+    )
+    monkeypatch.setattr(candidate, "TOKEN_S", 0.5, raising=False)
+
+    said = r"job\.token is not there; copy it from the host that coordinates \(http://10\.0\.0\.1"
+    with pytest.raises(ConfigError, match=said):
+        run_candidate(second)
+
+    assert not second.token_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("tls", "url"), [(None, "http://10.0.0.2:7000"), (TlsFiles(), "https://gpu2:7000")]
+)
+def test_a_host_that_has_come_back_knows_its_own_sign(
+    second: Candidate, tls: TlsFiles | None, url: str
+) -> None:
+    """With TLS the sign has the name by which the certificate knows the host."""
+    config = replace(second.config, tls=tls, host="gpu2")
+    host = candidate._Standing(replace(second, config=config))
+    host._watch = looked(None, sign(url), now_s=host._clock.now_s())
+
+    assert host._reason_to_coordinate() is not None
+    host._watch = looked(None, sign("https://gpu1:7000"), now_s=host._clock.now_s())
+    assert host._reason_to_coordinate() is None
