@@ -27,7 +27,7 @@ MOST = 1 << 53
 REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached"})
 """Fields that name a replica, or several."""
 
-NODES = frozenset({"node"})
+NODES = frozenset({"node", "others"})
 
 CHECKPOINTS = frozenset({"checkpoint", "name"})
 """Fields that name a checkpoint; empty: none."""
