@@ -248,7 +248,8 @@ def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path
         job.wait_for(lambda: job.records("registered"), "r1 says where it stands")
         job.roads[kept].mend()
         wait_for_members(job, "r2", "r3")
-    assert [record["replica"] for record in job.records("registered")] == ["r1", "r2"]
+    told = [record["replica"] for record in job.records("registered")]
+    assert list(dict.fromkeys(told)) == ["r1", "r2"]  # what nobody heard is said again
     assert [r["reason"] for r in job.records("end_replica") if r["replica"] == "r1"][-1] == UNWANTED
 
 
