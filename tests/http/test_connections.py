@@ -14,6 +14,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from fastapi import APIRouter, WebSocket
+from tests.http.sockets import DEADLINE_S, Strangers
 
 from pliant.http import app as http_app
 from pliant.http import connections
@@ -21,11 +22,10 @@ from pliant.http.app import new_app
 from pliant.http.connections import EndableSocket
 from pliant.http.server import Server, open_socket, url_of
 
-DEADLINE_S = 15.0
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 
-class World:
+class World(Strangers):
     """A served app, and connections to it."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -47,9 +47,8 @@ class World:
             await self.go_on.wait()
 
         app.include_router(router)
-        self.sock = open_socket("127.0.0.1", 0)
+        super().__init__(stack, open_socket("127.0.0.1", 0))
         self.server = Server(app, self.sock)
-        self._stack = stack
 
     def people(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -58,25 +57,6 @@ class World:
             trust_env=False,
             timeout=DEADLINE_S,
         )
-
-    async def connect(self, said: bytes = b"") -> socket.socket:
-        sock = self._stack.enter_context(socket.socket())
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(sock, self.sock.getsockname())
-        await loop.sock_sendall(sock, said)
-        return sock
-
-    async def closed(self, sock: socket.socket) -> bytes:
-        """Wait until the server has closed a connection; return what it said."""
-        said, loop = b"", asyncio.get_running_loop()
-        async with asyncio.timeout(DEADLINE_S):
-            try:
-                while data := await loop.sock_recv(sock, 1000):
-                    said += data
-            except ConnectionError:
-                pass
-        return said
 
 
 def play(scene: Callable[[World], Awaitable[None]]) -> None:

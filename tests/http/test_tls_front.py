@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.certificates import Authority
+from tests.http.sockets import DEADLINE_S, Strangers
 
 from pliant.core.tls_files import TlsFiles
 from pliant.http import connections, tls_front
@@ -19,45 +19,24 @@ from pliant.http.app import new_app
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.control_tls import ServedTls, client_context
 
-DEADLINE_S = 15.0
 HOST = "127.0.0.1"
 
 
-class EncryptedWorld:
+class EncryptedWorld(Strangers):
     """An app that is served over TLS, and connections to it."""
 
     def __init__(self, stack: ExitStack, files: TlsFiles, agent: TlsFiles) -> None:
+        super().__init__(stack, open_socket(HOST, 0))
         self.tls = ServedTls(files, HOST)
         self.agent = agent
-        self.sock = open_socket(HOST, 0)
         app = new_app("app", "", token="secret", whose="the app")
         self.server = Server(app, self.sock, self.tls)
-        self._stack = stack
 
     def people(self, trust: ssl.SSLContext | None = None) -> httpx.AsyncClient:
         trust = trust or client_context(self.agent)
         return httpx.AsyncClient(
             base_url=url_of(self.sock, self.tls), verify=trust, trust_env=False, timeout=DEADLINE_S
         )
-
-    async def connect(self, said: bytes = b"") -> socket.socket:
-        sock = self._stack.enter_context(socket.socket())
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(sock, self.sock.getsockname())
-        await loop.sock_sendall(sock, said)
-        return sock
-
-    async def closed(self, sock: socket.socket) -> bytes:
-        """Wait until the server has closed a connection; return what it said."""
-        said, loop = b"", asyncio.get_running_loop()
-        async with asyncio.timeout(DEADLINE_S):
-            try:
-                while data := await loop.sock_recv(sock, 1000):
-                    said += data
-            except ConnectionError:
-                pass
-        return said
 
     async def is_answered(self) -> bool:
         async with self.people() as people:

@@ -287,30 +287,11 @@ def test_an_error_of_one_worker_is_what_the_user_sees(tmp_path: Path) -> None:
     assert "the script failed" in said["text"]
 
 
-def test_workers_that_do_not_do_the_same_are_told_so(tmp_path: Path) -> None:
+def refused(tmp_path: Path, *arguments: Any, model: str = "gpt", **options: Any) -> set[str]:
+    """Run one replica of two workers that is refused; return the sentences."""
     outcome = run(
         tmp_path,
-        "moe",
-        8,
-        nothing,
-        replicas=1,
-        workers=2,
-        restarts=0,
-        expected_code=2,
-        arguments=("--break-at", "r1.1", 3),
-    )
-
-    sentences = {r["sentence"] for r in outcome.kinds("usage")}
-    assert any("run the same script in lockstep" in sentence for sentence in sentences)
-
-
-@pytest.mark.parametrize("options", [{}, {"mesh": {"shard": 2}, "is_whole_outside": True}])
-def test_workers_that_begin_with_other_weights_are_told_so(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    outcome = run(
-        tmp_path,
-        "gpt",
+        model,
         8,
         nothing,
         replicas=1,
@@ -318,28 +299,30 @@ def test_workers_that_begin_with_other_weights_are_told_so(
         restarts=0,
         expected_code=2,
         options=options,
-        arguments=("--seed-by-rank",),
+        arguments=arguments,
     )
-
     assert outcome.digests == []
-    sentences = {r["sentence"] for r in outcome.kinds("usage")}
+    return {record["sentence"] for record in outcome.kinds("usage")}
+
+
+def test_workers_that_do_not_do_the_same_are_told_so(tmp_path: Path) -> None:
+    sentences = refused(tmp_path, "--break-at", "r1.1", 3, model="moe")
+
+    assert any("run the same script in lockstep" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("options", [{}, {"mesh": {"shard": 2}, "is_whole_outside": True}])
+def test_workers_that_begin_with_other_weights_are_told_so(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sentences = refused(tmp_path, "--seed-by-rank", **options)
+
     assert any("at step 0 the tensors of worker 1" in sentence for sentence in sentences)
 
 
 def test_a_worker_with_another_model_is_told_so(tmp_path: Path) -> None:
-    outcome = run(
-        tmp_path,
-        "gpt",
-        8,
-        nothing,
-        replicas=1,
-        workers=2,
-        restarts=0,
-        expected_code=2,
-        arguments=("--misfit", "r1.1"),
-    )
+    (said,) = refused(tmp_path, "--misfit", "r1.1")
 
-    (said,) = {r["sentence"] for r in outcome.kinds("usage")}
     assert said.startswith(
         "parameter 'token.weight' is float32 [256, 48] on worker 1 of this replica and "
         "float32 [256, 32] on worker 0"
