@@ -123,8 +123,8 @@ class GlooCommunicator(Communicator):
         self.run(self.exchange(rows, source, splits, splits))
         return rows.view(self.size, row.numel())
 
-    def meet(self) -> None:
-        """All-to-all of a byte each."""
+    def meet(self, ranks: Iterable[int] | None = None) -> None:
+        """All-to-all of a byte each; always of all."""
         here = torch.zeros(self.size, dtype=torch.uint8)
         ones = [1] * self.size
         self.run(self.exchange(torch.empty_like(here), here, ones, ones))

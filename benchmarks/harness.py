@@ -274,9 +274,9 @@ def missing_parts(page: str) -> list[str]:
 
 
 def commit() -> str:
-    """Return the commit, marked when the sources differ from it."""
+    """Return the commit, marked when sources, not pages of results, differ from it."""
     head = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--", "src", "benchmarks")
+    changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
     return f"{head} with uncommitted changes" if changed else head
 
 

@@ -24,6 +24,7 @@ import pliant
 from benchmarks.model import Tokens, build, loss_of
 from benchmarks.transports import TRANSPORTS, use
 from pliant.core.step import batching
+from pliant.engine.local_tensors import is_sharded
 
 WATCHED_STEP = 4
 
@@ -45,8 +46,8 @@ def live_bytes(known: Iterable[torch.Tensor]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some objects warn when looked at
         for thing in gc.get_objects():
-            if not isinstance(thing, torch.Tensor):
-                continue
+            if not isinstance(thing, torch.Tensor) or is_sharded(thing):
+                continue  # of what is sharded the part that lies here is a tensor, too
             storage = thing.untyped_storage()
             if storage.data_ptr() not in seen:
                 seen.add(storage.data_ptr())

@@ -13,6 +13,7 @@ import torch
 import pliant
 from benchmarks.harness import TailLog
 from benchmarks.model import Tokens, build, loss_of
+from pliant.engine.reduce.windows import Address, WindowCache, WindowError, WindowView
 
 
 def options() -> argparse.Namespace:
@@ -24,12 +25,19 @@ def options() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--reduction", default="exact")
     parser.add_argument("--tails", type=Path, required=True)
+    parser.add_argument("--flat", action="store_true", help="every member for itself")
     return parser.parse_args()
+
+
+def _refuse(_: object, address: Address) -> WindowView:
+    raise WindowError(f"{address.pid} is not mapped: all use their sockets")
 
 
 def main() -> None:
     """Train for ``--steps`` steps, however many replicas there are."""
     chosen = options()
+    if chosen.flat:  # as where windows of another host kept all from using theirs
+        WindowCache.map = _refuse  # type: ignore[method-assign, assignment]
     pliant.seed(1)
     model = build()
     log = TailLog(chosen.tails)

@@ -179,7 +179,7 @@ def test_a_limit_on_a_page_is_that_of_the_code(page: str, sentence: str) -> None
 @cache
 def _limits() -> dict[str, str]:
     """Return the limits that pages tell, as they tell them."""
-    from pliant.agent import output, placement
+    from pliant.agent import placement
     from pliant.checkpoint.checkpoint import Checkpoint
     from pliant.checkpoint.lease import job_lease
     from pliant.checkpoint.store import base, objects
@@ -191,6 +191,7 @@ def _limits() -> dict[str, str]:
     from pliant.core.pool_defaults import CLASS_VALUES
     from pliant.engine.groups import mesh
     from pliant.http import app, connections
+    from pliant.machine import rotating_file
     from pliant.observe import parts, run_index
     from pliant.pool import pool_metrics
     from pliant.pool.claims import PoolSettings
@@ -227,7 +228,7 @@ def _limits() -> dict[str, str]:
         "strangers": mesh.MAX_STRANGERS,
         "stranger_s": mesh.STRANGER_S,
         "message_mb": codec.MAX_MESSAGE_BYTES / mb,
-        "output_mb": output.MAX_FILE_BYTES * (output.KEPT_FILES + 1) / mb,
+        "output_mb": rotating_file.MAX_FILE_BYTES * (rotating_file.KEPT_FILES + 1) / mb,
         "min_gain": rules.min_gain,
         "pool_rest_s": rules.rest_s,
         "patience_s": rules.patience_s,

@@ -327,8 +327,15 @@ FAULTS = [
         rule="R11",
         what="silence is not a loss",
         path="membership/changes.py",
-        old="    if silent:\n        patience_s",
-        new="    if silent and now_s < 0:\n        patience_s",
+        old="    if group.found_silent_at_s(state) <= now_s:",
+        new="    if group.found_silent_at_s(state) <= now_s < 0:",
+    ),
+    Fault(
+        rule="R11",
+        what="those that fall silent together are lost one by one",
+        path="heartbeats.py",
+        old="    until_s = min(moments) + interval_s(len(moments)) + HEARTBEAT_S / 2\n",
+        new="    until_s = min(moments)\n",
     ),
     Fault(
         rule="R11",

@@ -7,6 +7,7 @@ from tools.faults import Fault
 _MEMBER, _CHANGES = "membership/member.py", "membership/changes.py"
 _WORKERS, _REJOIN = "membership/worker_events.py", "membership/rejoin.py"
 _REPLICAS = "job/replicas.py"
+_HANDLERS, _LAST_STEP = "job/handlers.py", "job/last_step.py"
 
 PROTOCOL_FAULTS = [
     Fault(
@@ -360,5 +361,82 @@ PROTOCOL_FAULTS = [
         path="job/apart.py",
         old="    return known.drop(*(one for one in known if node in one))",
         new="    return known",
+    ),
+    Fault(
+        rule="R9",
+        what="one is started though the last step is done",
+        path="job/sizing.py",
+        old="    if is_done(tx.job, tx.now_s):\n        return\n",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="that the last step is done is not in the register",
+        path="job/recording.py",
+        old="        last_step=job.last_step,\n",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="that the last step is done is not read from the register",
+        path="job/recording.py",
+        old="        last_step=register.last_step,\n",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="a Finished of one that was released says nothing",
+        path=_HANDLERS,
+        old="    if isinstance(event, events.Finished):\n",
+        new="    if isinstance(event, events.Finished) and replica and not replica.is_lost:\n",
+    ),
+    Fault(
+        rule="R9",
+        what="a Finished that is heard before its registration says nothing",
+        path="job/registration.py",
+        old="    if isinstance(event, Finished):\n        hear_finished(tx, event)\n",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="the last step of another history counts",
+        path=_LAST_STEP,
+        old="event.lineage == tx.job.membership.lineage and last",
+        new="last",
+    ),
+    Fault(
+        rule="R9",
+        what="the last step of a history counts in the next",
+        path=_LAST_STEP,
+        old="lineage == membership.lineage and membership.committed <= count",
+        new="membership.committed <= count",
+    ),
+    Fault(
+        rule="R9",
+        what="the last step of a script counts though others went on",
+        path=_LAST_STEP,
+        old=" and membership.committed <= count",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="for a last step nobody is started, for ever",
+        path=_LAST_STEP,
+        old=" or now_s >= job.last_step_by_s",
+        new="",
+    ),
+    Fault(
+        rule="R9",
+        what="for a last step nobody is started though the state is lost",
+        path=_LAST_STEP,
+        old="membership.phase is Phase.LOST",
+        new="False",
+    ),
+    Fault(
+        rule="R9",
+        what="nothing is planned for the sake of one that had finished and is lost",
+        path="membership/state.py",
+        old="        finished=state.finished - lost,\n",
+        new="",
     ),
 ]

@@ -40,6 +40,7 @@ from tools.protocol_faults import PROTOCOL_FAULTS  # noqa: E402
 from tools.restart_faults import RESTART_FAULTS  # noqa: E402
 from tools.shell_faults import SHELL_FAULTS  # noqa: E402
 from tools.simulate_faults import SIMULATE_FAULTS  # noqa: E402
+from tools.speed_faults import SPEED_FAULTS  # noqa: E402
 
 PACKAGE = Path("src") / "pliant"
 SUITE = [
@@ -51,7 +52,7 @@ SUITE = [
 
 TABLES = (
     *(FAULTS, RESTART_FAULTS, PROTOCOL_FAULTS, SHELL_FAULTS),
-    *(POLICY_FAULTS, ALLOCATION_FAULTS, POOL_FAULTS, SIMULATE_FAULTS),
+    *(POLICY_FAULTS, ALLOCATION_FAULTS, POOL_FAULTS, SIMULATE_FAULTS, SPEED_FAULTS),
 )
 
 TIMEOUT_S = 120.0

@@ -103,10 +103,10 @@ SHELL_FAULTS = [
     ),
     _WORKERS(
         what="where workers met stays if their agent is killed",
-        room="engine/worker",
-        path="fork_server.py",
-        suite=("tests/engine/worker/test_fork_server.py",),
-        old="        if assignment.inner:\n            self._guard(assignment.inner)\n",
+        room="agent",
+        path="launcher.py",
+        suite=("tests/agent/test_launcher.py",),
+        old="            self.ask(GuardFiles(paths=(str(self._meeting_place),)))\n",
         new="",
     ),
     _COORDINATOR(
@@ -125,6 +125,26 @@ SHELL_FAULTS = [
         what="an agent looks for a lost coordinator for ever",
         old="    ticking = asyncio.create_task(_tick(clock))\n",
         new="    ticking = asyncio.create_task(asyncio.sleep(0))\n",
+    ),
+    _REGISTER(
+        rule="R1",
+        what="a job is taken over by who has not the token of its agents",
+        old='        if "token" in other:\n',
+        new="        if False:\n",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        path="channel.py",
+        what="a host that comes first turns away the one that coordinates",
+        old="    await driver.nodes.may_come(joined)\n",
+        new="",
+    ),
+    _COORDINATOR(
+        rule="5.4",
+        path="channel.py",
+        what="an agent may come under the name of another node",
+        old="    why = None if certified is None else misnamed(joined.node, certified)\n",
+        new="    why = None\n",
     ),
     _REGISTER(
         rule="R1",

@@ -64,10 +64,27 @@ SIMULATE_FAULTS = [
         old="costs.started(self._measured, self.start_s)",
         new="costs.started(self._measured, 0.0)",
     ),
+    _ELASTIC(
+        what="spares join without anybody missing",
+        old="ready = ready[: max(0, self.decision.target_replicas - len(self._training))]",
+        new="ready = ready[:]",
+    ),
+    _ELASTIC(
+        what="of a replica of which a device is lost the others train on",
+        old="hit = {one for one in everybody if not gone.isdisjoint(one)}",
+        new="hit = {one for one in everybody if gone.issuperset(one)}",
+    ),
+    _SIMULATION(
+        path="pool_replay.py",
+        what="that a pool answers less than was recorded is not noticed",
+        old="    if len(recorded) > len(now):\n",
+        new="    if len(recorded) > 9:\n",
+        suite=("tests/simulate/test_pool_replay.py",),
+    ),
     _RIGID(
         what="a job that has lost everything is stopped once more",
-        old="if self._stop is None and self.held:",
-        new="if self._stop is None:",
+        old="if self._stop is not None or not self.held:",
+        new="if self._stop is not None:",
     ),
     _RIGID(
         what="nobody sees to a job that was stopped",
@@ -89,8 +106,8 @@ SIMULATE_FAULTS = [
     _SIMULATION(
         path="recorded.py",
         what="all idle hours are taken for those while a job waited",
-        old="waited_s += idle if waiting else 0.0",
-        new="waited_s += idle",
+        old="idle_s if waiting else 0.0",
+        new="idle_s",
         suite=("tests/simulate/test_recorded.py",),
     ),
     _SIMULATION(

@@ -16,6 +16,7 @@ from tests.agent.world import DEADLINE_S, NODE, Play, World, end, start
 from tests.certificates import Authority
 
 from pliant.agent import placement
+from pliant.agent.node_facts import node_labels
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import EndJob, Release
 from pliant.core.errors import PermanentError
@@ -43,7 +44,7 @@ raise DeviceTakenError("process 4711 has device 0")
 def test_a_started_worker_is_announced_and_heard(play: Play) -> None:
     async def scene(world: World) -> None:
         (joined,) = await world.hear(NodeJoined)
-        assert joined == NodeJoined(node=NODE, devices=2, life=joined.life)
+        assert joined == NodeJoined(node=NODE, devices=2, life=joined.life, labels=node_labels(()))
         await world.say(start("r1"))
         (started,) = await world.hear(Started)
         assert started.replica == "r1"
@@ -208,7 +209,7 @@ def test_commands_of_an_older_incarnation_are_refused(play: Play) -> None:
 @pytest.mark.parametrize("name", ["../../r1", "", "a/b", "x" * 65, ".hidden"])
 def test_a_name_that_is_no_file_name_is_not_started(play: Play, name: str) -> None:
     async def scene(world: World) -> None:
-        await world.say(Heard(count=0))
+        await world.say(Heard(count=0, signs_every_s=0.5))
         await world.say(start(name))
         await world.say(start("r1"))
         assert [s.replica for s in await world.hear(Started)] == ["r1"]
@@ -273,7 +274,7 @@ def test_a_connection_that_is_cut_after_a_long_time_is_made_again(play: Play) ->
     async def scene(world: World) -> None:
         await world.hear(Alive)
         await asyncio.sleep(0.4)
-        await world.say(Heard(count=0))
+        await world.say(Heard(count=0, signs_every_s=0.5))
         await world.until(lambda: world.agent._uplink and world.agent._uplink.incarnation)
         assert world.connection is not None
         world.connection.transport.abort()
@@ -297,7 +298,9 @@ def test_what_no_coordinator_has_read_is_said_again_to_the_next(play: Play) -> N
     async def scene(world: World) -> None:
         await world.say(start("r1"))
         await world.hear(Started)
-        await world.say(Heard(count=len(world.heard) - 1))  # all but the greeting
+        await world.say(
+            Heard(count=len(world.heard) - 1, signs_every_s=0.5)
+        )  # all but the greeting
         await world.say(end("r1"))
         (told,) = await world.hear(Exited)
         assert world.connection is not None

@@ -1,4 +1,4 @@
-"""What replicas print is kept within bounds and handed on line by line."""
+"""What replicas print is kept, and handed on line by line."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.output import MAX_LINE_BYTES, Output, RotatingFile
+from pliant.agent.output import MAX_LINE_BYTES, Output
 from pliant.core.values import ReplicaId
+from pliant.machine.rotating_file import RotatingFile
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "r1.log"
-
-
-def test_a_file_is_rotated_when_it_is_full(path: Path) -> None:
-    file = RotatingFile(path, max_bytes=10, kept=2)
-
-    for number in range(5):
-        file.write(f"line {number}\n".encode())
-    file.close()
-
-    kept = {found.name: found.read_text() for found in path.parent.iterdir()}
-    assert kept == {"r1.log": "line 4\n", "r1.log.1": "line 3\n", "r1.log.2": "line 2\n"}
 
 
 def test_what_the_disk_does_not_take_is_lost_and_disturbs_nobody(path: Path) -> None:
@@ -38,24 +28,6 @@ def test_what_the_disk_does_not_take_is_lost_and_disturbs_nobody(path: Path) -> 
     file.close()
 
     assert lines == ["here"]
-
-
-def test_a_file_goes_on_where_an_earlier_one_ended(path: Path) -> None:
-    for number in range(2):
-        file = RotatingFile(path)
-        file.write(f"{number}\n".encode())
-        file.close()
-
-    assert path.read_text() == "0\n1\n"
-
-
-def test_a_piece_larger_than_a_file_is_still_written(path: Path) -> None:
-    file = RotatingFile(path, max_bytes=4)
-
-    file.write(b"0123456789")
-    file.close()
-
-    assert path.read_bytes() == b"0123456789"
 
 
 class Listened:

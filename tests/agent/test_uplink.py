@@ -154,7 +154,9 @@ class _Coordinator:
 
     async def take(self, connection: ServerConnection) -> None:
         self.connections.append(connection)
-        await connection.send(encode(Heard(count=0), Incarnation(self.incarnation)).decode())
+        await connection.send(
+            encode(Heard(count=0, signs_every_s=0.5), Incarnation(self.incarnation)).decode()
+        )
         self.has_come.set()
         await connection.wait_closed()
 

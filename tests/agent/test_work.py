@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from pliant.agent import ledger_news
+from pliant.agent import work as agent_work
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.work import JobHere, placed
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited, ExitKind
 from pliant.core.values import NodeId, ReplicaId
 from pliant.machine import run_files
-from pliant.wire.messages import Alive, LedgerGrown, Work
+from pliant.wire.codec import Message
+from pliant.wire.messages import Alive, LedgerGrown, OutputGrown, Work
 
 NODE = NodeId("b")
 SCRIPT = "print(1)\n"
@@ -153,10 +156,60 @@ def test_what_the_coordinator_does_not_see_of_ledgers_is_said_before_an_exit(
     exited = Exited(replica=ReplicaId("r1"), kind=ExitKind.FINISHED)
 
     first = LedgerGrown(replica=ReplicaId("r1"), part=0, offset=0, lines=line)
-    assert list(job.news_before(alive)) == [first]
-    assert list(job.news_before(alive)) == []
+    assert list(job.news_before(alive, has_room=True)) == [first]
+    assert list(job.news_before(alive, has_room=True)) == []
     ledger.write_text(line + line)
-    assert list(job.news_before(exited)) == [replace(first, offset=len(line))]
+    assert list(job.news_before(exited, has_room=True)) == [replace(first, offset=len(line))]
+
+
+def test_ledgers_wait_in_their_files_while_nobody_hears_but_for_who_has_exited(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_news, "PIECE_BYTES", 4)
+    monkeypatch.setattr(agent_work, "MOST_PIECES", 2)
+    (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
+    job = job_here(tmp_path)
+    job.take_on(work)
+    assert job.work is not None
+    ledgers = Path(job.work.out) / "ledger"
+    ledgers.mkdir()
+    for name, lines in (("r1", "{}\n" * 3), ("r2", "[]\n")):
+        (ledgers / f"{name}.jsonl").write_text(lines)
+    alive = Alive(node=NODE, refused=0)
+    exited = Exited(replica=ReplicaId("r2"), kind=ExitKind.FINISHED)
+
+    def told(message: Message, *, has_room: bool) -> list[tuple[str, str]]:
+        news = job.news_before(message, has_room=has_room)
+        return [(one.replica, one.lines) for one in news if isinstance(one, LedgerGrown)]
+
+    assert told(alive, has_room=False) == []
+    assert told(exited, has_room=False) == [("r2", "[]\n")]
+    assert told(alive, has_room=True) == [("r1", "{}\n")] * 2
+    assert told(alive, has_room=True) == [("r1", "{}\n")]
+
+
+def test_what_workers_print_is_said_where_the_coordinator_does_not_see_it(
+    work: Work, tmp_path: Path
+) -> None:
+    """Not while it does not hear: then it would be kept twice."""
+    lines: list[str] = []
+    alive = Alive(node=NODE, refused=0)
+    job = job_here(tmp_path)
+    listener = job.heard_by(lambda worker, line: lines.append(line))
+    job.take_on(work)
+    listener("r1", "seen there")
+    assert list(job.news_before(alive, has_room=True)) == []
+
+    (tmp_path / "there" / "out" / run_files.HOLDER).unlink()
+    job = job_here(tmp_path)
+    listener = job.heard_by(lambda worker, line: lines.append(line))
+    job.take_on(work)
+    listener("r1", "not seen there")
+    assert list(job.news_before(alive, has_room=False)) == []
+
+    said = OutputGrown(replica=ReplicaId("r1"), offset=0, text="not seen there\n")
+    assert list(job.news_before(alive, has_room=True)) == [said]
+    assert lines == ["seen there", "not seen there"]
 
 
 def test_of_ledgers_that_the_coordinator_sees_nothing_is_said(work: Work, tmp_path: Path) -> None:
@@ -166,7 +219,7 @@ def test_of_ledgers_that_the_coordinator_sees_nothing_is_said(work: Work, tmp_pa
     ledger.parent.mkdir()
     ledger.write_text("{}\n")
 
-    assert list(job.news_before(Alive(node=NODE, refused=0))) == []
+    assert list(job.news_before(Alive(node=NODE, refused=0), has_room=True)) == []
 
 
 def test_nodes_that_share_a_directory_tell_their_own_ledgers_only(
@@ -185,7 +238,8 @@ def test_nodes_that_share_a_directory_tell_their_own_ledgers_only(
 
     for name, job in jobs.items():
         alive = Alive(node=NodeId(name), refused=0)
-        told[name] = [one.replica for one in job.news_before(alive) if type(one) is LedgerGrown]
+        news = job.news_before(alive, has_room=True)
+        told[name] = [one.replica for one in news if type(one) is LedgerGrown]
 
     assert told == {"b": ["r1"], "c": ["r2"]}
 

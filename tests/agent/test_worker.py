@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.agent import nobody_listens
+from pliant.agent.output import nobody_listens
 from pliant.agent.worker import Worker
 from pliant.core.values import ReplicaId
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,15 +20,28 @@ BUCKET = "checkpoints"
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """Start moto's server: real HTTP, real S3 semantics, on a free port."""
+    """Start moto's server: real HTTP, real S3 semantics, on a free port.
+
+    Moto looks at the condition of a write and then writes, several of them at a time; S3 lets one
+    of them win.
+    """
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
+
+    one_at_a_time, put_object = threading.Lock(), S3Response.put_object
+
+    def put_atomically(response: S3Response) -> Any:
+        with one_at_a_time:
+            return put_object(response)
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     try:
-        yield f"http://{host}:{port}"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(S3Response, "put_object", put_atomically)
+            yield f"http://{host}:{port}"
     finally:
         server.stop()
 

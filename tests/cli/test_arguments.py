@@ -61,19 +61,19 @@ def test_a_file_is_no_pool_whatever_it_is_called(
     [("30", 30.0), ("30s", 30.0), ("1.5m", 90.0), ("2min", 120.0), ("1h", 3600.0), ("5ms", 0.005)],
 )
 def test_durations_have_units(text: str, value_s: float) -> None:
-    assert seconds(text) == pytest.approx(value_s)
+    assert seconds("--for", text) == pytest.approx(value_s)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "3 days", "nan"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no duration; write it like 30s, 5m or 1h"):
-        seconds(text)
+    with pytest.raises(ConfigError, match=r"^--for .* is no duration; write it like 30s, 5m or 1h"):
+        seconds("--for", text)
 
 
 def test_a_duration_that_no_message_may_say_is_refused() -> None:
-    assert seconds("11574d") == pytest.approx(1e9, rel=1e-4)
+    assert seconds("--for", "11574d") == pytest.approx(1e9, rel=1e-4)
     with pytest.raises(ConfigError, match=r"9+h is too long; at most 1e\+09 s can be waited for"):
-        seconds("9" * 400 + "h")
+        seconds("--for", "9" * 400 + "h")
 
 
 FLAGS = {"--max", "--max-restarts", "--out", "--json"}

@@ -135,7 +135,7 @@ def test_names_of_jobs_and_replicas_are_completed(
 
 TYPED = {
     "pliant sus": "pliant suspend",
-    "pliant logs --jo": "pliant logs --job",
+    "pliant logs --fo": "pliant logs --follow",
     "pliant logs --job g": "pliant logs --job gpt",
     "pliant run fi": "pliant run fit.py",
 }
@@ -168,14 +168,14 @@ def test_bash_completes_commands_options_and_jobs(user: Path, capsys: Captured) 
         try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
             ${function} pliant; echo "${COMPREPLY[@]}"; }
         function=$(complete -p pliant | sed -n 's/.*-F \\([^ ]*\\).*/\\1/p')
-        try pliant sus; try pliant logs --jo; try pliant logs --job g
+        try pliant sus; try pliant logs --fo; try pliant logs --job g
     """
 
     done = subprocess.run(
         ["bash", "--norc", "-c", ask], cwd=user, capture_output=True, text=True, check=False
     )
 
-    assert done.stdout.split("\n")[:3] == ["suspend", "--job", "gpt"], done.stderr
+    assert done.stdout.split("\n")[:3] == ["suspend", "--follow", "gpt"], done.stderr
 
 
 @needs("fish")

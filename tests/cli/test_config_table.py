@@ -34,7 +34,10 @@ def test_every_limit_of_the_core_has_a_row_with_its_default() -> None:
     }
     assert {found[name].unit for name in limits} == {"s"}
     others = {field.name for field in fields(JobSettings)} - {"policy", "timeouts"}
-    assert {name for name in others if not name.endswith("_s")} == {"restart_budget"}
+    assert {name for name in others if not name.endswith("_s")} == {
+        "restart_budget",
+        "placement",
+    }
     assert found["max_restarts"].default == str(settings.restart_budget)
 
 

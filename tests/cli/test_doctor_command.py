@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 from pliant.cli.doctor_command import _coordinator
+from pliant.cli.main import code_of
+from pliant.core.takeover import CoordinatorSign
+from pliant.core.values import Incarnation
+from pliant.machine import host_look
+from pliant.run.coordinator_places import write_sign
 
 Serve = Callable[[int, int], str]
 
@@ -41,9 +48,8 @@ def serve() -> Iterator[Serve]:
     ("status", "said"), [(200, "taken"), (503, "taken"), (401, "refused"), (403, "refused")]
 )
 def test_a_busy_coordinator_has_taken_the_token(serve: Serve, status: int, said: str) -> None:
-    look = _coordinator(serve(200, status), "x" * 20)
+    look = _coordinator(serve(200, status), "x" * 20, None)
 
-    assert look is not None
     assert (look.obstacle, look.token) == ("", said)
 
 
@@ -51,7 +57,33 @@ def test_a_busy_coordinator_has_taken_the_token(serve: Serve, status: int, said:
 def test_what_does_not_answer_as_a_coordinator_does_is_none(
     serve: Serve, health: int, status: int
 ) -> None:
-    look = _coordinator(serve(health, status), "x" * 20)
+    look = _coordinator(serve(health, status), "x" * 20, None)
 
-    assert look is not None
     assert look.obstacle.startswith("it answers, but no coordinator (status ")
+
+
+def test_places_are_named_as_agents_name_them(
+    serve: Serve,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_look, "torch_here", lambda: ("2.13.0", ""))
+    place, nobody = serve(200, 200), "127.0.0.1:1"
+    (tmp_path / "token").write_text("x" * 22)
+    sign = tmp_path / "coordinator.json"
+    write_sign(sign, CoordinatorSign(url=f"http://{place}", incarnation=Incarnation(1), beat=0))
+
+    def told(join: str) -> list[str]:
+        code_of(["doctor", "--join", join, "--token-file", str(tmp_path / "token"), "--json"])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        return [one["found"] for one in found if one["name"] == "coordinator"]
+
+    first, second = told(f"{nobody},{place}")
+    assert first.startswith(nobody)
+    assert first.endswith("it is not needed now")
+    assert second.startswith(f"{place} answers")
+    (first,) = told(f"@{sign}")
+    assert first.startswith(f"http://{place} answers")
+    (first,) = told(f"@{sign}.old")
+    assert "there is no such file; it is the coordinator.json of the coordinator" in first

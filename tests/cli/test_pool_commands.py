@@ -127,7 +127,7 @@ spec:
         (["pool", "cordon", "first"], "no pool is running; start one with "),
         (["claim", "0"], "a claim is of at least 1 device, not 0"),
         (["claim", "1", "--name", "A"], "--name 'A' must be lower-case letters"),
-        (["claim", "1", "--for", "soon"], "'soon' is no duration"),
+        (["claim", "1", "--for", "soon"], "--for 'soon' is no duration"),
         (["claim", "1", "--for", "0s"], "--for 0s must be more than 0"),
         (["explain", "--pool", "--out", "."], ". holds no pool: it has no events.jsonl"),
     ],

@@ -73,7 +73,6 @@ def test_a_difference_is_exit_code_1(log: Path, capsys: pytest.CaptureFixture[st
         (["{}/empty"], "{}/empty holds no run: it has no events.jsonl"),
         (["{}/junk"], "junk:2: {}/junk is no log of a job: nothing in it is a record of one"),
         (["{}/blank"], "{}/blank is no log of a job: nothing in it is a record of one"),
-        (["{}/pool"], "{}/pool/events.jsonl is of a pool; only the runs of jobs can be replayed"),
         (["{}/pipe"], "{}/pipe is no file; give the directory of a run, or its log"),
         (
             ["{}/events.jsonl", "--from", "noon"],
@@ -107,9 +106,6 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(
     (log.parent / "empty").mkdir()
     (log.parent / "junk").write_bytes(b"\x1b]0;owned\x07\n\xff\n")
     (log.parent / "blank").write_text("")
-    (log.parent / "pool").mkdir()
-    started = {"v": 1, "at": 1.0, "mono": 1.0, "kind": "pool_started", "devices": 2}
-    (log.parent / "pool" / "events.jsonl").write_text(json.dumps(started) + "\n")
     os.mkfifo(log.parent / "pipe")
 
     assert code_of(["replay", *(word.format(log.parent) for word in words)]) == 2

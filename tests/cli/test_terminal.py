@@ -172,7 +172,7 @@ def test_what_a_job_or_a_pool_answers_is_printed_as_it_is(
         def ask(self, *_: object) -> dict[str, Any]:
             return of_pool(text) | {"reason": text}
 
-    monkeypatch.setattr(pool_commands, "_caller", lambda _: Answering())
+    monkeypatch.setattr(pool_commands, "pool_caller", lambda _: Answering())
 
     assert code_of(["pool", "status"]) == 0
     assert code_of(["pool", "stop"]) == 0
@@ -196,7 +196,7 @@ def test_a_console_obeys_nothing_that_a_view_has_let_pass(text: str) -> None:
 
 def test_a_panel_that_cannot_be_drawn_says_so() -> None:
     view = LiveView(Console(file=io.StringIO(), force_terminal=True), show="none")
-    view.board.replicas = None  # type: ignore[assignment]
+    view.board.living = None  # type: ignore[assignment]
 
     with view:
         view.record({"kind": "note", "text": "still here"})

@@ -57,6 +57,7 @@ AS_JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}
 DEADLINE_S = 5.0
 WORK = Work(job="j", command=("train.py",), cwd="/", out="/")
 JOINED = NodeJoined(node=NodeId("here"), devices=2)
+ENDING = ("stop", "suspend")
 
 
 class World:
@@ -307,6 +308,47 @@ def test_an_agent_of_another_version_is_told_what_cannot_be_read(tmp_path: Path)
     play(tmp_path, scene)
 
 
+@pytest.mark.parametrize("odd", ["environment", "name"])
+def test_an_odd_host_that_comes_first_is_turned_away_and_not_the_coordinators_own(
+    tmp_path: Path, odd: str
+) -> None:
+    """If that were turned away, the job would end with it."""
+    mine = living(AgentLife(boot=7, uptime=1, at=1))
+    other = replace(mine, life=AgentLife(boot=8, uptime=1, at=1))
+    if odd == "environment":
+        other = replace(other, node=NodeId("there"))
+
+    async def scene(world: World) -> None:
+        world.driver.nodes.expect(mine.life)
+        async with world.agent() as first, world.agent() as own:
+            await first.send(wire(NodeFacts(hash_seed="7" * (odd == "environment"))))
+            await first.send(wire(other))
+            await asyncio.sleep(0.3)
+            await own.send(wire(NodeFacts(hash_seed="0")))
+            await own.send(wire(mine))
+            speaking = asyncio.create_task(speak(own))
+
+            told = [await hear(own), await hear(first)]
+
+            speaking.cancel()
+            assert told[0] == WORK
+            assert isinstance(told[1], Unfit)
+            named = {"environment": "node there has PYTHONHASHSEED 7", "name": "takes part already"}
+            assert named[odd] in told[1].reason
+
+    play(tmp_path, scene)
+
+
+def test_who_runs_replicas_does_not_wait_for_the_coordinators_own_agent(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.driver.nodes.expect(AgentLife(boot=7, uptime=1, at=1))
+        async with world.agent() as survivor:
+            await survivor.send(wire(replace(JOINED, replicas=(ReplicaId("r1"),))))
+            assert await hear(survivor) == WORK
+
+    play(tmp_path, scene)
+
+
 def test_a_node_that_runs_replicas_is_not_turned_away_for_one_that_does_not(tmp_path: Path) -> None:
     """A coordinator is started again on a host that differs by now; the survivors come second."""
 
@@ -348,8 +390,8 @@ def test_people_need_the_token(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for token in (None, "x", "Secret"):
             async with world.people(token) as people:
-                for path in ("/v1/status", "/v1/explain", "/v1/events", "/v1/policy"):
-                    assert (await people.get(path)).status_code == 401
+                for name in ("status", "explain", "events", "policy", "logs", "logs/r1", "audit"):
+                    assert (await people.get(f"/v1/{name}")).status_code == 401
                 assert (await people.patch("/v1/policy", json={})).status_code == 401
                 for path in ("/v1/scale", "/v1/stop", "/v1/replicas/r1/kill"):
                     assert (await people.post(path, json={})).status_code == 401
@@ -596,8 +638,10 @@ def test_nothing_that_is_asked_ends_in_a_500(tmp_path: Path) -> None:
 
     async def scene(world: World) -> None:
         with httpx.Client(base_url=world.url, headers=AS_JSON, trust_env=False) as people:
-            await asyncio.to_thread(ask_anything, world.app, people, without=("stop", "suspend"))
-            await asyncio.to_thread(ask_anything, world.app, people, num_examples=10)
+            await asyncio.to_thread(ask_anything, world.app, people, without=("audit", *ENDING))
+            await asyncio.to_thread(
+                ask_anything, world.app, people, without=("audit",), num_examples=10
+            )
         assert not world.driver.refused
 
     play(tmp_path, scene, is_pooled=True)

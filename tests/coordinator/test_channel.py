@@ -8,17 +8,20 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from fastapi import WebSocket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
+from starlette.websockets import WebSocketState
 from tests.wire.messages import messages
 
 from pliant.cli.terminal import PlainConsole
 from pliant.cli.view import PlainView
-from pliant.coordinator.channel import _MAY_SAY
+from pliant.coordinator.channel import _MAY_SAY, serve_agent
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
 from pliant.coordinator.nodes import LOOK_S, JobNodes
@@ -44,8 +47,8 @@ from pliant.core.values import Generation, Incarnation, NodeId, ReplicaId
 from pliant.machine.clock import Clock
 from pliant.observe.history import read_history
 from pliant.observe.log import EventLog, Listener, Record
-from pliant.wire.codec import EVENTS, Envelope, decode, encode
-from pliant.wire.messages import Alive
+from pliant.wire.codec import EVENTS, Envelope, Message, decode, encode
+from pliant.wire.messages import Alive, Unfit, Work
 
 SETTINGS = JobSettings(policy=Policy(max_replicas=3))
 
@@ -127,6 +130,31 @@ def test_the_replicas_of_a_node_that_is_gone_may_be_found_elsewhere() -> None:
     assert nodes.may_say(HERE, spare("r2"))
 
 
+def test_nodes_that_went_at_one_moment_are_forgotten_at_one() -> None:
+    nodes, names = JobNodes(away_s=10.0), [NodeId(f"n{number}") for number in range(200)]
+    for number, node in enumerate(names):
+        nodes.attach(NodeJoined(node=node, devices=1), gone := Deaf())
+        nodes.detach(node, gone, now_s=number / 1000)  # as it comes to it
+    nodes.attach(NodeJoined(node=HERE, devices=1), gone := Deaf())
+    nodes.detach(HERE, gone, now_s=5.0)
+
+    assert not nodes.forget_silent(10.15)
+    assert nodes.forget_silent(10.2) == names
+    assert not nodes.forget_silent(15.0)
+    assert nodes.forget_silent(15.01) == [HERE]
+
+
+def test_a_node_that_comes_back_is_not_forgotten() -> None:
+    nodes = JobNodes(away_s=10.0)
+    for node in (HERE, THERE):
+        nodes.attach(NodeJoined(node=node, devices=1), gone := Deaf())
+        nodes.detach(node, gone, now_s=0.0)
+
+    nodes.attach(NodeJoined(node=HERE, devices=1), Deaf())
+
+    assert nodes.forget_silent(11.0) == [THERE]
+
+
 def test_of_two_that_would_take_the_place_of_a_silent_agent_one_does() -> None:
     async def play() -> None:
         nodes = JobNodes()
@@ -205,3 +233,54 @@ def test_whatever_an_agent_says_can_be_logged_and_shown(
     json.dumps(driver.board.as_json())
     generate_latest(registry_of(lambda: driver.board, driver.refused))
     assert read_history(log.path).board == driver.board
+
+
+class ScriptedSocket:
+    """Says what an agent says, and keeps what is answered."""
+
+    application_state = WebSocketState.CONNECTED
+
+    def __init__(self, *said: Message) -> None:
+        self.heard: list[Message] = []
+        self._frames = [
+            {"type": "websocket.receive", "text": encode(one, Incarnation(0)).decode()}
+            for one in said
+        ]
+
+    async def accept(self) -> None:
+        pass
+
+    async def receive(self) -> dict[str, str]:
+        return self._frames.pop(0) if self._frames else {"type": "websocket.disconnect"}
+
+    async def send_text(self, text: str) -> None:
+        received = decode(text)
+        assert isinstance(received, Envelope)
+        self.heard.append(received.message)
+
+    async def close(self, code: int) -> None:
+        pass
+
+
+def test_an_agent_does_not_come_under_a_name_that_its_certificate_has_not(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", job="j")
+    driver = JobDriver(
+        settings=SETTINGS,
+        register=RegisterFile(tmp_path / "register.json"),
+        log=log,
+        metrics_path=tmp_path / "metrics.jsonl",
+        clock=Clock(),
+        boot=7,
+    )
+    socket = ScriptedSocket(NodeJoined(node=HERE, devices=1))
+
+    async def serve() -> None:
+        await driver.begin()
+        work = Work(job="j", command=("train.py",), cwd="/", out="/")
+        await serve_agent(cast(WebSocket, socket), driver, work, certified=["there"])
+
+    asyncio.run(serve())
+
+    log.close()
+    assert driver.nodes.life_of(HERE) is None
+    assert [type(one) for one in socket.heard] == [Unfit]

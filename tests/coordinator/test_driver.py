@@ -22,7 +22,16 @@ from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.note_log import NoteLog
 from pliant.coordinator.register import RegisterFile
 from pliant.coordinator.register_places import LockedFile
-from pliant.core.commands import Command, EndJob, Prepare, Publish, RollCall, StartReplica, Switch
+from pliant.core.commands import (
+    Command,
+    EndJob,
+    Prepare,
+    Publish,
+    Reform,
+    RollCall,
+    StartReplica,
+    Switch,
+)
 from pliant.core.errors import ConflictError, PermanentError, TransitionError
 from pliant.core.events import (
     Event,
@@ -54,7 +63,15 @@ from pliant.machine.clock import PAUSE_S, Clock
 from pliant.observe.log import EventLog, Journal, Record
 from pliant.observe.reading import read
 from pliant.wire.codec import COMMANDS, Envelope, decode
-from pliant.wire.messages import AgentFailed, Committed, Logged, Planned, Started
+from pliant.wire.messages import (
+    AgentFailed,
+    Committed,
+    LedgerGrown,
+    Logged,
+    OutputGrown,
+    Planned,
+    Started,
+)
 
 NODE = NodeId("here")
 BOOT = 7
@@ -429,6 +446,38 @@ def test_what_was_lost_is_sent_again_to_the_node_that_says_what_it_runs(tmp_path
     assert world.kinds().count("prepare") == 1
 
 
+def test_of_many_that_die_at_once_the_others_hear_in_one_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(SETTINGS, policy=Policy(max_replicas=4))
+    monkeypatch.setattr("tests.coordinator.test_driver.SETTINGS", settings)
+    names = [ReplicaId(f"r{number}") for number in range(1, 5)]
+
+    async def scene(world: World) -> None:
+        world.driver.attach(replace(world.joined, devices=4), world.agent)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 4)
+        for name in names:
+            world.spare(name)
+        (prepare,) = await world.until(lambda: world.agent.commands(Prepare))
+        first = prepare.order.generation
+        for name in names:
+            world.driver.receive(Prepared(replica=name, generation=first))
+        await world.until(lambda: world.agent.commands(Switch))
+        for name in names:
+            world.driver.receive(Switched(replica=name, generation=first, step=1))
+
+        for name in names[:2]:
+            world.driver.receive(Exited(replica=name, kind=ExitKind.SIGNAL, detail="SIGKILL"))
+
+        await world.until(lambda: world.kinds().count("reform") == 2)
+        await world.until(lambda: len(world.agent.commands(StartReplica)) == 6)
+        (reform,) = [one for one in world.agent.commands(Reform) if names[2] in one.to]
+        assert reform.to == tuple(names[2:]) == reform.order.replicas
+        assert reform.order.generation == first + 2
+
+    play(tmp_path, scene)
+
+
 def test_a_node_that_stays_away_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SETTINGS, node_s=0.2)
     monkeypatch.setattr("tests.coordinator.test_driver.SETTINGS", settings)
@@ -573,6 +622,24 @@ def test_notes_become_records(tmp_path: Path) -> None:
     assert json.loads(world.metrics.read_text()) == {"step": 3, "loss": 0.5, "z": "nan"}
 
 
+def test_only_workers_of_the_job_leave_files(tmp_path: Path) -> None:
+    """Each has its bound; an agent could name others without end."""
+    workers = [("r1", None), ("r1", 1), ("r9", None), ("r999999999999999", 1 << 50)]
+
+    async def scene(world: World) -> None:
+        await _prepared(world)
+        for name, worker in workers:
+            told = {"replica": ReplicaId(name), "worker": worker, "offset": 0}
+            world.driver.receive(OutputGrown(**told, text="x\n"))  # type: ignore[arg-type]
+            world.driver.receive(LedgerGrown(**told, part=0, lines="{}\n"))  # type: ignore[arg-type]
+        assert world.driver.refused["agent"] == 6
+
+    play(tmp_path, scene)
+
+    found = {path.name for kind in ("logs", "ledger") for path in (tmp_path / kind).iterdir()}
+    assert found == {"r1.log", "r1.jsonl"}
+
+
 def test_logged_values_are_kept_in_parts_of_which_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -710,8 +777,11 @@ def test_what_the_core_cannot_take_of_an_agent_is_refused_and_the_job_goes_on(
 
 
 def test_a_job_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither looking at the register nor writing it needs one that is not kept for it."""
-    monkeypatch.setattr(driver_module, "LOOK_S", 0.02)
+    """Neither looking at the register nor writing it needs one that is not kept for it.
+
+    While it looks, what is kept for it is free for a moment: so it does not while all are taken.
+    """
+    monkeypatch.setattr(driver_module, "LOOK_S", 3600.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def send(agent: Agent, command: Command, incarnation: Incarnation) -> None:
@@ -732,7 +802,9 @@ def test_a_job_without_descriptors_goes_on(tmp_path: Path, monkeypatch: pytest.M
                 generation = Generation(1)
                 world.driver.receive(Prepared(replica=ReplicaId(name), generation=generation))
             await world.until(lambda: world.agent.commands(Switch))
-            await asyncio.sleep(0.1)
+            monkeypatch.setattr(driver_module, "LOOK_S", 0.02)
+            world.driver._look_at_s = 0.0
+            await world.until(lambda: world.driver.confirmations > 1)
             assert await world.driver.ask(Scaled(target=1)) is not None
         finally:
             for fd in taken:

@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from pliant.coordinator.register import HeldRegister, RegisterFile
+from pliant.coordinator.register import HeldRegister, RegisterFile, StoredRegister
 from pliant.coordinator.register_places import LockedFile
-from pliant.core.errors import ConflictError, PermanentError
-from pliant.core.values import Generation, Incarnation, Lineage, Order, Register, ReplicaId, Seat
+from pliant.core.errors import ConfigError, ConflictError, PermanentError
+from pliant.core.values import (
+    Generation,
+    Incarnation,
+    Lineage,
+    Order,
+    Outcome,
+    Register,
+    ReplicaId,
+    Seat,
+)
 from pliant.machine.locks import locked
 
 FIRST = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
@@ -35,6 +44,37 @@ def test_what_was_written_is_read_by_the_next_coordinator(tmp_path: Path) -> Non
     register.write(SECOND, expected=FIRST)
 
     assert RegisterFile(tmp_path / "register.json").read() == SECOND
+
+
+def test_who_has_another_token_cannot_take_over_a_job_that_goes_on(tmp_path: Path) -> None:
+    """Its agents would not be let in: they train on, and the job would begin a second time."""
+    place = LockedFile(tmp_path / "register.json")
+    StoredRegister(place, "one").write(FIRST, expected=None)
+
+    with pytest.raises(ConfigError, match=r"register\.json has another token: give this host the"):
+        StoredRegister(place, "two").write(SECOND, expected=FIRST)
+    assert StoredRegister(place).read() == FIRST
+    assert b"one" not in (tmp_path / "register.json").read_bytes()
+
+    StoredRegister(place, "one").write(SECOND, expected=FIRST)
+    ended = replace(SECOND, outcome=Outcome(exit_code=3, reason="stopped"))
+    StoredRegister(place, "one").write(ended, expected=SECOND)
+    StoredRegister(place, "two").write(FIRST, expected=ended)
+
+
+def test_who_runs_another_command_cannot_take_over_a_job_that_goes_on(tmp_path: Path) -> None:
+    """Two jobs of one name and one token file: the first one's hosts would find no coordinator."""
+    place, old = LockedFile(tmp_path / "register.json"), ("train.py", "--lr", "0.1")
+    StoredRegister(place, "one", old).write(FIRST, expected=None)
+
+    with pytest.raises(ConfigError, match=r"register\.json runs another command, and goes on; beg"):
+        StoredRegister(place, "one", ("tune.py",)).write(SECOND, expected=FIRST)
+    assert StoredRegister(place).read() == FIRST
+
+    StoredRegister(place, "one", old).write(SECOND, expected=FIRST)
+    ended = replace(SECOND, outcome=Outcome(exit_code=3, reason="stopped"))
+    StoredRegister(place, "one", old).write(ended, expected=SECOND)
+    StoredRegister(place, "one", ("tune.py",)).write(FIRST, expected=ended)
 
 
 def test_nothing_is_recorded_at_first(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pliant.core.agreement import NodeFacts, disagreement
+from pliant.core.agreement import NodeFacts, disagreement, misnamed
 from pliant.core.values import NodeId
 
 A, B, C = (NodeId(name) for name in "abc")
@@ -71,3 +71,40 @@ def test_a_node_whose_workers_no_other_reaches_is_named(
         assert found is not None
         assert found.startswith(f"workers of node {lone} are reached at ")
         assert "--interface" in found
+
+
+@pytest.mark.parametrize(
+    ("node", "certified"),
+    [
+        ("gpu1", ["10.0.0.1", "gpu1"]),
+        ("GPU1", ["gpu1"]),
+        ("gpu1", ["gpu1.lab.example"]),
+        ("gpu1.lab.example", ["gpu1"]),
+        ("gpu1.lab.example", ["*.lab.example"]),
+        ("10.0.0.1", ["10.0.0.1"]),
+    ],
+)
+def test_a_certificate_names_a_node_as_people_do(node: str, certified: list[str]) -> None:
+    assert misnamed(NodeId(node), certified) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "certified"),
+    [
+        ("gpu1", []),
+        ("gpu1", ["gpu2", "10.0.0.1"]),
+        ("10", ["10.0.0.1"]),
+        ("10.0.0.2", ["10.0.0.1"]),
+        ("gpu1.lab.example", ["gpu1.other.example"]),
+        ("gpu1", ["*.lab.example"]),
+        ("gpu1.x.lab.example", ["*.lab.example"]),
+    ],
+)
+def test_a_node_that_has_the_certificate_of_another_is_told(
+    node: str, certified: list[str]
+) -> None:
+    said = misnamed(NodeId(node), certified)
+
+    assert said is not None
+    named = " and ".join(sorted(certified)) or "nobody"
+    assert said.startswith(f"the certificate of node {node} names {named}, and not {node}; name ")

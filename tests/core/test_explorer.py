@@ -118,6 +118,15 @@ DEFAULT = {
     "a warm spare and a kill": Case(
         devices=3, spares=1, steps=1, faults=Faults(kills=1), is_prompt=True
     ),
+    "a replica of which one worker hangs": Case(
+        devices=2, steps=1, faults=Faults(stalls=1), is_prompt=True
+    ),
+    "slots that are divided by speed, a slow replica and a kill": Case(
+        devices=2, steps=1, is_balanced=True, faults=Faults(slows=1, kills=1), is_prompt=True
+    ),
+    "two of three nodes that are cut off": Case(
+        devices=1, others=(1, 1), members=3, steps=1, faults=Faults(cuts=2), is_prompt=True
+    ),
     "an offer that shrinks and grows again": Case(
         devices=2, steps=1, wishes=(Offered(replicas=1), Offered(replicas=2)), is_prompt=True
     ),
@@ -131,6 +140,17 @@ DEFAULT = {
 }  # fmt: skip
 
 SOAK = {
+    "a slow replica whose place a spare takes": Case(
+        devices=3, spares=1, steps=1, replaces_slow=True, faults=Faults(slows=1, ticks=2),
+        is_prompt=True,
+    ),
+    "slots that are divided by speed, a join and a kill": Case(
+        members=1, devices=2, steps=2, is_balanced=True, wishes=(GROW,),
+        faults=Faults(slows=1, kills=1), is_prompt=True,
+    ),
+    "a replica of which one worker hangs, and a coordinator that dies": Case(
+        devices=2, steps=1, faults=Faults(stalls=1, restarts=1), is_prompt=True
+    ),
     "three nodes of which two do not reach each other, and a kill": Case(
         devices=1, others=(1, 1), members=3, steps=1, faults=Faults(severs=1, kills=1),
         is_prompt=True,

@@ -21,8 +21,8 @@ FIT = HostLook(
     files=20_000,
     processes=4096,
     year=2026,
-    coordinator=CoordinatorLook(
-        place="gpu1:7000", answer_s=0.002, token="taken", clock_ahead_s=-300.0
+    coordinators=(
+        CoordinatorLook(place="gpu1:7000", answer_s=0.002, token="taken", clock_ahead_s=-300.0),
     ),
 )
 AWAY = CoordinatorLook(place="gpu1:7000", obstacle="no answer within 3 s")
@@ -62,10 +62,10 @@ def test_of_a_host_that_is_fit_nothing_is_to_be_done_but_for_its_clock() -> None
         ({"processes": 20}, "processes", "obstacle", "ulimit -u"),
         ({"directory_obstacle": "/ cannot be"}, "directory", "obstacle", "may write to"),
         ({"disk_bytes": 1 << 20}, "directory", "caution", "make room"),
-        ({"coordinator": AWAY}, "coordinator", "obstacle", "open its port for this host"),
-        ({"coordinator": NO_TOKEN}, "coordinator", "caution", "--token-file"),
+        ({"coordinators": (AWAY,)}, "coordinator", "obstacle", "open its port for this host"),
+        ({"coordinators": (NO_TOKEN,)}, "coordinator", "caution", "--token-file"),
         (
-            {"coordinator": replace(NO_TOKEN, token="refused")},
+            {"coordinators": (replace(NO_TOKEN, token="refused"),)},
             "coordinator",
             "obstacle",
             "copy the token file of the coordinator anew",
@@ -75,7 +75,7 @@ def test_of_a_host_that_is_fit_nothing_is_to_be_done_but_for_its_clock() -> None
 def test_each_thing_that_is_missing_is_named_with_what_to_do(
     change: dict[str, Any], name: str, verdict: str, do: str
 ) -> None:
-    at_ease = replace(FIT, coordinator=None)
+    at_ease = replace(FIT, coordinators=())
 
     (found,) = [
         one for one in findings(replace(at_ease, **change)) if one.verdict is not Verdict.OK
@@ -86,6 +86,20 @@ def test_each_thing_that_is_missing_is_named_with_what_to_do(
 
 
 def test_what_has_no_limit_or_is_not_known_is_no_obstacle() -> None:
-    look = replace(FIT, coordinator=None, files=None, processes=None, ports=None, disk_bytes=None)
+    look = replace(FIT, coordinators=(), files=None, processes=None, ports=None, disk_bytes=None)
 
     assert all(one.verdict is Verdict.OK for one in findings(look))
+
+
+def test_of_several_places_one_that_serves_is_enough() -> None:
+    """Who may coordinate and does not now listens nowhere."""
+    away = replace(AWAY, place="gpu2:7000")
+
+    one = findings(replace(FIT, coordinators=(away, *FIT.coordinators)))
+    none = findings(replace(FIT, coordinators=(away, AWAY)))
+
+    told = [each.found for each in one if each.name == "coordinator"]
+    assert told[0] == "gpu2:7000: no answer within 3 s; it is not needed now"
+    assert told[1].endswith("the token is taken")
+    assert all(each.verdict is Verdict.OK for each in one if each.name == "coordinator")
+    assert [each.verdict for each in none if each.name == "coordinator"] == 2 * ["obstacle"]

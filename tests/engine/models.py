@@ -32,7 +32,8 @@ class Case:
     optimizer: torch.optim.Optimizer
     dataset: Any
     compute: Callable[[Batch], tuple[torch.Tensor, float | None]]
-    """Mean loss of a micro-batch, and its weight; None: its number of samples."""
+    """Mean loss of a micro-batch, and its weight; None: its number of samples.  Of a pipeline: its
+    first stage's input."""
     global_batch_size: int
     micro_batch_size: int
     scheduler: Any = None
@@ -42,6 +43,10 @@ class Case:
     tail: Callable[[int], None] = lambda step: None
     judge: Callable[[pliant.Session, Any], None] = lambda session, step: None
     """Also in the tail: what asks the session for something."""
+
+    scaler: torch.amp.GradScaler | None = None
+    schedule: Any = None
+    """Of a pipeline: it runs forward and backward."""
 
     on_nonfinite: str = "warn"
     plateau: Any = None
@@ -60,6 +65,7 @@ class Case:
             "plateau": self.plateau,
             "on_nonfinite": self.on_nonfinite,
             "warmup": self.warmup,
+            "scaler": self.scaler,
             **arguments,
         }
         return pliant.Session(
@@ -85,8 +91,12 @@ def train(
             for step in session.steps(min(until, steps)):
                 for batch in step:
                     on_batch()
-                    loss, weight = case.compute(batch)
-                    step.backward(loss, weight=weight)
+                    given, weight = case.compute(batch)
+                    if case.schedule is None:
+                        step.backward(given, weight=weight)
+                    else:
+                        inputs, targets = given[:, :-1], given[:, 1:]
+                        step.pipeline(case.schedule, inputs, target=targets, weight=weight)
                 case.tail(step.index)
                 case.judge(session, step)
                 on_tail(session, step)
@@ -189,11 +199,12 @@ def gpt(
     mesh: dict[str, int] | None = None,
     is_whole_outside: bool = False,
     is_judged: bool = False,
+    is_scaled: bool = False,
 ) -> Case:
     """A language model; sharded over the workers of a replica if a ``mesh`` is given.
 
     ``is_whole_outside``: only its blocks are sharded, and one parameter there is frozen;
-    ``is_judged``: it is evaluated in its tails.
+    ``is_judged``: it is evaluated in its tails; ``is_scaled``: its loss is, which overflows twice.
     """
     model = GPT(width, dropout=0.1 if randomness else 0.0)
     if is_whole_outside:
@@ -222,6 +233,61 @@ def gpt(
         scheduler=scheduler,
         max_grad_norm=1.0,
         judge=judge,
+        scaler=torch.amp.GradScaler("cpu", init_scale=2.0**127) if is_scaled else None,
+    )
+
+
+def staged(
+    *,
+    mesh: dict[str, int],
+    kind: str = "Schedule1F1B",
+    is_judged: bool = False,
+    randomness: bool = True,
+) -> Case:
+    """A language model in as many stages as the mesh says; a micro-batch goes in two chunks."""
+    from torch import distributed
+    from torch.distributed import pipelining
+
+    from pliant.recipes.gpt import GPTConfig, GPTStage, next_byte_loss
+
+    made = pliant.mesh(**mesh)
+    number, count, group = made["pp"].get_local_rank(), mesh["pp"], made.get_group("pp")
+    config = GPTConfig(
+        context=16, width=32, heads=2, layers=3, dropout=0.1 * randomness, tied=False
+    )
+    model = GPTStage(config, number, count)
+    angles = torch.full((2,), float(number))  # one name on each stage, as rotary embeddings have
+    model.register_buffer("angles", angles, persistent=False)
+    stage = pipelining.PipelineStage(model, number, count, torch.device("cpu"), group=group)
+    schedule = getattr(pipelining, kind)(stage, 2, loss_fn=next_byte_loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def compute(batch: Batch) -> tuple[torch.Tensor, float | None]:
+        return batch, float((batch % 2).sum())
+
+    def score(batch: Batch) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+        schedule.eval(batch[:, :-1], target=batch[:, 1:], losses=losses)
+        loss = torch.stack(losses).mean() if losses else torch.zeros(())
+        distributed.broadcast(loss, group=group, group_src=count - 1)
+        return loss
+
+    def judge(session: pliant.Session, step: Any) -> None:
+        if is_judged and step.index % 2:
+            session.evaluate(text[:8], score)
+
+    text = torch.randint(0, 256, (96, 17), generator=torch.Generator().manual_seed(9))
+    return Case(
+        model=model,
+        optimizer=optimizer,
+        dataset=text,
+        compute=compute,
+        global_batch_size=16,
+        micro_batch_size=4,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        max_grad_norm=1.0,
+        judge=judge,
+        schedule=schedule,
     )
 
 
@@ -558,8 +624,11 @@ CASES: dict[str, Callable[..., Case]] = {
     "drawn": drawn,
 }
 
+OF_SEVERAL_WORKERS: dict[str, Callable[..., Case]] = {"staged": staged}
+"""Cases that a replica of one worker cannot train."""
+
 
 def build(name: str, **options: Any) -> Case:
     """Seed, then build the case of this name."""
     pliant.seed(11)
-    return CASES[name](**options)
+    return {**CASES, **OF_SEVERAL_WORKERS}[name](**options)

@@ -28,6 +28,7 @@ from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.slots import Extras
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.replica.stages import Stages
 from pliant.engine.update import Update
 from pliant.engine.worker import bootstrap
 
@@ -313,6 +314,7 @@ def update_of(model: nn.Module, **more: Any) -> Update:
         schedulers=[],
         plateau={},
         micro_batch_size=1,
+        stages=Stages(),
         **given,
     )
 

@@ -1836,13 +1836,13 @@ TYPED = [
         command="scale 0",
     ),
     Refusal(
-        sentence="'soon' is no duration; write it like 30s, 5m or 1h",
+        sentence="--notice 'soon' is no duration; write it like 30s, 5m or 1h",
         when="a time has no such form",
         instead="`--notice 30s`",
         command="drain r3 --notice soon",
     ),
     Refusal(
-        sentence="12000d is too long; at most 1e+09 s can be waited for",
+        sentence="--notice 12000d is too long; at most 1e+09 s can be waited for",
         when="a time is longer than 31 years",
         instead="a shorter one",
         command="drain r3 --notice 12000d",
@@ -1916,7 +1916,7 @@ TLS = [
         sentence="--tls-key must be given, too: it goes with --tls-certificate",
         when="an agent, or a command, is given one of the two",
         instead="both, or `--tls-ca` alone where the coordinator wants no certificate",
-        command="doctor --tls-certificate node.pem",
+        command="doctor --join 127.0.0.1:1 --tls-certificate node.pem",
     ),
 ]
 

@@ -185,6 +185,13 @@ SIZES = [
         command="run --policy spares=-1 train.py",
     ),
     Refusal(
+        sentence="--policy: replaceSlowAfterInSeconds needs spares, of which one takes the place "
+        "of a slow replica; give spares=1 as well",
+        when="slow replicas are to be replaced, and there is no spare",
+        instead="`--policy spares=1`",
+        command="run --policy replaceSlowAfterInSeconds=300 train.py",
+    ),
+    Refusal(
         sentence="--policy: gracefulShutdownTimeoutInSeconds must be more than 0",
         when="replicas are to go without notice",
         instead="a time above 0; `pliant kill` ends one at once",
@@ -324,6 +331,13 @@ RUNS = [
         command="run --balance x train.py",
     ),
     Refusal(
+        sentence="--placement: 'even' must be one of free, spread, pack, the last two with the "
+        "label to go by if that is not the host, such as spread:rack",
+        when="it is another word",
+        instead="one of the three",
+        command="run --placement even train.py",
+    ),
+    Refusal(
         sentence="there is no run to resume here; name its directory",
         when="`pliant resume` finds none",
         instead="`pliant resume DIR`",
@@ -446,7 +460,7 @@ JOBS = [
     ),
     Refusal(
         sentence="job gpt: failed after 1 step, without checkpoints (Session(checkpoint=...)): it "
-        "cannot go on",
+        "cannot go on, but begin again at step 0 with pliant resume /home/ada/runs/gpt",
         when="`pliant resume` names one that kept no checkpoint",
         instead="start it anew; with `Session(checkpoint=...)` the next one can go on",
         proof="tests/observe/test_runs.py::test_what_cannot_go_on_says_why",
@@ -465,7 +479,7 @@ JOBS = [
         proof="tests/cli/test_main.py::test_an_answer_that_is_no_sentence_names_its_status",
     ),
     Refusal(
-        sentence="job gpt does not answer at http://127.0.0.1:1: [Errno 111] Connection refused",
+        sentence="job gpt does not answer at http://127.0.0.1:1: Connection refused",
         when="a job, or a pool, is there and cannot be reached",
         instead="the command again; `pliant ls`",
         command="scale 2 --job gpt",

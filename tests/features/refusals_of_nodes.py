@@ -5,13 +5,34 @@ Owns this table; see ``refusals_elsewhere``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.features.refusal import Refusal
 from tests.features.refusals_elsewhere import began, ended
 
+from pliant.coordinator.register import StoredRegister
+from pliant.coordinator.register_places import LockedFile
+from pliant.core.values import Generation, Incarnation, Lineage, Register
 from pliant.http.server import open_socket
 from pliant.run import run_directory
+
+
+def take_over_with_another_token() -> None:
+    """Write a register as the second of two coordinators."""
+    place = LockedFile(Path("register.json"))
+    first = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
+    StoredRegister(place, "one").write(first, expected=None)
+    StoredRegister(place, "two").write(replace(first, named=1), expected=first)
+
+
+def take_over_with_another_command() -> None:
+    """Write a register as the second of two jobs of one name."""
+    place = LockedFile(Path("register.json"))
+    first = Register(incarnation=Incarnation(1), number=Generation(0), lineage=Lineage(1))
+    StoredRegister(place, "one", ("train.py",)).write(first, expected=None)
+    StoredRegister(place, "one", ("tune.py",)).write(replace(first, named=1), expected=first)
+
 
 NODES = [
     Refusal(
@@ -75,6 +96,12 @@ NODES = [
         command="agent --join gpu1:7000, --token-file train.py",
     ),
     Refusal(
+        sentence="--join gpu1:7000,gpu1:7000 names gpu1:7000 twice; name each place once",
+        when="a list of places has one twice",
+        instead="`--join gpu1:7000,gpu2:7000`",
+        command="agent --join gpu1:7000,gpu1:7000 --token-file train.py",
+    ),
+    Refusal(
         sentence="--join @/nowhere: there is no such file; it is the coordinator.json of the "
         "coordinator's --out, and there while one serves",
         when="an agent is started with a file that no coordinator has written within half a minute",
@@ -102,6 +129,31 @@ NODES = [
         when="the register is to lie where two coordinators could not be kept apart",
         instead="`--register s3://bucket/gpt`, or a directory",
         command="coordinator --port 7341 --register gs://bucket/gpt train.py",
+    ),
+    Refusal(
+        sentence="--register s3:// names no bucket; write s3://BUCKET/DIR",
+        when="the register is to lie in no bucket",
+        instead="`--register s3://bucket/gpt`",
+        command="coordinator --port 7341 --register s3:// train.py",
+    ),
+    Refusal(
+        sentence="--register s3://bucket/gpt/probe-0123456789abcdef cannot be written: permission "
+        "is denied (Unable to locate credentials)",
+        when="an object store lets nobody write: no credentials, no such bucket",
+        instead="`AWS_ACCESS_KEY_ID` and the others, as for checkpoints",
+        proof="tests/run/test_register_home.py::test_a_bucket_that_is_not_there_is_refused",
+    ),
+    Refusal(
+        sentence="--register ... cannot be written: File exists",
+        when="the directory of a register cannot be made",
+        instead="a directory of one's own",
+        command="coordinator --port 7341 --register train.py --name gpt train.py",
+    ),
+    Refusal(
+        sentence="--register /shared/register is that of job gpt; give job tune a place of its own",
+        when="two jobs are to have one register: each would end the other's coordinators",
+        instead="a directory for each: `--register /shared/tune`",
+        proof="tests/run/test_register_home.py::test_the_place_of_another_job_is_refused",
     ),
     Refusal(
         sentence="s3://... takes writes whatever their condition (If-Match, If-None-Match), so it "
@@ -156,6 +208,19 @@ NODES = [
         command="agent --join 127.0.0.1:7000 --token-file train.py --devices 0",
     ),
     Refusal(
+        sentence="--label rack must be KEY=VALUE, or several with commas, each of letters, digits, "
+        "'.', '_', '/' and '-', at most 63, such as rack=a",
+        when="a label of a node is none",
+        instead="`--label rack=a,zone=eu`",
+        command="agent --join 127.0.0.1:7000 --token-file train.py --label rack",
+    ),
+    Refusal(
+        sentence="--label rack=a,rack=b must name each label once, and 16 of them at most",
+        when="a node is in two places",
+        instead="one of them",
+        command="agent --join 127.0.0.1:7000 --token-file train.py --label rack=a,rack=b",
+    ),
+    Refusal(
         sentence="--node 'a b' must be letters, digits, '.', '_' and '-', at most 253",
         when="the name of a node has other letters",
         instead="`--node a-b`",
@@ -187,6 +252,13 @@ NODES = [
         command="coordinator --listen 192.0.2.99:7000 train.py",
     ),
     Refusal(
+        sentence="--interface eth7: no host of this name is known here: ... known, nor is it an "
+        "interface; there are ... (lo)",
+        when="`--listen` or `--interface` names what this host does not have",
+        instead="one of those that there are",
+        command="agent --join 127.0.0.1:7000 --token-file train.py --interface eth7",
+    ),
+    Refusal(
         sentence="--listen gpu1 is 127.0.1.1 on this host, which no other host reaches (see "
         "/etc/hosts); give an address: 10.0.0.1 (eth0)",
         when="a host has its own name for loopback, as Debian does",
@@ -215,7 +287,7 @@ NODES = [
     ),
     Refusal(
         sentence="--token-file is for the coordinator that --join names; give both",
-        when="`pliant doctor --token-file` without a coordinator",
+        when="`--token-file`, or a `--tls-...` file, and no coordinator elsewhere",
         instead="`--join HOST:PORT` as well",
         command="doctor --token-file train.py",
     ),
@@ -275,17 +347,29 @@ NODES = [
         "test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is",
     ),
     Refusal(
-        sentence="--join 10.0.0.1:7000,10.0.0.2:7000 is not the place of one coordinator, such as "
-        "gpu1:7000 or https://gpu1:7000; of several, name that of the host that coordinates now",
-        when="a command about a job elsewhere names several places, a file, or no port",
-        instead="one `HOST:PORT` or URL",
-        command="status --join 10.0.0.1:7000,10.0.0.2:7000 --token-file job.token",
+        sentence="--join gpu1:port is not the place of a coordinator, such as gpu1:7000 or "
+        "https://gpu1:7000",
+        when="a command about a job elsewhere names none",
+        instead="`HOST:PORT` or a URL",
+        command="status --join gpu1:port --token-file job.token",
+    ),
+    Refusal(
+        sentence="no coordinator answers at 127.0.0.1:1 or 127.0.0.1:2; see pliant doctor --join",
+        when="of several places at which a job may be coordinated none answers",
+        instead="a host that coordinates",
+        command="status --join 127.0.0.1:1,127.0.0.1:2 --token-file job.token",
     ),
     Refusal(
         sentence="a pool is of one host; leave out either --pool or --join",
         when="`pliant run --join` in a pool",
         instead="one of them",
         command="run --join 127.0.0.1:7341 --pool lab train.py",
+    ),
+    Refusal(
+        sentence="--port 7000 does not go with --join, which names the port; leave it out",
+        when="`pliant run --join` with a port of its own",
+        instead="`--join gpu1:7000`",
+        command="run --join 127.0.0.1:7341 --port 7000 train.py",
     ),
     Refusal(
         sentence="--detach does not go with --join; start it with nohup, or in tmux",
@@ -308,6 +392,34 @@ NODES = [
         instead="the same version on every node",
         proof="tests/coordinator/test_app.py::"
         "test_an_agent_of_another_version_is_told_what_cannot_be_read",
+    ),
+    Refusal(
+        sentence="the certificate of node b names c and 10.0.0.3, and not b; name the node as its "
+        "certificate does with --node, or start the coordinator with --tls-any-node",
+        when="an agent comes under a name that its certificate does not have",
+        instead="`--node c`, or a certificate that names `b`",
+        proof="tests/core/test_agreement.py::"
+        "test_a_node_that_has_the_certificate_of_another_is_told",
+    ),
+    Refusal(
+        sentence="the job whose register is register.json has another token: give this host the "
+        "--token-file of the others, or begin another run with another --out",
+        when="a coordinator that has not the token of the job's agents is to take it over",
+        instead="a copy of the token file of the one before",
+        script=take_over_with_another_token,
+    ),
+    Refusal(
+        sentence="the job whose register is register.json runs another command, and goes on; "
+        "begin this one with another --register, or stop that one",
+        when="a second job of the same name and token is to have the register of the first",
+        instead="`--register /shared/tune`",
+        script=take_over_with_another_command,
+    ),
+    Refusal(
+        sentence="--pool lab is a pool, and --job or --join a job; give one",
+        when="`pliant top` is told of a pool and of a job",
+        instead="one of them",
+        command="top --pool lab --job gpt",
     ),
     Refusal(
         sentence="the coordinator runs train.py of job other in /, and the workers here belong to "

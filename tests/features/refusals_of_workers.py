@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from tests.features.refusal import Refusal
 
+from pliant.recipes.gpt import GPTConfig, GPTStage
+
 MESH = "tests/engine/replica/test_device_mesh.py"
+STAGES = "tests/engine/replica/test_stages.py"
 SESSION = "tests/engine/replica/test_workers.py"
 
 WORKERS = [
@@ -24,11 +27,20 @@ WORKERS = [
         proof=f"{MESH}::test_a_size_is_a_positive_integer",
     ),
     Refusal(
-        sentence="pliant.mesh(cp=2): 'cp' is not possible yet; the dimensions of a mesh are shard "
-        "and tp",
-        when="context or pipeline parallelism, in which each worker has a part of a gradient",
-        instead="`shard` and `tp`",
-        proof=f"{MESH}::test_a_dimension_over_which_gradients_are_parts_is_refused",
+        feature=("structure", "context parallelism inside a replica"),
+        sentence="pliant.mesh(cp=2): context parallelism is not possible on the CPU, for which "
+        "PyTorch's context_parallel has no attention; the dimensions of a mesh are shard, tp and "
+        "pp",
+        when="context parallelism",
+        instead="`shard`, `tp` and `pp`",
+        proof=f"{MESH}::test_context_parallelism_is_refused_as_long_as_torch_has_none_on_the_cpu",
+    ),
+    Refusal(
+        sentence="pliant.mesh(ep=2): 'ep' is not possible yet; the dimensions of a mesh are shard, "
+        "tp and pp",
+        when="a dimension of another name",
+        instead="`shard`, `tp` and `pp`",
+        proof=f"{MESH}::test_a_dimension_that_nobody_knows_is_refused",
     ),
     Refusal(
         sentence="pliant.mesh(shard=2, tp=2) is of 4 workers, and a replica of this job has 2; say "
@@ -65,17 +77,16 @@ WORKERS = [
         proof=f"{SESSION}::test_what_several_workers_cannot_do_is_told",
     ),
     Refusal(
-        sentence="scaler= with sharded parameters ('weight' is one) is not possible yet; "
-        "leave it out",
-        when="a GradScaler, or a fused optimizer, whose bits depend on where in "
-        "memory a parameter lies",
-        instead="leave it out",
+        sentence="fused=True with sharded parameters ('weight' is one) is not possible: its bits "
+        "depend on where in memory a value lies; leave it out",
+        when="a fused optimizer, with sharded parameters",
+        instead="the same optimizer without it",
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
         sentence="a parameter of shape [6, 4] is sharded over 4 workers by two dimensions of the "
         "mesh, which do not divide 6; its parts are no boxes, as a checkpoint keeps them, so "
-        "choose sizes that divide it, or leave out checkpoint=",
+        "choose sizes that divide it, or leave out checkpoint= and --init",
         when="`fully_shard` over `parallelize_module` with sizes that do not divide, and "
         "checkpoints",
         instead="other sizes",
@@ -117,16 +128,17 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
-        sentence="step.grad_norm of a sharded model is known where max_grad_norm=... is given: "
-        "all workers have to compute it together",
+        sentence="step.grad_norm of a sharded model, or of one in stages, is known where "
+        "max_grad_norm=... is given: all workers have to compute it together",
         when="the norm of a sharded gradient is asked for, and nothing is clipped by it",
         instead="`max_grad_norm=`",
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
-        sentence="session.save of a sharded model is not possible yet; leave it out",
+        sentence="session.save of a sharded model is not possible: no worker holds all of it; say "
+        "checkpoint=pliant.Checkpoint(...), and pliant checkpoint export makes one file of it",
         when="the weights of a sharded model are to be written",
-        instead="leave it out",
+        instead="a checkpoint, of which `pliant checkpoint export` makes one file",
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
@@ -138,10 +150,77 @@ WORKERS = [
         proof=f"{SESSION}::test_what_cannot_be_done_with_a_sharded_model_is_told",
     ),
     Refusal(
-        sentence="--init of a sharded model is not possible yet; leave it out",
-        when="a sharded model is to start from weights of another run",
-        instead="leave it out",
-        proof=f"{SESSION}::test_a_sharded_model_takes_no_weights_from_a_file",
+        sentence="session.save of a model in stages is not possible: each worker has one of them; "
+        "let each write its own in the tail, torch.save(model.state_dict(), f'stage-{number}.pt')",
+        when="the weights of a model in stages are to be written",
+        instead="a file for each stage",
+        proof=f"{STAGES}::test_nobody_writes_the_weights_of_all_stages",
+    ),
+    Refusal(
+        sentence="scaler= with a model in stages (pliant.mesh(pp=...)) is not possible: the "
+        "schedule computes the loss by itself; use bfloat16, which needs no scaler",
+        when="a GradScaler, with pipeline parallelism",
+        instead="bfloat16",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_model_in_stages_is_told",
+    ),
+    Refusal(
+        sentence="a GPT with layers=4 and tied=True has no 2 stages: each needs a layer, and no "
+        "two of them can share a weight",
+        when="a stage of the recipe's GPT as it is by default",
+        instead="`GPTConfig(tied=False)`",
+        script=lambda: GPTStage(GPTConfig(), 0, 2),
+    ),
+    Refusal(
+        sentence="two stages of the model have '0.weight', and a checkpoint has one; give the "
+        "layers of each stage the names that they have in the whole model, or leave out "
+        "checkpoint=",
+        when="checkpoints of a model in stages whose layers have the same names",
+        instead="a `ModuleDict` of layers by their number in the whole model",
+        proof=f"{SESSION}::test_what_cannot_be_done_with_a_model_in_stages_is_told",
+    ),
+    Refusal(
+        sentence="step.backward was called, and this worker has one stage of the model; call "
+        "step.pipeline(schedule, inputs, target=...), which runs all of them",
+        when="`step.backward` with pipeline parallelism",
+        instead="`step.pipeline`",
+        proof=f"{STAGES}::test_a_stage_alone_has_no_backward",
+    ),
+    Refusal(
+        sentence="step.pipeline: the schedule has given no loss on any worker; make it with "
+        "loss_fn=..., and say target=...",
+        when="a schedule that computes no loss",
+        instead="`Schedule1F1B(stage, 4, loss_fn=...)`",
+        proof=f"{STAGES}::test_a_schedule_without_a_loss_is_told",
+    ),
+    Refusal(
+        sentence="step.pipeline takes a schedule of torch.distributed.pipelining, such as "
+        "Schedule1F1B, got Linear",
+        when="something else is given to `step.pipeline`",
+        instead="a schedule",
+        proof=f"{STAGES}::test_what_is_no_schedule_is_told",
+    ),
+    Refusal(
+        sentence="step.pipeline was given tensors of the shapes [3, 16], and of [8, 16] before; "
+        "torch sends tensors of one shape from stage to stage, so say drop_last=True where the "
+        "data does not divide",
+        when="a micro-batch of other shapes than the first, with pipeline parallelism",
+        instead="`drop_last=True`",
+        proof=f"{STAGES}::test_a_micro_batch_of_another_shape_is_told",
+    ),
+    Refusal(
+        sentence="step.pipeline with scaler= is not possible: the schedule computes the loss by "
+        "itself; use bfloat16, which needs no scaler",
+        when="a GradScaler and a schedule",
+        instead="bfloat16",
+        proof=f"{STAGES}::test_a_schedule_and_a_scaler_are_refused",
+    ),
+    Refusal(
+        sentence="step.pipeline of a model under fully_shard is not possible yet; leave out one of "
+        "the two",
+        when="FSDP2 and pipeline parallelism in one replica",
+        instead="one of the two",
+        proof="tests/engine/replica/test_team_slots.py::"
+        "test_a_schedule_and_a_sharded_model_are_refused",
     ),
     Refusal(
         sentence="the gradients of a sharded parameter were cast after they were reduced; say "

@@ -70,6 +70,12 @@ EXPORTED = [
         instead="the command of the sentence",
     ),
     exported(
+        "JobID                     Submit               Start\n",
+        " line 1 is of sacct without bars; export with `sacct --parsable2`",
+        when="an export of Slurm is a table for people",
+        instead="the command of the sentence",
+    ),
+    exported(
         f"{SACCT}7|{DAY}08:00:00\n",
         " line 2 has 2 fields; expected 5, as in line 1",
         when="a line of an export of Slurm has fields too many or too few",
@@ -89,9 +95,10 @@ EXPORTED = [
     ),
     exported(
         f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|{DAY}08:05:00|gres/gpu=8\n",
-        " line 2: End 2026-10-01T08:05:00 is before Start 2026-10-01T08:10:00",
+        " line 2: End 2026-10-01T08:05:00 is before Start 2026-10-01T08:10:00; if the clock was put"
+        " back, export with TZ=UTC",
         when="a job of an export of Slurm ends before it begins",
-        instead="times in their order",
+        instead="`TZ=UTC sacct ...`, where no hour comes twice",
     ),
     exported(
         f"{SACCT}7|{DAY}08:00:00|{DAY}08:10:00|Unknown|gres/gpu=900000\n",
@@ -179,7 +186,7 @@ SIMULATED = [
     ),
     simulated(
         sentence="jobs.csv is an empty workload; expected name,arrival_s,work_s,devices,min,max,"
-        "slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,deadline_s,began_s",
+        "workers,slots,curve,priority,team,kind,state_gb,step_s,start_s,restart_s,target_s,deadline_s,began_s",
         when="a workload has no line",
         instead="a line of names and one for each job",
         before=beside(jobs="# nothing\n"),
@@ -195,6 +202,19 @@ SIMULATED = [
         when="a workload names a column that there is not",
         instead="the name that is meant",
         before=beside(jobs="arrival_s,work_s,device\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 1: columns stand between commas, not semicolons, and numbers have "
+        "a point",
+        when="a workload is of a spreadsheet whose language writes 1,5",
+        instead="commas between columns, and `1.5`",
+        before=beside(jobs="arrival_s;work_s\n0;1,5\n"),
+    ),
+    simulated(
+        options="--elastic 0",
+        sentence="--elastic 0 must be at least 1",
+        when="jobs of no device are to be elastic",
+        instead="the size from which jobs are",
     ),
     simulated(
         sentence="jobs.csv line 1: the column work_s is given twice",
@@ -231,6 +251,19 @@ SIMULATED = [
         "gpt,0,60,2,3,8,,",
         when="the sizes of a job contradict each other",
         instead="a number between the two",
+    ),
+    simulated(
+        sentence="jobs.csv line 2: max 7 is no multiple of the 2 workers of a replica",
+        when="replicas of a job have several workers, and its sizes are none of them",
+        instead="multiples of `workers`",
+        before=beside(jobs="arrival_s,work_s,min,max,workers\n0,60,2,7,2\n"),
+    ),
+    simulated(
+        sentence="jobs.csv line 2: job2 can never run: a replica has 2 workers, all on one node,"
+        " and no node has more than 1 device",
+        when="the workers of a replica do not fit on a node",
+        instead="fewer `workers`, or nodes with more devices",
+        before=beside(jobs="arrival_s,work_s,workers\n0,60,2\n"),
     ),
     line(
         ": max 8 is above the 4 slots of a step; each replica needs one",
@@ -415,17 +448,5 @@ SIMULATED = [
         " or more that differ, such as scalingTimeoutInSeconds=0,30,120",
         when="`--sweep` has nothing to compare",
         instead="two values or more",
-    ),
-    simulated(
-        "--sweep spares=0,2",
-        sentence="spares are not simulated; leave spares=0 in the policy",
-        when="a sweep is over spares",
-        instead="another field",
-    ),
-    simulated(
-        "--policy spares=1",
-        sentence="spares are not simulated; leave spares=0 in the policy",
-        when="a simulation is to keep spares",
-        instead="`spares=0`",
     ),
 ]

@@ -510,4 +510,22 @@ FEATURES = [
         proof="tests/processes/test_several_trainers.py::"
         "test_tensor_parallelism_gives_the_same_for_every_number_of_replicas",
     ),
+    Feature(
+        name="pipeline parallelism inside a replica",
+        note="a schedule of `torch.distributed.pipelining`, `step.pipeline`; part of the identity",
+        proof="tests/processes/test_pipelines.py::"
+        "test_join_drain_and_the_death_of_either_stage_leave_no_trace",
+    ),
+    Feature(
+        name="a GradScaler, and parameters that are sharded",
+        note="a gradient that overflows on one worker of a replica does on all",
+        proof="tests/processes/test_several_trainers.py::"
+        "test_a_sharded_model_ends_as_one_that_is_whole",
+    ),
+    Feature(
+        name="--init of sharded models",
+        note="each worker takes its part of a file of whole weights; a stage takes its layers",
+        proof="tests/processes/test_resume.py::"
+        "test_a_sharded_checkpoint_of_plain_torch_starts_replicas_of_any_number_and_shape",
+    ),
 ]

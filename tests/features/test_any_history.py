@@ -1,7 +1,8 @@
 """What the catalogue holds gives the same bits whoever joins, drains and dies.
 
 One job per group trains all its features at once under a real agent; the reference is the same job
-alone in this process.  The history is the same for all, from one replica to three:
+alone in this process.  The history is the same for all, from one replica to three, of one worker or
+of two:
 
     r1 | from step 8: r1 r2 | from 10: r1 r2 r3 | r1 is killed in step 11: r2 r3
        | r4 joins, by 15: r2 r3 r4 | r2 drains, from 18: r3 r4, which have not seen the first step
@@ -30,9 +31,23 @@ HOLDS = (6, 8, 13, 16)
 FAULTS = "r1@bucket:11=SIGKILL"
 
 
-@pytest.mark.parametrize("job", sorted(catalogue.JOBS))
-def test_joins_kills_and_drains_leave_no_trace_in_any_feature(tmp_path: Path, job: str) -> None:
-    outcome = run(tmp_path, FEATURES, "--job", job)
+JOBS = [
+    *((job, 1) for job in sorted(catalogue.JOBS)),
+    (catalogue.SESSION, 2),
+    *(
+        pytest.param(job, 2, marks=pytest.mark.soak)
+        for job in sorted(catalogue.JOBS)
+        if job != catalogue.SESSION
+    ),
+]
+"""Jobs, and in replicas of how many workers they are trained."""
+
+
+@pytest.mark.parametrize(("job", "workers"), JOBS)
+def test_joins_kills_and_drains_leave_no_trace_in_any_feature(
+    tmp_path: Path, job: str, workers: int
+) -> None:
+    outcome = run(tmp_path, FEATURES, "--job", job, workers=workers)
 
     expected = feature.train(catalogue.JOBS[job], STEPS)
     whole = expected.pop("")
@@ -40,11 +55,11 @@ def test_joins_kills_and_drains_leave_no_trace_in_any_feature(tmp_path: Path, jo
     different = [name for name, digest in expected.items() if {f[name] for f in found} != {digest}]
     assert different == []
     outcome.check(whole)
-    assert {line["replica"] for line in outcome.digests} == {"r3", "r4"}
+    assert {line["replica"] for line in outcome.digests} == names("r3", "r4", workers=workers)
 
 
 def test_habits_around_the_loops_leave_no_trace(tmp_path: Path) -> None:
-    outcome = run(tmp_path, LOOP, "--job", "loops")
+    outcome = run(tmp_path, LOOP, "--job", "loops", workers=1)
 
     (tmp_path / "alone").mkdir()
     outcome.check(train_loop.train(tmp_path / "alone", STEPS))
@@ -59,12 +74,20 @@ def test_habits_around_the_loops_leave_no_trace(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def run(directory: Path, script: Path, *words: object) -> Outcome:
+def names(*replicas: str, workers: int) -> set[str]:
+    """Return the names of all workers of these replicas."""
+    places = ["", *(f".{place}" for place in range(1, workers))]
+    return {f"{replica}{place}" for replica in replicas for place in places}
+
+
+def run(directory: Path, script: Path, *words: object, workers: int) -> Outcome:
     """Run a script through the history at the top of this module."""
     for step in HOLDS:
         (directory / f"hold-{step}").touch()
     command = [script, "--steps", STEPS, "--directory", directory, "--faults", FAULTS, *words]
-    with running(directory, *command, replicas=3, start=1, warm=True) as running_job:
+    with running(
+        directory, *command, replicas=3, start=1, warm=True, workers=workers
+    ) as running_job:
         play(running_job, directory)
         assert running_job.process.wait(DEADLINE_S) == 0, running_job.said()
         running_job.assert_nothing_is_left()

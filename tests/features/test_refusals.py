@@ -120,6 +120,8 @@ UNSEEN = {
     "this installation of pliant has no recipes": "no package lacks them",
     "simulate/replay_notation.py": "scenario files are written by pliant replay --to-scenario",
     "simulate/replay_player.py": "scenario files are written by pliant replay --to-scenario",
+    "simulate/pool_scenario.py": "scenario files are written by pliant replay --to-scenario",
+    "is empty; no scenario can be made of it": "an empty log is of no pool",
     "answers otherwise": "a log of this release answers as it did",
     "under this policy the core does not take": "a log that somebody has written",
 }
@@ -129,6 +131,7 @@ UNSEEN = {
 GIVEN_ON = {
     "checkpoint_commands.py": "what the library says of an object that it does not trust",
     "cli/settings.py": "the sentence of --policy, behind the name of a variable",
+    "{given.source}: {error}": "the core's, of --placement, behind where that was given",
     "cli/replay_command.py": "why nothing of a log is certain, as pliant replay says it",
     "state_handover.py": "the sentence of who found that replicas differ",
     "other_scripts.py": "a custom's; each is on the page, of a script",

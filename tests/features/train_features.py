@@ -10,6 +10,7 @@ at a step.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 import time
@@ -19,8 +20,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.features import catalogue, data, feature
-from tests.processes.train_model import append
+from tests.processes.train_model import append, own_name
 
+import pliant
 from pliant import Session
 from pliant.engine.worker.bootstrap import worker_context
 from pliant.testing import faults
@@ -33,14 +35,15 @@ def main() -> None:
     options = parse()
     directory = options.directory
     sessions: list[Session] = []
+    share_micro_batches()
 
     def on_session(session: Session) -> None:
         sessions.append(session)
-        faults.install_plan(options.faults, replica=session.replica)
+        faults.install_plan(options.faults, replica=own_name())
 
     def on_tail(session: Session, step: Any) -> None:
         line = {
-            "replica": session.replica,
+            "replica": own_name(),
             "step": step.index,
             "leader": session.leader,
             "loss": step.loss.hex(),
@@ -56,8 +59,14 @@ def main() -> None:
         num_workers=num_workers(options.job),
     )
     (session,) = sessions
-    line = {"replica": session.replica, "committed": session.committed, "digest": digests.pop("")}
+    line = {"replica": own_name(), "committed": session.committed, "digest": digests.pop("")}
     append(directory / "digests", line | {"features": digests})
+
+
+def share_micro_batches() -> None:
+    """Let the workers of a replica, if it has several, compute different ones."""
+    if workers := int(os.environ.get("WORLD_SIZE", "0")):
+        pliant.mesh(shard=workers)
 
 
 def num_workers(job: str) -> int:

@@ -176,11 +176,43 @@ def test_who_takes_every_descriptor_is_outlived(few_descriptors: int) -> None:
     play(scene)
 
 
+def test_an_answer_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an audit does; who is to answer it says for how long."""
+    monkeypatch.setattr(connections, "REQUEST_S", 2.0)
+    monkeypatch.setattr(connections, "ANSWER_S", 1.0)
+
+    async def scene(world: World) -> None:
+        async with world.people() as people:
+            asked = asyncio.create_task(people.get("/v1/slow"))
+            await asyncio.sleep(3.0)
+            world.go_on.set()
+            assert (await asked).json() == "done"
+
+    play(scene)
+
+
+ASKS_FOR_SOCKET = (
+    b"GET /socket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "also", [b"Content-Length: 5\r\n", b"X: y\r\n" * 200, b"X: " + b"y" * 9_000 + b"\r\n"]
+)
+def test_who_asks_for_a_websocket_in_a_way_that_is_none_is_cut_off(also: bytes) -> None:
+    async def scene(world: World) -> None:
+        for _ in range(3):
+            await world.closed(await world.connect(ASKS_FOR_SOCKET + also + b"\r\n"))
+        assert not world.server._server.server_state.connections
+        await world.connect(ASKS_FOR_SOCKET + also + b"\r\n")  # the server can stop meanwhile
+
+    play(scene)
+
+
 def test_a_server_stops_while_a_websocket_is_being_closed() -> None:
     async def scene(world: World) -> None:
-        head = b"GET /socket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        sock = await world.connect(head + key)
+        sock = await world.connect(ASKS_FOR_SOCKET + b"\r\n")
         assert b"101 Switching" in await asyncio.get_running_loop().sock_recv(sock, 1000)
         (connection,) = world.server._server.server_state.connections
         assert isinstance(connection, EndableSocket)

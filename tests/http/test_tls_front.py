@@ -10,12 +10,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import WebSocket
 from tests.certificates import Authority
 from tests.http.sockets import DEADLINE_S, Strangers
+from websockets.asyncio.client import connect
 
 from pliant.core.tls_files import TlsFiles
 from pliant.http import connections, tls_front
 from pliant.http.app import new_app
+from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.http.server import Server, open_socket, url_of
 from pliant.machine.control_tls import ServedTls, client_context
 
@@ -29,7 +32,15 @@ class EncryptedWorld(Strangers):
         super().__init__(stack, open_socket(HOST, 0))
         self.tls = ServedTls(files, HOST)
         self.agent = agent
+        self.socket: DirectSocket | None = None
         app = new_app("app", "", token="secret", whose="the app")
+
+        @app.websocket("/socket")
+        async def hear(socket: WebSocket) -> None:
+            await socket.accept()
+            self.socket = direct(socket)
+            await self.socket.hand_over(lambda data: None)
+
         self.server = Server(app, self.sock, self.tls)
 
     def people(self, trust: ssl.SSLContext | None = None) -> httpx.AsyncClient:
@@ -84,6 +95,26 @@ def test_requests_are_answered_over_tls_1_3(play: Callable[[Scene], None]) -> No
             stream = answer.extensions["network_stream"]
             assert stream.get_extra_info("ssl_object").version() == "TLSv1.3"
             assert (await people.get("/v1/status")).status_code == 401
+
+    play(scene)
+
+
+def test_one_that_is_gone_can_be_sent_to(play: Callable[[Scene], None]) -> None:
+    """Its transport answers nothing any more, in the turns until whoever serves it learns that."""
+
+    async def scene(world: EncryptedWorld) -> None:
+        url, trust = url_of(world.sock, world.tls), client_context(world.agent)
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            connect(url.replace("http", "ws") + "/socket", ssl=trust, proxy=None) as client,
+        ):
+            while world.socket is None:
+                await asyncio.sleep(0.005)
+            client.transport.abort()
+            while not world.socket.disconnected:
+                await asyncio.sleep(0)
+            world.socket.send_frame(frame_of("nobody reads this"))
+            assert world.socket.num_unsent == 0
 
     play(scene)
 

@@ -6,6 +6,7 @@ For forked stages alone: ``stage.start(FORKED_PLIANT, "run", ...)``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,11 @@ from pliant.run import local, separate
 from pliant.run.separate import run_agent as agent_of
 
 
-def run_agent(url: str, token_file: Path, config: AgentConfig) -> EndJob | None:
+def run_agent(
+    url: str, token_file: Path, config: AgentConfig, say: Callable[[str], None]
+) -> EndJob | None:
     """Run it with a fork server that is forked."""
-    return agent_of(url, token_file, replace(config, start_server=ForkedServer))
+    return agent_of(url, token_file, replace(config, start_server=ForkedServer), say)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
 A host sees no process, shared memory or socket of another, and has a directory of its own under a
 path that is the same on all (``home``); the rest of the file system is shared.  A cut lets packets
 from one host to another go nowhere, without an error, in one direction: as behind a switch that has
-lost its way.  All is gone with ``close``.  Needs root, ``ip``, ``nsenter``, ``unshare``, ``mount``.
+lost its way.  A link may also be slow, so that packets wait, or lose those that come too fast.  All
+is gone with ``close``.  Needs root, ``ip``, ``tc``, ``nsenter``, ``unshare``, ``mount``.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ NOBODY = "02:00:00:00:00:99"
 """No interface has this hardware address."""
 
 LASTS_S = 1200
-"""Longest that a host lives, whatever becomes of its test."""
+"""Longest that a host lives, whatever becomes of its test, unless the test says otherwise."""
 
 
 def obstacle() -> str:
     """Return why there can be none here; nothing if there can."""
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
-    tools = ("ip", "nsenter", "unshare", "mount", "hostname")
+    tools = ("ip", "tc", "nsenter", "unshare", "mount", "hostname")
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         return f"needs the command {missing[0]}"
@@ -52,8 +53,10 @@ def obstacle() -> str:
 class NetworkHost:
     """One host; see the module's text."""
 
-    def __init__(self, number: int, name: str, own: Path, home: Path) -> None:
-        self.name = name
+    def __init__(
+        self, number: int, name: str, own: Path, home: Path, lasts_s: int = LASTS_S
+    ) -> None:
+        self.number, self.name, self.lasts_s = number, name, lasts_s
         self.address = f"10.77.0.{number}"
         self.ipv6 = f"fd77::{number}"
         self.own = own
@@ -61,7 +64,7 @@ class NetworkHost:
         self.home = home
         script = (
             f"mount -t tmpfs none /dev/shm && mount --bind {own} {home} && hostname {name}"
-            f" && ip link set lo up && echo && exec sleep {LASTS_S}"
+            f" && ip link set lo up && echo && exec sleep {lasts_s}"
         )
         words = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
         self._process = subprocess.Popen(
@@ -106,9 +109,13 @@ class NetworkHost:
         """Return the words before a command that is to run there."""
         return ["nsenter", f"--target={self.init}", "--net", "--uts", "--ipc", "--mount", "--pid"]
 
+    @property
+    def is_on(self) -> bool:
+        return self._process.poll() is None
+
     def die(self) -> None:
         """Lose all that runs here, and the interface, at once; a second time changes nothing."""
-        if self._process.poll() is None:
+        if self.is_on:
             self._process.kill()
             self._process.communicate()
 
@@ -138,14 +145,17 @@ class HostProgram:
     def process(self) -> psutil.Process:
         """Return the process of the command itself: ``nsenter`` only waits for it."""
         until_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s and self.poll() is None:
             if children := psutil.Process(self._process.pid).children():
                 return children[0]
             time.sleep(0.01)
-        raise AssertionError(f"nothing was started: {self.host.said()}")
+        raise AssertionError(f"nothing runs there: {self.host.said()}")
 
     def send_signal(self, number: int) -> None:
+        """Send the command a signal; ``nsenter`` stops with it, and does not go on by itself."""
         self.process().send_signal(number)
+        if number in (signal.SIGCONT, signal.SIGKILL):
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -169,37 +179,44 @@ class HostProgram:
 class Network:
     """Hosts on one bridge."""
 
-    def __init__(self, directory: Path, *names: str) -> None:
+    def __init__(self, directory: Path, *names: str, lasts_s: int = LASTS_S) -> None:
         home = directory / "home"
         home.mkdir()
         self._switch = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", f"echo; exec sleep {LASTS_S}"], stdout=subprocess.PIPE
+            ["unshare", "--net", "sh", "-c", f"echo; exec sleep {lasts_s}"], stdout=subprocess.PIPE
         )
         assert self._switch.stdout is not None
         self._switch.stdout.readline()
         self._at_switch("link add br0 type bridge")
         self._at_switch("link set br0 up")
         self.hosts: list[NetworkHost] = []
-        for name in names:
+        for number, name in enumerate(names, start=1):
             (directory / name).mkdir()
-            self._connect(NetworkHost(len(self.hosts) + 1, name, directory / name, home))
+            host = NetworkHost(number, name, directory / name, home, lasts_s)
+            self.hosts.append(host)
+            self._connect(host)
 
     def _connect(self, host: NetworkHost) -> None:
-        self.hosts.append(host)
         self._at_switch(f"link add to-{host.name} type veth peer name eth0 netns {host.init}")
         self._at_switch(f"link set to-{host.name} master br0 up")
         host.ip(f"address add {host.address}/24 dev eth0")
         host.ip(f"-6 address add {host.ipv6}/64 dev eth0 nodad")
         host.ip("link set eth0 up")
 
-    def switch_on(self) -> None:
-        """Start all hosts again that have died; what was on their disks is still there."""
-        dead, self.hosts = self.hosts, []
-        for number, host in enumerate(dead, start=1):
+    def switch_on(self, *names: str) -> None:
+        """Start hosts again that have died, or all of them; what was on their disks is still there.
+
+        Each is a new object; no link to or from it is cut or slow.
+        """
+        for at, host in enumerate(self.hosts):
+            if host.is_on or (names and host.name not in names):
+                continue
             for program in host.programs:
                 program.end()
             self._at_switch(f"link delete to-{host.name}", check=False)  # or the kernel has
-            self._connect(NetworkHost(number, host.name, host.own, host.home))
+            again = NetworkHost(host.number, host.name, host.own, host.home, host.lasts_s)
+            self.hosts[at] = again
+            self._connect(again)
 
     def cut(self, sender: NetworkHost, receiver: NetworkHost) -> None:
         """From now on nothing that the one sends arrives at the other."""
@@ -211,6 +228,23 @@ class Network:
         for address in (receiver.address, receiver.ipv6):
             sender.ip(f"neighbour del {address} dev eth0")
 
+    def slow_down(
+        self, host: NetworkHost, rate: str, queue_bytes: int, *, burst: str = "4kb"
+    ) -> None:
+        """From now on so much goes to and from a host; what is more waits, and then is lost.
+
+        The kernel here has neither netem nor a random drop: a long queue delays packets, a short
+        one loses those that come close together.
+        """
+        for device, at in ((f"to-{host.name}", self._switch.pid), ("eth0", host.init)):
+            words = f"tc qdisc replace dev {device} root tbf rate {rate} burst {burst} limit"
+            self._in_network(at, *words.split(), str(queue_bytes))
+
+    def full_speed(self, host: NetworkHost) -> None:
+        """Let everything go to and from a host as fast as it comes."""
+        for device, at in ((f"to-{host.name}", self._switch.pid), ("eth0", host.init)):
+            self._in_network(at, *f"tc qdisc del dev {device} root".split(), check=False)
+
     def close(self) -> None:
         """Give everything back."""
         for host in self.hosts:
@@ -221,15 +255,18 @@ class Network:
         self._switch.communicate()
 
     def _at_switch(self, words: str, *, check: bool = True) -> None:
-        namespace = f"--net=/proc/{self._switch.pid}/ns/net"
-        command = ["nsenter", namespace, "ip", *words.split()]
+        self._in_network(self._switch.pid, "ip", *words.split(), check=check)
+
+    def _in_network(self, pid: int, *words: str, check: bool = True) -> None:
+        """Run a command of this machine in the network of a process."""
+        command = ["nsenter", f"--net=/proc/{pid}/ns/net", *words]
         subprocess.run(command, check=check, capture_output=not check)
 
 
 @contextmanager
-def network(directory: Path, *names: str) -> Iterator[Network]:
+def network(directory: Path, *names: str, lasts_s: int = LASTS_S) -> Iterator[Network]:
     """Lend hosts of these names."""
-    lent = Network(directory, *names)
+    lent = Network(directory, *names, lasts_s=lasts_s)
     try:
         yield lent
     finally:

@@ -142,11 +142,8 @@ def test_who_only_looks_into_the_file_is_never_ended(tmp_path: Path, start: Star
 def test_who_took_a_device_without_writing_for_whom_is_never_ended(tmp_path: Path) -> None:
     """A person with ``flock 3.lock sleep 60``, over what a killed worker had left in the file."""
     path_of(tmp_path, 3).write_text(f'{{"claim": "gpt", "pid": {os.getppid()}}}')
-    person = subprocess.Popen(["flock", str(path_of(tmp_path, 3)), "sleep", "60"])
+    person = locking(tmp_path)
     try:
-        while is_free(tmp_path, 3):
-            assert person.poll() is None
-
         assert end_holders(tmp_path, 3, claim="gpt") == []
         assert person.poll() is None
     finally:
@@ -162,9 +159,7 @@ def test_of_what_holds_a_granted_device_only_processes_of_its_user_are_ended(
     """Who was given a file can hand it, open and locked, to anybody's process."""
     uid = os.getuid() if of_its_user else os.getuid() + 1
     path_of(tmp_path, 3).write_text(json.dumps({"claim": "ada/gpt", "pid": 0, "uid": uid}))
-    holder = subprocess.Popen(["flock", str(path_of(tmp_path, 3)), "sleep", "60"])
-    while is_free(tmp_path, 3):
-        assert holder.poll() is None
+    holder = locking(tmp_path)
     found = {one.pid for one in holders(tmp_path, 3)}
 
     ended = end_holders(tmp_path, 3, claim="ada/gpt")
@@ -183,6 +178,14 @@ def test_a_pipe_in_place_of_a_devices_file_is_not_waited_for(tmp_path: Path) -> 
     assert claim_on(tmp_path, 3) == ""
     with pytest.raises(OSError, match="no regular file"):
         take_device(tmp_path, 3, claim="gpt", within_s=0)
+
+
+def locking(directory: Path) -> subprocess.Popen[bytes]:
+    """Start what locks a device as a person does; return once it and its child hold the lock."""
+    person = subprocess.Popen(["flock", str(path_of(directory, 3)), "sleep", "60"])
+    while len(holders(directory, 3)) < 2:
+        assert person.poll() is None
+    return person
 
 
 def freed(directory: Path) -> bool:

@@ -68,6 +68,19 @@ def test_a_name_that_is_loopback_here_is_refused_for_others(
     )
 
 
+def test_what_is_neither_a_host_nor_an_interface_is_told_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(host: str, option: str) -> str:
+        raise ConfigError(f"{option} {host}: no host of this name is known here")
+
+    monkeypatch.setattr(interfaces, "host_addresses", lambda: HERE)
+    monkeypatch.setattr(interfaces, "resolved", unknown)
+
+    with pytest.raises(ConfigError, match=r"nor is it an interface; there are 10\.0\.0\.1"):
+        address_named("eth7", "--interface")
+
+
 def test_the_way_to_a_host_tells_the_address() -> None:
     assert address_towards("127.0.0.1") == "127.0.0.1"
 

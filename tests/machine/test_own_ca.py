@@ -138,11 +138,21 @@ def test_without_openssl_it_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu1,", "-x", "gpu_1", "gpu 1", "gpu1/x", "../x", "*.lab", "gpu1,ca\nx", "a..b"]
+    "text",
+    [
+        *("", "gpu1,", "-x", "gpu_1", "gpu 1", "gpu1/x", "../x", "*.lab", "gpu1,ca\nx", "a..b"),
+        ".".join(["a" * 60] * 5),
+    ],
 )
 def test_what_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no host: give its names and addresses"):
         NamedHost.of(text)
+
+
+def test_files_of_an_address_do_not_look_like_options() -> None:
+    files = OwnCa(Path("certs")).files_of(NamedHost.of("::1"))
+
+    assert [path.name for path in files] == ["__1.pem", "__1.key"]
 
 
 def test_a_host_is_not_called_like_the_ca() -> None:

@@ -217,7 +217,7 @@ def test_a_coordinator_that_was_killed_is_not_resumed_while_its_replicas_may_tra
     run = begun(state, "gpt", gone(), kept=5)
     RunIndex(state.runs).begin(replace(run, is_apart=True))
 
-    assert how_to_go_on(only(state)) == "the same pliant coordinator again"
+    assert how_to_go_on(only(state)) == "the same command again"
     with pytest.raises(ConfigError, match="start its coordinator again as it was started"):
         find_resumable("gpt", state)
 
@@ -238,7 +238,8 @@ def test_what_runs_is_not_resumed(state: StateDirectory) -> None:
         ),
         (
             RunOutcome(state="failed", exit_code=1, step=1),
-            r"failed after 1 step, without checkpoints \(Session\(checkpoint=.*: it cannot go on$",
+            r"failed after 1 step, without checkpoints \(Session\(checkpoint=.*: it cannot go on, "
+            r"but begin again at step 0 with pliant resume /.*$",
         ),
     ],
 )

@@ -29,6 +29,7 @@ DOCUMENTED = {
     "nonfinite",
     "apart",
     "slow",
+    "placed",
     "checkpoint",
     "checkpoint_failure",
     "pool",

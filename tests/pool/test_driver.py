@@ -29,6 +29,8 @@ from pliant.pool.devices import DeviceWatch
 from pliant.pool.driver import PoolDriver
 from pliant.pool.pool_status import board_of
 from pliant.pool.state import SavedPool, StateFile
+from pliant.simulate.pool_replay import pool_replayed
+from pliant.simulate.replay import Break
 from pliant.spec.pool import ClassEntry, ReclaimEntry, TeamEntry
 from pliant.wire.offers import Offer, Report
 
@@ -133,6 +135,8 @@ def play(tmp_path: Path) -> Play:
         finally:
             await world.pushes.close()
             world.log.close()
+        for step in pool_replayed(tmp_path / "events.jsonl"):  # whatever the story
+            assert isinstance(step, Break) or step.difference is None
 
     return lambda scene: asyncio.run(playing(scene))
 
@@ -200,6 +204,7 @@ def test_a_log_that_cannot_be_written_costs_records_and_not_the_pool(play: Play)
 
         kinds = [one["kind"] for one in read(world.directory / "events.jsonl").records]
         assert kinds == [
+            "pool_began",
             "opened",
             "asked",
             "grant",

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,7 +26,7 @@ from pliant.engine.groups.port import Port
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.reduce.plan import ReductionPlan
 from pliant.engine.reduce.shared_memory import window_size
-from pliant.engine.reduce.windows import WindowCache
+from pliant.engine.reduce.windows import Address, WindowCache, WindowError, WindowView
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "numpy", "tests.processes.crew"])
@@ -124,6 +124,15 @@ class Crew:
             self.start(rank, function, *args)
         return [self.result(rank) for rank in range(self.size)]
 
+    def divide(self, hosts: Sequence[Sequence[int]]) -> None:
+        """Let members map the windows of their own host only, from now on."""
+        pids = [process.pid for process in self.processes]
+        for host in hosts:
+            here = [pids[rank] for rank in host]
+            for rank in host:
+                self.start(rank, _stay_on, here)
+                self.result(rank)
+
     def nudge(self, rank: int) -> None:
         self._nudges[rank].send(None)
 
@@ -160,6 +169,17 @@ def crew(size: int) -> Iterator[Crew]:
 
 def _learn(member: Member, endpoints: list[str]) -> None:
     member.endpoints = endpoints
+
+
+def _stay_on(member: Member, pids: list[int]) -> None:
+    reach = member.window_cache.map
+
+    def map_here(address: Address) -> WindowView:
+        if address.pid not in pids:
+            raise WindowError("it is elsewhere")
+        return reach(address)
+
+    member.window_cache.map = map_here  # type: ignore[method-assign]
 
 
 def _live(pipe: Connection, nudges: Connection, rank: int) -> None:

@@ -43,14 +43,69 @@ time.time = lambda: _time() + _s
 time.time_ns = lambda: _time_ns() + int(_s * 1e9)
 """
 
+CHANGED = """\
+import importlib.abc, importlib.util, os, signal, sys
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name, change):
+        self.name, self.change = name, change
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), self.change(module))
+        return spec
+"""
+"""Changes modules as they are imported."""
+
+MORTAL = """\
+_order, _when, _mark = (os.environ.get(f"DIES_{name}", "") for name in ("AT", "WHEN", "MARK"))
+
+def _make_mortal(module):
+    import asyncio
+    send, addressees = module.JobNodes.send, module.JobNodes._addressees
+    def send_half(self, command, incarnation):
+        if os.path.exists(_mark):
+            return
+        if type(command).__name__ == _order and os.path.exists(_when):
+            open(_mark, "w").close()
+            half = sorted(addressees(self, command))[1::2]
+            self._addressees = lambda command: half
+            asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGKILL)
+        send(self, command, incarnation)
+    module.JobNodes.send = send_half
+
+if _order and not os.path.exists(_mark):
+    _Finder("pliant.coordinator.nodes", _make_mortal)
+"""
+"""Lets a coordinator be killed while it gives an order, once: every other node has got it."""
+
+LATE = """\
+def _make_late(module):
+    import asyncio
+    serve = module.Agent.serve
+    async def serve_late(self, *given):
+        await asyncio.sleep(float(os.environ["LATE_S"]))
+        await serve(self, *given)
+    module.Agent.serve = serve_late
+
+if os.environ.get("LATE_S"):
+    _Finder("pliant.agent.agent", _make_late)
+"""
+"""Lets an agent look for its coordinator after a while."""
+
 
 @contextmanager
-def hosts(directory: Path, *names: str) -> Iterator[Network]:
+def hosts(directory: Path, *names: str, lasts_s: int = namespaces.LASTS_S) -> Iterator[Network]:
     """Lend hosts, each with the script in its own directory."""
-    with namespaces.network(directory, *names) as lent:
+    with namespaces.network(directory, *names, lasts_s=lasts_s) as lent:
         for host in lent.hosts:
             (host.own / "train.py").write_text(SCRIPT)
-            (host.own / "sitecustomize.py").write_text(CLOCK)
+            (host.own / "sitecustomize.py").write_text(CLOCK + CHANGED + MORTAL + LATE)
         yield lent
 
 
@@ -83,6 +138,7 @@ def share(source: NetworkHost, token: str, *others: NetworkHost) -> None:
     until(lambda: (source.own / token).exists(), "there is a token", source)
     for other in others:
         (other.own / "token").write_bytes((source.own / token).read_bytes())
+        (other.own / "token").chmod(0o600)
 
 
 def digests(*hosts: NetworkHost) -> set[str]:
@@ -103,7 +159,7 @@ def alone(host: NetworkHost, steps: int) -> str:
     out = host.own / "alone.txt"
     words = (sys.executable, "train.py", steps)
     program = host.start(*words, environment=environment(host, PACE="0"), out=out)
-    assert program.wait() == 0, out.read_text()
+    assert program.wait(4 * DEADLINE_S) == 0, out.read_text()
     (found,) = re.findall(r"digest \d+ \w+", out.read_text())
     return str(found)
 

@@ -163,6 +163,7 @@ def test_followers_compute_what_worker_0_of_their_replica_does(tmp_path: Path) -
     outcome.check(reference("gpt", outcome.steps))
 
 
+@pytest.mark.soak
 def test_without_it_slots_stay_where_they_are(tmp_path: Path) -> None:
     outcome = run(tmp_path, "gpt", 24, lambda job: None, replicas=2, pace=0.01, arguments=SLOW)
 

@@ -101,6 +101,22 @@ def test_a_kill_at_any_point_of_a_step_loses_nothing(
     assert len(outcome.kinds("reform")) == 1
 
 
+def test_who_has_done_the_last_step_waits_for_no_replacement(tmp_path: Path) -> None:
+    """r2 dies behind it, and who is started in its place never comes: the budget is spent then."""
+    outcome = run(
+        tmp_path,
+        "moe",
+        10,
+        nothing,
+        replicas=2,
+        least=2,
+        restarts=1,
+        faults="r2@tail:9=SIGKILL,r1@tail:9=hang:2,r3@build=SIGSTOP",
+    )
+
+    outcome.check(reference("moe", 10))
+
+
 @pytest.mark.parametrize("stages", ["extra_state", "behind its back"])
 def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
     tmp_path: Path, stages: str

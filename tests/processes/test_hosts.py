@@ -58,7 +58,8 @@ def test_a_machine_that_sleeps_loses_nobody(tmp_path: Path) -> None:
     assert not [r for r in outcome.kinds("exited") if r["exited_kind"] == "signal"]
 
 
-@pytest.mark.parametrize("lasts_s", [15.0, pytest.param(60.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("lasts_s", [15.0, 60.0])
+@pytest.mark.soak
 def test_a_machine_on_which_everything_stands_still_in_turns_loses_nobody(
     tmp_path: Path, lasts_s: float
 ) -> None:

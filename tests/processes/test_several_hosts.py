@@ -98,6 +98,7 @@ def test_one_command_on_every_host_trains_on_all_of_them(net: Network, family: s
     assert audit.exactly_once, audit.problems
 
 
+@pytest.mark.soak
 def test_a_command_that_is_typed_twice_on_one_host_leaves_the_job_alone(net: Network) -> None:
     a, _, _ = net.hosts
     words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", "1:2")
@@ -112,6 +113,56 @@ def test_a_command_that_is_typed_twice_on_one_host_leaves_the_job_alone(net: Net
     assert job.wait(2 * DEADLINE_S) == 0, a.said()
     assert digests(a) == {alone(a, 200)}
     assert not records(a, "node_lost")
+
+
+def test_what_replicas_print_and_the_audit_say_is_read_from_any_host(net: Network) -> None:
+    """Also of a host that is gone; its coordinator does not see its files."""
+    a, b, c = net.hosts
+    for host in net.hosts:
+        (host.own / "train.py").write_text(
+            f"print('\\x1b[2Jfrom afar \\u2028', flush=True)\n{SCRIPT}"
+        )
+    place = f"{a.address}:7000"
+    words = ("--out", "run", "--min", 2, "--max", 2, "train.py", 100_000)
+    coordinator = pliant(a, "coordinator", "--listen", place, *words)
+    share(a, "run/token", b, c)
+    join = ("--join", place, "--token-file", "token")
+    for host in (b, c):
+        pliant(host, "agent", *join, "--devices", 1)
+    until(lambda: records(a, "commit", "run")[20:], "two train", a, b, c)
+    (gone,) = {one["replica"] for one in records(a, "worker", "run") if one["node"] == "b"}
+    logs = a.own / "run" / "logs" / f"{gone}.log"
+    until(lambda: logs.exists(), "what it printed was told", a, b, c)
+
+    assert pliant(c, "audit", *join).wait() == 0, c.said()
+    assert "every sample counted exactly once" in c.said()
+    b.die()
+    assert pliant(c, "logs", gone, *join).wait() == 0, c.said()
+    assert pliant(c, "top", *join).wait() == 0, c.said()
+
+    assert r"\x1b[2Jfrom afar \u2028" in c.said()
+    assert pliant(c, "stop", "--now", *join).wait() == 0, c.said()
+    coordinator.wait()
+
+
+@pytest.mark.parametrize("odd", ["environment", "name"])
+def test_an_odd_host_that_connects_first_does_not_end_the_job(net: Network, odd: str) -> None:
+    """The host that coordinates trains as well, and its own agent happens to come later."""
+    a, b, _ = net.hosts
+    words: tuple[object, ...] = ("run", "--join", f"{a.address}:7000", "--nnodes", "1:2")
+    words = (*words, "--devices-per-node", 1, "--token-file", "token", "train.py", 20)
+    job = pliant(a, *words, LATE_S="6")
+    share(a, "token", b)
+    named = {"environment": ("--node", "b"), "name": ("--node", "a")}[odd]
+    seed = "7" if odd == "environment" else "0"
+
+    first = pliant(b, *words[:-2], *named, *words[-2:], PYTHONHASHSEED=seed)
+
+    assert first.wait() == 1, b.said()
+    assert job.wait() == 0, a.said()
+    why = {"environment": "node b has PYTHONHASHSEED 7, and node a has 0", "name": "as node a;"}
+    assert why[odd] in b.said()
+    assert len(records(a, "commit")) == 20
 
 
 def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network) -> None:
@@ -130,6 +181,7 @@ def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network
     words = (*words, "--token-file", "token", "train.py", 5)
     job = pliant(a, *words)
     share(a, "token", b, c)
+    until(lambda: records(a, "node_joined"), "the host is there from which the others differ", a)
     edited, other = pliant(b, *words), pliant(c, *words, PYTHONHASHSEED="7")
     assert [edited.wait(), other.wait()] == [1, 1], b.said() + c.said()
     third = pliant(c, *words[:-1], 6)
@@ -144,6 +196,7 @@ def test_what_differs_between_hosts_is_named_before_anything_trains(net: Network
     assert [job.wait(), mended.wait()] == [0, 0], a.said() + b.said()
 
 
+@pytest.mark.soak
 def test_checkpoints_in_directories_that_are_not_shared_are_refused(
     net: Network, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.processes.elastic import (
+    DEADLINE_S,
     drain,
     kill_worker,
     reference,
@@ -21,10 +22,12 @@ from tests.processes.elastic import (
     scale,
     wait_for_members,
 )
-from tests.processes.launching import RunningJob
+from tests.processes.launching import RunningJob, running
 
 from pliant.checkpoint.catalogue import verify
 from pliant.checkpoint.store.directory import LocalStorage
+
+WEIGHED = Path(__file__).with_name("train_weighed.py")
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -56,7 +59,7 @@ def test_one_replica_of_several_workers_ends_as_one_worker_alone(
     ("workers", "options"),
     [
         (2, {"is_judged": True}),
-        (2, {"is_whole_outside": True}),
+        (2, {"is_whole_outside": True, "is_scaled": True}),
         pytest.param(3, {}, marks=pytest.mark.soak),
     ],
 )
@@ -67,6 +70,26 @@ def test_a_sharded_model_ends_as_one_that_is_whole(
     outcome = run(tmp_path, "gpt", 6, nothing, replicas=2, workers=workers, options=sharded)
 
     outcome.check(reference("gpt", 6, options=options))
+
+
+def weighed(directory: Path, workers: int) -> list[dict[str, int]]:
+    """Return what each worker of two replicas has held."""
+    directory.mkdir()
+    with running(directory, WEIGHED, directory, replicas=2, warm=True, workers=workers) as job:
+        assert job.process.wait(DEADLINE_S) == 0, job.said()
+    return [json.loads(path.read_text()) for path in directory.glob("*.weighed")]
+
+
+def test_a_worker_holds_its_part_of_the_model_and_of_each_gradient(tmp_path: Path) -> None:
+    """Of sums it has its part, and of a pass those of both slots; a layer is whole for a moment."""
+    whole, halves = (weighed(tmp_path / str(workers), workers) for workers in (1, 2))
+
+    assert (len(whole), len(halves)) == (2, 4)
+    (model,) = {line["model"] for line in (*whole, *halves)}
+    most = max(line["gradients"] for line in whole)
+    for line in halves:
+        assert line["state"] == pytest.approx(min(w["state"] for w in whole) / 2, rel=0.01)
+        assert line["gradients"] < most / 2 + model < most
 
 
 def meshed(sizes: dict[str, int]) -> dict[str, Any]:

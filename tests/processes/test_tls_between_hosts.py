@@ -17,11 +17,13 @@ from tests.live.namespaces import Network, NetworkHost
 from tests.processes.hosts import (
     alone,
     digests,
+    digests_of,
     environment,
     hosts,
     pliant,
     share,
     training,
+    training_in,
     until,
 )
 
@@ -113,6 +115,69 @@ def test_strangers_neither_get_in_nor_stop_a_job_over_tls(
     audit = audit_run(a.own / "runs" / "train")
     assert audit.exactly_once, audit.problems
     assert "without the token" not in a.said()
+
+
+def test_a_node_comes_under_the_names_of_its_certificate_only(
+    net: Network, authority: Authority
+) -> None:
+    """Who takes over a host cannot pose as another one."""
+    a, b, c, _ = net.hosts
+    place, words = f"{a.address}:7000", ("--max", 1, "train.py", 5)
+    own = {host.name: tls_words(authority, host) for host in (a, b, c)}
+    coordinator = pliant(a, "coordinator", "--listen", place, *own["a"], *words)
+    share(a, "runs/train/token", b, c)
+    agent = ("agent", "--join", place, "--token-file", "token", "--devices", 1)
+
+    posing = pliant(c, *agent, *own["c"], "--node", "b")
+
+    assert posing.wait() == 1, c.said()
+    said = f"the certificate of node b names {c.address} and c, and not b; name the node as its"
+    assert said in c.said()
+    by_address = pliant(b, *agent, *own["b"], "--node", b.address)
+    assert [coordinator.wait(), by_address.wait()] == [0, 0], a.said() + b.said()
+
+
+def test_one_certificate_may_be_for_all_nodes_where_that_is_said(
+    net: Network, authority: Authority
+) -> None:
+    a, b, _, _ = net.hosts
+    place, words = f"{a.address}:7000", ("--tls-any-node", "--max", 1, "train.py", 5)
+    own = {host.name: tls_words(authority, host) for host in (a, b)}
+    coordinator = pliant(a, "coordinator", "--listen", place, *own["a"], *words)
+    share(a, "runs/train/token", b)
+    agent = ("agent", "--join", place, "--token-file", "token", "--devices", 1)
+
+    any_node = pliant(b, *agent, *own["b"], "--node", "x")
+
+    assert [coordinator.wait(), any_node.wait()] == [0, 0], a.said() + b.said()
+
+
+def test_another_host_takes_over_a_job_over_tls(
+    net: Network, authority: Authority, tmp_path: Path
+) -> None:
+    """The process that coordinates is killed, and its replica with it."""
+    a, b, c, _ = net.hosts
+    out, stop = tmp_path / "shared" / "run", tmp_path / "stop"
+    out.parent.mkdir(mode=0o700)
+    own = {host.name: tls_words(authority, host) for host in (a, b, c)}
+    places = f"{a.address}:7000,{b.address}:7000"
+    words: tuple[object, ...] = ("run", "--join", places, "--nnodes", "1:3", "--out", out)
+    words = (*words, "--devices-per-node", 1, "--token-file", out.parent / "token")
+    script = ("train.py", 100_000)
+    programs = [
+        pliant(host, *words, *own[host.name], *script, STOP_AT=str(stop)) for host in (a, b, c)
+    ]
+    until(lambda: training_in(out) == {"a", "b", "c"}, "all train", a, b, c)
+    programs[0].kill()
+    until(lambda: training_in(out) == {"b", "c"}, "two train, with another coordinator", b, c)
+    stop.touch()
+
+    assert [program.wait() for program in programs[1:]] == [0, 0], b.said() + c.said()
+    assert "this host coordinates the job: the coordinator at https://" in b.said()
+    (found,) = digests_of(out)
+    assert found == alone(b, int(found.split()[1]))
+    audit = audit_run(out)
+    assert audit.exactly_once, audit.problems
 
 
 def test_what_does_not_fit_is_said_at_once(

@@ -33,8 +33,7 @@ from pliant.testing import faults
 
 def main() -> None:
     options = parse()
-    context = worker_context()
-    me = "alone" if context is None else worker_name(context.replica, context.worker or None)
+    me = own_name()
     if options.mesh:
         pliant.mesh(**json.loads(options.mesh))
     case = models.build(options.model, **json.loads(options.options))
@@ -99,6 +98,12 @@ def main() -> None:
     append(options.digest_file, line)
 
 
+def own_name() -> str:
+    """Return the name of this worker: r1, or r1.1 of the second one of its replica."""
+    context = worker_context()
+    return "alone" if context is None else worker_name(context.replica, context.worker or None)
+
+
 def reset(model: torch.nn.Module) -> None:
     """Draw other weights on each worker of a replica."""
     torch.manual_seed(int(os.environ["RANK"]))
@@ -126,7 +131,9 @@ def go_wrong(options: argparse.Namespace, me: str, case: models.Case, step: int)
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=sorted(models.CASES), required=True)
+    parser.add_argument(
+        "--model", choices=sorted({*models.CASES, *models.OF_SEVERAL_WORKERS}), required=True
+    )
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--global-batch-size", type=int)
     parser.add_argument("--micro-batch-size", type=int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Never
 import pytest
 
 from pliant.agent.agent_config import AgentConfig
+from pliant.coordinator.register import StoredRegister
+from pliant.core import takeover
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
 from pliant.core.policy.decide import Policy
 from pliant.core.takeover import CoordinatorSign, looked
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.values import Generation, Incarnation, Lineage, NodeId, Register
+from pliant.observe.log import Record
 from pliant.run import candidate
 from pliant.run.candidate import Candidate, run_candidate
 from pliant.run.job_config import JobConfig
@@ -72,6 +76,41 @@ def test_who_may_coordinate_waits_for_the_token_and_then_says_where_it_is(
         run_candidate(second)
 
     assert not second.token_file.exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_job_that_has_begun_gets_no_second_token(
+    second: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator is gone before the token was copied here, and its agents train on."""
+    first = Register(incarnation=Incarnation(1), number=Generation(3), lineage=Lineage(1))
+    home = DirectoryHome(second.config.out / "register", is_shared=True)
+    StoredRegister(home.register, "of the first host").write(first, expected=None)
+    home.write_sign(sign("http://10.0.0.1:7000"))
+    monkeypatch.setattr(takeover, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(takeover, "TURN_S", 0.1)
+    second = replace(second, config=replace(second.config, address="127.0.0.1", port=0))
+
+    with pytest.raises(ConfigError, match=r"copy it from the host that coordinates \(http://10\.0"):
+        run_candidate(second)
+    assert not second.token_file.exists()
+
+    second.token_file.write_text("another-token-of-22-letters")
+    said: list[str] = []
+    second = replace(second, observed=lambda: nullcontext(Silent()), say=said.append)
+    with pytest.raises(ConfigError, match="has another token: give this host the --token-file of"):
+        run_candidate(second)
+    assert StoredRegister(home.register).read() == first
+
+
+class Silent:
+    """Follows nothing."""
+
+    def record(self, record: Record) -> None:
+        pass
+
+    def output(self, worker: str, text: str) -> None:
+        pass
 
 
 @pytest.mark.parametrize(

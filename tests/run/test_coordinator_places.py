@@ -36,6 +36,11 @@ def test_an_empty_place_is_refused(join: str) -> None:
         places_told(join)
 
 
+def test_a_place_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names gpu1:7000 twice; name each place once"):
+        places_told("gpu1:7000, gpu2:7000,gpu1:7000")
+
+
 def test_a_url_of_something_else_is_refused() -> None:
     with pytest.raises(ConfigError, match="is no place of a coordinator"):
         agents_url("ftp://gpu1")

@@ -208,6 +208,36 @@ def test_a_store_that_takes_every_write_is_refused(
         store()
 
 
+def test_the_place_of_another_job_is_refused(store: Open, tmp_path: Path) -> None:
+    """Else each would end the other's coordinators, and take its checkpoints for its own."""
+    outs = [tmp_path / name for name in ("a", "b")]
+    for out in outs:
+        out.mkdir()
+    homes = [(store(), store()), [open_home(str(tmp_path / "r"), out) for out in outs]]
+    for first, other in homes:
+        first.settle("gpt", outs[0])
+
+        with pytest.raises(ConfigError, match="is that of job gpt; give job gpt-2 a place of its"):
+            other.settle("gpt-2", outs[1])
+        assert not (outs[1] / "holder").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match=r"^--register .*file cannot be written: File exists$"):
+        open_home(str(tmp_path / "file"), tmp_path).settle("gpt", tmp_path)
+
+
+def test_a_bucket_that_is_not_there_is_refused(store: Open, tmp_path: Path) -> None:
+    store()
+
+    with pytest.raises(ConfigError, match=r"^--register s3://nobodys/probe-\w+ cannot be written"):
+        open_home("s3://nobodys", tmp_path)
+    with pytest.raises(ConfigError, match="--register s3:// names no bucket"):
+        open_home("s3://", tmp_path)
+
+
 def test_another_kind_of_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a directory that the hosts share, or on s3://"):
         open_home("gs://bucket/job", tmp_path)

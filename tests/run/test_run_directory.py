@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from pliant.machine import run_files
 from pliant.machine.run_files import newest_run
 from pliant.run.run_directory import (
     holder_of,
+    lasting_token,
     locked,
     new_directory,
     resumed_directory,
@@ -93,6 +95,22 @@ def test_an_empty_record_of_the_holder_is_written_again(tmp_path: Path) -> None:
     assert holder_of(tmp_path, "train") == holder
 
 
+def test_of_two_hosts_that_name_a_job_at_one_moment_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever takes over could not write the checkpoints, or two jobs have one register."""
+
+    def named_meanwhile(_: int) -> str:
+        (tmp_path / "holder").write_text("gpt-1\n")
+        return "2"
+
+    monkeypatch.setattr(secrets, "token_hex", named_meanwhile)
+
+    assert holder_of(tmp_path, "tune") == "gpt-1"
+    assert (tmp_path / "holder").read_text() == "gpt-1\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["holder"]
+
+
 def test_the_directory_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -156,3 +174,19 @@ def test_who_is_about_to_leave_a_directory_is_waited_for(tmp_path: Path) -> None
         with locked(tmp_path, alone=True, within_s=10):
             assert leaving.is_set()
         staying.result()
+
+
+def test_of_two_coordinators_that_make_the_token_at_one_moment_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first would go on with a token that no agent finds in the file."""
+    path, theirs = tmp_path / "token", "the-token-of-another-one"
+
+    def made_meanwhile(_: int) -> str:
+        path.write_text(theirs)
+        return "a-token-that-comes-second"
+
+    monkeypatch.setattr(secrets, "token_urlsafe", made_meanwhile)
+
+    assert lasting_token(path) == theirs == path.read_text()
+    assert [each.name for each in tmp_path.iterdir()] == ["token"]

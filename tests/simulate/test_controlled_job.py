@@ -10,6 +10,7 @@ from tests.simulate.worlds import changes, cluster, job, simulated
 from pliant.core.events import NodeJoined, Offered
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
+from pliant.core.policy.costs import share
 from pliant.core.policy.decide import Policy
 from pliant.simulate.controlled_job import NODE, ControlledJob, ReplicaTimes
 from pliant.simulate.event_queue import EventQueue
@@ -74,6 +75,8 @@ POLICIES = [
     Policy(min_replicas=2, max_replicas=8, min_stability_period_s=60.0),
     Policy(min_replicas=2, max_replicas=8, replica_increment_step=3),
     Policy(min_replicas=2, max_replicas=8, max_scale_events_per_hour=2),
+    Policy(min_replicas=2, max_replicas=8, spares=1),
+    Policy(min_replicas=2, max_replicas=5, spares=2),
 ]
 
 
@@ -103,12 +106,12 @@ def test_the_quick_way_heads_for_the_sizes_that_the_whole_controller_heads_for(
             job(
                 "gpt",
                 1e6,
-                8,
+                policy.max_replicas or 8,
                 min_devices=2,
-                max_devices=8,
+                max_devices=policy.max_replicas,
                 num_slots=64,
                 start_s=10.0,
-                step_s=2.0 * longer,
+                step_s=16.0 * longer * share(policy.max_replicas or 8, 64),
             )
         ],
         cluster(DEVICES, inference=[{"name": "others", "load": "x"}]),

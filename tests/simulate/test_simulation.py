@@ -74,6 +74,29 @@ def test_full_preemption_stops_the_whole_job_and_a_person_sees_to_it() -> None:
     assert pre.ended_s == pytest.approx(201.0 + 30.0 + 1000.0 - 101.0)
 
 
+def test_a_whole_job_stops_at_the_end_of_the_step_that_is_under_way() -> None:
+    world = [
+        job("pre", 1000.0, 8, start_s=0.0, step_s=80.0),
+        job("tune", 100.0, 4, arrival_s=100.0, start_s=0.0, priority="urgent"),
+    ]
+    starts = [job("late", 1000.0, 8, start_s=300.0), world[1]]
+
+    (_, tune), (_, other) = (
+        simulated(jobs, cluster(8), PREEMPT).records for jobs in (world, starts)
+    )
+
+    assert tune.began_s == 160.0
+    assert other.began_s == 100.0  # it had not begun to train
+
+
+def test_who_has_not_begun_is_in_no_queue_time_and_is_told_of() -> None:
+    world = [job("long", 9000.0, 4), job("next", 60.0, 4, arrival_s=10.0)]
+
+    found = measured(simulated(world, cluster(4), STATIC, until_s=5000.0))
+
+    assert (found.jobs, found.unfinished, found.waiting, found.queue_mean_s) == (2, 2, 1, 0.0)
+
+
 def test_a_restart_stops_everybody_for_each_change() -> None:
     world = [
         elastic("pre", 1000.0, 8, 2, 8),
@@ -135,7 +158,7 @@ def test_a_job_whose_nodes_do_not_come_back_has_not_finished(way: ResizeCosts, l
 
     run = simulated([job("gpt", 1000.0, 4)], spec, way, capacity=trace)
 
-    assert measured(run).unfinished == 1
+    assert (measured(run).unfinished, measured(run).waiting) == (1, 0)
     assert math.isfinite(run.pool.now_s)
 
 
@@ -211,6 +234,28 @@ def test_goodput_is_the_share_of_what_inference_leaves() -> None:
                     until_s=100.0)  # fmt: skip
 
     assert measured(run).goodput == pytest.approx(0.9)
+
+
+def test_work_is_counted_at_the_size_that_a_job_asks_for() -> None:
+    half = elastic("gpt", 1000.0, 2, 1, 4, curve=((2, 2.0), (4, 3.0)))
+
+    run = simulated([half], cluster(4), FREE)
+    cut = simulated([half], cluster(4), FREE, until_s=300.0)
+
+    found = measured(run)
+    assert found.useful_h * 3600 == pytest.approx(4 * 2000 / 3)
+    assert found.work_h * 3600 == pytest.approx(2000.0)
+    assert measured(cut).work_h * 3600 == pytest.approx(2 * 450.0)
+
+
+def test_a_target_that_is_lost_with_the_state_is_reached_again() -> None:
+    spec = cluster(1, nodes=[{"name": "spot", "count": 1, "capacity": "x"}])
+    trace = {"spot": changes((0.0, 1), (550.0, 0), (1000.0, 1))}
+    world = [job("gpt", 1000.0, start_s=0.0, target_s=500.0)]
+
+    (one,) = simulated(world, spec, STATIC, capacity=trace).records
+
+    assert one.target_at_s == pytest.approx(1500.0)
 
 
 def test_a_policy_that_waits_takes_arrivals_together() -> None:
@@ -303,7 +348,7 @@ def test_a_node_that_goes_again_has_the_whole_of_its_new_notice(way: ResizeCosts
     run = simulated(world, cluster(1, nodes=[node]), way, capacity=trace, until_s=1000.0)
 
     (record,) = run.records
-    assert (record.sizes, record.lost_device_s) == ([(100.0, 1), (221.0, 0)], 0.0)
+    assert (record.sizes, record.lost_device_s) == ([(100.0, 1), (220.0, 0)], 0.0)
 
 
 def test_what_a_start_takes_is_measured_as_the_workload_says(
@@ -324,6 +369,72 @@ def test_what_a_start_takes_is_measured_as_the_workload_says(
     assert taken == {600.0}
 
 
+def test_a_warm_spare_takes_the_place_of_a_lost_replica_at_once() -> None:
+    nodes = [{"name": "spot", "count": 1, "capacity": "x"}, {"name": "base", "count": 4}]
+    trace = {"spot": changes((0.0, 1), (1000.0, 0))}
+    world = [elastic("gpt", 4000.0, 4, 1, 4, start_s=100.0)]
+
+    warm, cold = (
+        simulated(world, cluster(5, nodes=nodes), policy=Policy(spares=n), capacity=trace)
+        for n in (1, 0)
+    )
+
+    assert [size for _, size in warm.records[0].sizes] == [0, 4, 0]
+    assert [size for _, size in cold.records[0].sizes] == [0, 4, 3, 4, 0]
+    assert warm.pool.accounts.spent["unused"] == pytest.approx(900.0)
+    assert cold.pool.accounts.spent["unused"] < 1.0
+
+
+def test_who_trains_does_not_make_room_for_a_spare() -> None:
+    world = [elastic("gpt", 1000.0, 4, 1, 4)]
+
+    run = simulated(world, cluster(4), policy=Policy(spares=2))
+
+    assert [size for _, size in run.records[0].sizes] == [4, 0]
+
+
+@pytest.mark.parametrize("way", [IN_PLACE, RESTART])
+def test_replicas_of_several_workers_do_what_those_of_one_do(way: ResizeCosts) -> None:
+    trace = {"spot": changes((0.0, 4), (100.0, 2), (300.0, 3), (500.0, 4))}
+    nodes = {"name": "spot", "count": 4, "capacity": "x"}
+    one = elastic("gpt", 1000.0, 4, 1, 4, num_slots=16)
+    two = elastic("gpt", 1000.0, 8, 2, 8, num_slots=16, workers=2)
+
+    narrow = simulated([one], cluster(4, nodes=[nodes]), way, capacity=trace)
+    wide = simulated([two], cluster(8, nodes=[{**nodes, "devices": 2}]), way, capacity=trace)
+
+    (slim,), (broad,) = narrow.records, wide.records
+    assert broad.sizes == [(at_s, 2 * size) for at_s, size in slim.sizes]
+    assert (broad.ended_s, broad.resizes) == (slim.ended_s, slim.resizes)
+    assert len(slim.sizes) > 3
+
+
+def test_a_replica_goes_with_any_of_its_devices_and_the_others_are_used_again() -> None:
+    nodes = [
+        {"name": "spot", "count": 1, "capacity": "x"},
+        {"name": "base", "devices": 3, "count": 1},
+    ]
+    trace = {"spot": changes((0.0, 1), (100.0, 0))}
+    world = [elastic("gpt", 1000.0, 4, 2, 4, workers=2)]
+
+    run = simulated(world, cluster(4, nodes=nodes), capacity=trace)
+
+    assert [size for _, size in run.records[0].sizes] == [4, 2, 0]
+
+
+def test_a_replica_that_no_node_is_wide_enough_for_is_refused() -> None:
+    world = [job("gpt", 10.0, 4, workers=4, line=7)]
+    nodes = [{"name": "a", "count": 8, "devices": 2}]
+
+    with pytest.raises(ConfigError) as told:
+        simulated(world, cluster(16, nodes=nodes))
+
+    assert str(told.value) == (
+        "the workload line 7: gpt can never run: a replica has 4 workers, all on one node, and no"
+        " node has more than 2 devices"
+    )
+
+
 # --- what holds whatever happens ---------------------------------------------------------
 
 WAYS = [IN_PLACE, RESTART, PREEMPT, STATIC, FREE]
@@ -331,7 +442,7 @@ WAYS = [IN_PLACE, RESTART, PREEMPT, STATIC, FREE]
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[SimulatedWorld, ResizeCosts]:
-    devices = draw(st.integers(2, 12))
+    devices, wide = draw(st.integers(2, 12)), draw(st.sampled_from([1, 1, 2]))
     times = st.integers(0, 4000).map(float)
     jobs = []
     for number in range(draw(st.integers(1, 8))):
@@ -343,17 +454,18 @@ def worlds(draw: st.DrawFn) -> tuple[SimulatedWorld, ResizeCosts]:
                 name=f"j{number}",
                 arrival_s=draw(times),
                 work_s=float(draw(st.integers(1, 3000))),
-                devices=size,
-                min_devices=low,
-                max_devices=high,
-                num_slots=draw(st.sampled_from([None, high, 2 * high])),
+                devices=size * wide,
+                min_devices=low * wide,
+                max_devices=high * wide,
+                workers=draw(st.sampled_from([1, wide])),
+                num_slots=draw(st.sampled_from([None, high * wide, 2 * high * wide])),
                 priority=draw(st.sampled_from(["low", "normal", "normal", "urgent"])),
                 step_s=draw(st.sampled_from([0.5, 5.0])),
                 start_s=draw(st.sampled_from([None, 0.0, 60.0])),
             )
         )
     trace = sorted(draw(st.lists(st.tuples(times, st.integers(0, devices)), max_size=6)))
-    nodes: dict[str, Any] = {"name": "all", "count": devices}
+    nodes: dict[str, Any] = {"name": "all", "count": devices, "devices": wide}
     capacity = {}
     if trace:
         nodes |= {"capacity": "x", "noticeInSeconds": draw(st.sampled_from([0, 30]))}
@@ -369,6 +481,7 @@ def worlds(draw: st.DrawFn) -> tuple[SimulatedWorld, ResizeCosts]:
     policy = Policy(
         scaling_timeout_s=draw(st.sampled_from([0.0, 20.0])),
         min_stability_period_s=draw(st.sampled_from([0.0, 100.0])),
+        spares=draw(st.sampled_from([0, 0, 1])),
     )
     world = SimulatedWorld(
         cluster=ClusterSpec.model_validate({"nodes": [nodes], "inference": inference}),

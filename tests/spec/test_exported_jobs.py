@@ -19,6 +19,12 @@ def test_jobs_of_a_size_get_half_to_twice_as_many_and_are_not_ideal_there() -> N
     assert [speed(large, size) for size in (4, 8, 16)] == pytest.approx([1 / 1.8, 1.0, 1.8])
 
 
+def test_half_of_the_replicas_are_whole_ones() -> None:
+    (one,) = made_elastic([job("a", 60.0, 12, workers=4)], least=8)
+
+    assert (one.min_devices, one.max_devices) == (4, 24)
+
+
 def test_a_job_of_one_device_cannot_have_half() -> None:
     (one,) = made_elastic([job("a", 60.0)], least=1)
 

@@ -47,6 +47,25 @@ def test_a_job_has_the_devices_of_all_its_pods() -> None:
     assert (job.arrival_s, job.began_s, job.work_s) == (0.0, 600.0, 3600.0)
 
 
+def test_no_job_has_the_name_of_a_service() -> None:
+    one = item("chat")
+    one["metadata"]["namespace"] = ""
+
+    (job,) = parse_kubernetes_jobs(export(one), source="k.json").jobs
+
+    assert job.name == "chat"
+
+
+def test_a_job_has_no_more_pods_at_a_time_than_it_is_to_complete() -> None:
+    one, two = item("one"), item("two", gpus="1")
+    one["spec"] |= {"parallelism": 8, "completions": 3}
+    two["spec"] |= {"parallelism": 2, "completions": 50}
+
+    jobs = parse_kubernetes_jobs(export(one, two), source="k.json").jobs
+
+    assert [job.devices for job in jobs] == [12, 2]
+
+
 def test_a_job_that_failed_trained_until_then_and_one_alone_is_read_too() -> None:
     failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-10-01T08:40:00Z"}
     text = json.dumps(item(completionTime=None, conditions=[failed]))

@@ -90,7 +90,7 @@ def test_sizes_have_defaults() -> None:
             "zzz: 2",
             "job.yaml line 6: unknown field spec.zzz; valid are command, elasticPolicy,"
             " startReplicas, workersPerReplica, maxRestarts, limits, sessionTimeoutInSeconds,"
-            " verifyEvery, balance, pool, tls",
+            " verifyEvery, balance, placement, pool, tls",
         ),
         (
             "minReplicas: 1",

@@ -56,6 +56,8 @@ def test_what_is_no_training_is_left_out_and_counted() -> None:
         row("9", start="None", end="2026-10-01T08:30:00"),
         row("10", start="Unknown", end="Unknown"),
         row("11", end="2026-10-01T08:10:00"),
+        row("12_[3-9]", start="Unknown", end="Unknown", tres=""),
+        row("13", start="2026-10-01T08:20:00", end="2026-10-01T08:20:00", tres=""),
     )
 
     found = parse_sacct(text, source="o.txt")
@@ -64,8 +66,58 @@ def test_what_is_no_training_is_left_out_and_counted() -> None:
     assert found.notes == (
         "left out: 1 steps of jobs",
         "left out: 1 jobs without an accelerator",
-        "left out: 2 jobs that never began",
+        "left out: 4 jobs that never began",
         "left out: 1 jobs that took no time",
+    )
+
+
+def test_a_job_that_was_to_wait_for_another_waits_for_accelerators_only_then() -> None:
+    late, later = "2026-10-01T08:10:30", "2026-10-01T08:11:00"
+    text = export(row(), row("8", start=late), row("9", start=later))
+    text = text.replace("JobName", "Eligible")
+    first, after, none = text.splitlines()[1:]
+    after = after.replace("|x|", "|2026-10-01T08:09:00|")
+    none = none.replace("|x|", "|Unknown|")
+    first = first.replace("|x|", "|2026-10-01T08:30:00|")  # it had begun by then
+
+    text = "\n".join([text.splitlines()[0], first, after, none])
+    jobs = parse_sacct(text, source="o.txt").jobs
+
+    assert [(job.name, (job.began_s or 0.0) - job.arrival_s) for job in jobs] == [
+        ("9", 660.0),
+        ("8", 90.0),
+        ("7", 0.0),
+    ]
+
+
+def test_who_ran_before_the_window_of_an_export_arrives_with_it() -> None:
+    """With ``sacct -T`` whatever ran before the first moment seems to begin then."""
+    text = export(
+        row("1", "2026-08-30T08:00:00", "2026-10-01T00:00:00"),
+        row("2", "2026-09-30T08:00:00", "2026-10-01T00:00:00"),
+        row("3", "2026-09-30T23:00:00", "2026-10-01T01:00:00"),
+        row("4"),
+    )
+
+    found = parse_sacct(text, source="o.txt")
+
+    waited = [(job.name, job.arrival_s, job.began_s) for job in found.jobs]
+    assert waited[:3] == [("1", 0.0, 0.0), ("2", 0.0, 0.0), ("3", 0.0, 3600.0)]
+    assert waited[3] == ("4", 8 * 3600.0, 8 * 3600.0 + 600.0)
+    assert found.notes == ("3 jobs were submitted before the export begins, and arrive with it",)
+
+
+def test_a_long_beginning_with_hardly_a_job_is_told_of() -> None:
+    days = [f"2026-10-{day:02}T08:00:00" for day in range(1, 31)]
+    rows = [row(day, day, day, day.replace("T08", "T20")) for day in days]
+    late = row("old", "2026-09-01T08:00:00", "2026-09-01T08:00:00", "2026-10-05T08:00:00")
+
+    found = parse_sacct(export(late, *rows), source="o.txt")
+
+    assert parse_sacct(export(*rows), source="o.txt").notes == ()
+    assert found.notes == (
+        "only 2 of 31 jobs began in the first 732 of 1428 hours: others that had ended by then are"
+        " missing, and what seems idle there was not; cut the export to a window (sacct -T)",
     )
 
 
@@ -108,7 +160,8 @@ def test_bars_at_the_end_of_lines_are_those_of_parsable() -> None:
         ),
         (
             export(row(end="2026-10-01T08:09:00")),
-            "o.txt line 2: End 2026-10-01T08:09:00 is before Start 2026-10-01T08:10:00",
+            "o.txt line 2: End 2026-10-01T08:09:00 is before Start 2026-10-01T08:10:00; if the"
+            " clock was put back, export with TZ=UTC",
         ),
         (
             export(row(tres="gres/gpu=900000")),

@@ -37,6 +37,16 @@ def test_no_job_has_the_name_of_a_service() -> None:
     assert "without a slash" in refusal("name,arrival_s,work_s\n/chat,0,60\n")
 
 
+def test_replicas_may_have_several_workers_and_slots_are_those_of_replicas() -> None:
+    text = "arrival_s,work_s,max,workers,slots\n0,60,8,2,4\n"
+
+    (one,) = parse_workload(text, source="jobs.csv")
+
+    assert (one.devices, one.min_devices, one.max_devices, one.workers) == (2, 2, 8, 2)
+    assert "no multiple of the 2 workers" in refusal(text.replace("8,2", "7,2"))
+    assert "above the 4 slots" in refusal(text.replace("8,2", "10,2"))
+
+
 def test_a_curve_is_sizes_with_speeds() -> None:
     (one,) = parse_workload(HEAD + "gpt,0,60,2,1,8,,1:1 2:1.9 8:6.5\n", source="jobs.csv")
 

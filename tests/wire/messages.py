@@ -81,6 +81,8 @@ def _plain(name: str, kind: type) -> st.SearchStrategy[Any]:
         return REPLICAS
     if kind is str and name in bounds.NODES | bounds.CHECKPOINTS:
         return NAMES
+    if kind is str and name in bounds.LABELS:
+        return st.from_regex(bounds.LABEL, fullmatch=True)
     if kind is str:
         return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
     return {bool: st.booleans(), type(None): st.none()}[kind]

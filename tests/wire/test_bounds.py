@@ -82,7 +82,7 @@ def _is_bounded(place: tuple[Any, Any, str]) -> bool:
     holder, key, name = place
     value = holder[key]
     if isinstance(value, str):
-        return name in bounds.REPLICAS | bounds.NODES
+        return name in bounds.REPLICAS | bounds.NODES | bounds.LABELS
     return isinstance(value, int | float) and name not in bounds.MEASURED
 
 
@@ -122,3 +122,13 @@ def test_a_node_has_no_more_devices_than_commands_can_wait_for() -> None:
         bounds.excess({"devices": most + 1}) == f"devices: {most + 1} is not between 0 and {most}"
     )
     assert bounds.excess({"number": most + 1}) is None
+
+
+def test_a_node_says_a_few_labels_at_most() -> None:
+    pair = ("rack", "a")
+
+    assert bounds.excess({"labels": (pair,) * bounds.MOST_LABELS}) is None
+    assert bounds.excess({"labels": (pair,) * (bounds.MOST_LABELS + 1)}) == (
+        f"labels: {bounds.MOST_LABELS + 1} are more than {bounds.MOST_LABELS}"
+    )
+    assert bounds.excess({"labels": (("rack", "a b"),)}) == "labels: 'a b' is no name"

@@ -165,6 +165,17 @@ def test_what_is_wrong_is_named(data: bytes, reason: str) -> None:
     assert reason in refused(data)
 
 
+@given(message=MESSAGES, data=st.data())
+def test_a_field_that_is_given_twice_breaks_nothing(message: Any, data: st.DataObject) -> None:
+    good = encode(message, Incarnation(1)).decode()
+    field, value = data.draw(st.sampled_from(sorted(json.loads(good)))), data.draw(JSON)
+    again = f"{json.dumps(field)}: {json.dumps(value)}"
+
+    for text in (f"{good[:-1]}, {again}}}", f"{{{again}, {good[1:]}"):
+        answer = decode(text)
+        assert isinstance(answer, Envelope) or answer.reason
+
+
 def test_an_extra_field_deep_inside_is_refused() -> None:
     order = Order(
         generation=2,  # type: ignore[arg-type]

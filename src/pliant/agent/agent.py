@@ -26,14 +26,15 @@ from typing import Any, assert_never
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import Launcher
 from pliant.agent.local_replica import LocalReplica, not_started
-from pliant.agent.node_facts import node_facts
+from pliant.agent.node_facts import greeting
+from pliant.agent.output import nobody_listens
 from pliant.agent.placement import Devices
 from pliant.agent.uplink import Places, Uplink
 from pliant.agent.work import JobHere
 from pliant.agent.worker import LAST_WORDS_S, LOOK_S
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.events import Exited, ExitKind, NodeJoined, Running
+from pliant.core.events import Exited, ExitKind, Running
 from pliant.core.values import Incarnation, ReplicaId
 from pliant.machine import run_files
 from pliant.machine.processes import new_life
@@ -57,10 +58,6 @@ _REPLICA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it becomes a f
 _log = logging.getLogger(__name__)
 
 
-def nobody_listens(worker: str, line: str, /) -> None:
-    """Follow no output."""
-
-
 class Agent:
     """Runs the workers of one job on one node.  ``open``, ``serve``, ``close``, each once."""
 
@@ -74,7 +71,7 @@ class Agent:
         self.node = config.node
         self._config = config
         self._job = JobHere(config)
-        self._listener = listener
+        self._listener = self._job.heard_by(listener)
         self._replicas: dict[ReplicaId, LocalReplica] = {}
         self._waiting: deque[ReplicaId] = deque()
         self._devices = Devices(range(config.devices) if config.locks is None else ())
@@ -88,7 +85,7 @@ class Agent:
         self._refused = 0
         self._has_failed = False
         self._misfit: PermanentError | None = None
-        self._life = new_life()
+        self.life = new_life()
         self._signs = 0
         self._over = asyncio.Event()
         self.ended: EndJob | None = None
@@ -242,11 +239,12 @@ class Agent:
             self._on_devices()
 
     async def _launch(self, replica: LocalReplica) -> None:
-        name, work = replica.name, self._job.work
-        if work is None:
-            raise PermanentError(f"{name} is to start before anybody said what it runs")
+        name, work, launcher = replica.name, self._job.work, self._launcher
+        if work is None or launcher is None:  # it has died for the last time: all are reaped
+            return
+        logs = Path(work.out) / run_files.LOGS
         try:
-            await replica.open(Path(work.out) / run_files.LOGS, self._listener)
+            await replica.open(logs, self._listener, launcher.meeting_place)
         except OSError as error:  # another may get what this one lacks
             replica.close()
             self._let_go(name, not_started(name, str(error)))
@@ -351,13 +349,12 @@ class Agent:
 
     def _greeting(self) -> list[Message]:
         self._signs = 0  # the list of all that runs comes soon
-        node, replicas = self.node, (*self._replicas, *self._waiting)
         devices = 0 if self._has_failed else min(self._config.devices, MOST_DEVICES)
-        facts = node_facts(address=self._config.address, environment=self._config.environment)
-        return [facts, NodeJoined(node=node, devices=devices, replicas=replicas, life=self._life)]
+        return greeting(self._config, devices, (*self._replicas, *self._waiting), self.life)
 
     def _send(self, message: Message) -> None:
-        for one in (*self._job.news_before(message), message):
+        has_room = self._uplink is not None and self._uplink.has_room
+        for one in (*self._job.news_before(message, has_room=has_room), message):
             (self._early.append if self._uplink is None else self._uplink.send)(one)
 
     def _fail(self, reason: str) -> None:
@@ -379,7 +376,7 @@ class Agent:
                 replicas = (*self._replicas, *self._waiting)
                 self._send(Running(node=self.node, replicas=replicas))
             self._signs += 1
-            await asyncio.sleep(ALIVE_S)
+            await asyncio.sleep(max(ALIVE_S, self._uplink.signs_every_s if self._uplink else 0.0))
 
     async def _speak_for_workers(self) -> None:
         """Speak for workers that live and cannot say so; one that was stopped stays silent."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from pliant.agent.launcher import StartServer, start_server
 from pliant.agent.uplink import RECONNECT_S
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.values import Labels, NodeId
 from pliant.machine.loopback import loopback
 from pliant.wire.messages import Work
 
@@ -45,6 +45,9 @@ class AgentConfig:
 
     work: Work | None = None
     """What the job runs; the agent writes ``logs/`` in the directory of the run."""
+
+    labels: Labels = ()
+    """Where this node is, in words of whoever started the agent."""
 
     tls: TlsFiles | None = None
     """What it proves itself with to its coordinator, and its replicas to others if the job wants

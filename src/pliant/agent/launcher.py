@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
 from pliant.machine.files import make_private_directory, open_private
-from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, Report, Request
+from pliant.wire.launch import MAX_RECORD_BYTES, REPORTS, REQUESTS, GuardFiles, Report, Request
 
 SERVER_ARGUMENTS = ("-m", "pliant.engine.worker.fork_server")
 """What the interpreter is started with."""
@@ -31,6 +33,9 @@ FIXED_ENVIRONMENT = {
 
 DEFAULT_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """Set unless the user did: replicas must agree on the order of sets of strings."""
+
+MOST_LETTERS = 40
+"""Of the place of a private directory: the name of a Unix socket has 107 in all."""
 
 END_S = 8.0
 """Longest wait for a fork server to reap its workers and exit, in seconds; then SIGKILL."""
@@ -101,6 +106,7 @@ class Launcher:
         self._waiting: deque[tuple[bytes, Sequence[int]]] = deque()
         self._closing = False
         self._is_ready = False
+        self._meeting_place: Path | None = None
 
     @property
     def pid(self) -> int | None:
@@ -118,6 +124,20 @@ class Launcher:
             )
         self._socket = ours
         asyncio.get_running_loop().add_reader(ours, self._readable)
+
+    def meeting_place(self) -> Path:
+        """Return the directory of the replicas that have several workers; made when it is needed.
+
+        The fork server hears of it before of them, and removes it if this process is killed: what
+        is still queued then, nobody knows of.
+
+        Raises:
+            OSError: there is no place for it.
+        """
+        if self._meeting_place is None:
+            self._meeting_place = _private_directory()
+            self.ask(GuardFiles(paths=(str(self._meeting_place),)))
+        return self._meeting_place
 
     def ask(self, request: Request, fds: Sequence[int] = ()) -> None:
         """Send a request with the files it needs; they are closed here once they were sent."""
@@ -140,6 +160,8 @@ class Launcher:
         if process.poll() is None:
             process.kill()
             await asyncio.to_thread(process.wait)
+        if self._meeting_place is not None:
+            shutil.rmtree(self._meeting_place, ignore_errors=True)
 
     def kill(self) -> None:
         """End the fork server, and through the kernel its workers, at once."""
@@ -195,3 +217,22 @@ class Launcher:
 def _close_all(fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _private_directory() -> Path:
+    """Make a directory for sockets, which only this user can enter.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+    usual = "/tmp"  # noqa: S108 - made by mkdtemp, 0700
+    with contextlib.suppress(OSError):  # all that it knows are full
+        usual = tempfile.gettempdir()
+    for place in (usual, "/tmp", "/dev/shm"):  # noqa: S108
+        if len(place) <= MOST_LETTERS:
+            with contextlib.suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix="pliant-", dir=place))
+    raise OSError(
+        f"its workers have no directory to meet in: {usual} cannot be written, or its path is "
+        f"longer than {MOST_LETTERS} letters; set TMPDIR"
+    )

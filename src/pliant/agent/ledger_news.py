@@ -29,11 +29,11 @@ class LedgerNews:
         self._ledgers = out / run_files.LEDGER
         self._told: dict[Path, int] = {}
 
-    def new(self) -> Iterator[LedgerGrown]:
-        """Yield what was written since the last look."""
+    def new(self, replica: ReplicaId | None = None) -> Iterator[LedgerGrown]:
+        """Yield what was written since the last look, by all or by one; what is left is new yet."""
         for path in sorted(self._ledgers.glob("*.jsonl")):
             name = _NAME.fullmatch(path.name)
-            if name is None:
+            if name is None or replica not in (None, name[1]):
                 continue
             while lines := self._lines(path):
                 offset = self._told.get(path, 0)

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -27,6 +25,7 @@ from pliant.agent.worker import Worker
 from pliant.core.commands import Command
 from pliant.core.events import Exited, ExitKind, Progressed
 from pliant.core.values import Incarnation, NodeId, ReplicaId
+from pliant.machine.files import PRIVATE_DIRECTORY
 from pliant.wire.codec import Message
 from pliant.wire.launch import Assignment, KillReplica, Request, StartWorker
 from pliant.wire.messages import Ended, Started, Traceback, Usage
@@ -38,9 +37,6 @@ ORDERLY = (ExitKind.FINISHED, ExitKind.LEFT)
 SILENT_LOOKS = 3
 """Looks in a row that find no life in a follower, after which its replica shows none: it speaks
 and is looked at every half second, and what is late by a little is not silent."""
-
-MOST_LETTERS = 50
-"""Of the place of a private directory: the name of a Unix socket has 107 in all."""
 
 
 def not_started(replica: ReplicaId, why: str) -> Exited:
@@ -82,8 +78,12 @@ class LocalReplica:
         self._ends: list[tuple[int, int, int]] = []
         self._directory = ""
 
-    async def open(self, logs: Path, listener: OutputListener) -> None:
+    async def open(
+        self, logs: Path, listener: OutputListener, meeting_place: Callable[[], Path]
+    ) -> None:
         """Open what the workers need: sockets, pipes, the directory in which they meet.
+
+        ``meeting_place``: returns the directory in which that lies, if there is to be one.
 
         Raises:
             OSError: there is no room for all of it; ``close`` closes what is open.
@@ -91,7 +91,9 @@ class LocalReplica:
         for worker in self.workers:
             self._ends.append(await worker.open(logs / f"{worker.name}.log", listener))
         if len(self.workers) > 1:
-            self._directory = _private_directory()
+            directory = meeting_place() / self.name
+            directory.mkdir(mode=PRIVATE_DIRECTORY)
+            self._directory = str(directory)
 
     def start(self, assignment: Assignment) -> None:
         """Ask for a process for each worker, which is told the same as the only one would be."""
@@ -198,20 +200,3 @@ class LocalReplica:
                 self._last_words.setdefault(index, []).append(message)
             case _:
                 self._on_message(message)
-
-
-def _private_directory() -> str:
-    """Make a directory for sockets, which only this user can enter.
-
-    Raises:
-        OSError: there is no place for it.
-    """
-    places = (tempfile.gettempdir(), "/tmp", "/dev/shm")  # noqa: S108 - made by mkdtemp, 0700
-    for place in places:
-        if len(place) <= MOST_LETTERS:
-            with suppress(OSError):
-                return tempfile.mkdtemp(prefix="pliant-", dir=place)
-    raise OSError(
-        f"its workers have no directory to meet in: {places[0]} cannot be written, or its path is "
-        f"longer than {MOST_LETTERS} letters; set TMPDIR"
-    )

@@ -1,4 +1,4 @@
-"""What an agent says of its node before it joins a job.
+"""What an agent says of its node when it joins a job.
 
 Owns where each fact is from.  What must agree is for ``core.agreement`` to say.
 """
@@ -6,12 +6,19 @@ Owns where each fact is from.  What must agree is for ``core.agreement`` to say.
 from __future__ import annotations
 
 import platform
+import socket
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import DEFAULT_ENVIRONMENT
 from pliant.core.agreement import NodeFacts
+from pliant.core.events import NodeJoined
+from pliant.core.sites import HOST
+from pliant.core.values import AgentLife, Labels, ReplicaId
 from pliant.machine.processes import this_boot
+from pliant.wire.bounds import LABEL, MOST_LABELS, name_from
+from pliant.wire.codec import Message
 
 
 def node_facts(*, address: str, environment: Mapping[str, str]) -> NodeFacts:
@@ -29,6 +36,28 @@ def node_facts(*, address: str, environment: Mapping[str, str]) -> NodeFacts:
         address=address,
         boot=this_boot(),
     )
+
+
+def greeting(
+    config: AgentConfig, devices: int, replicas: tuple[ReplicaId, ...], life: AgentLife
+) -> list[Message]:
+    """Return what an agent says first on each connection."""
+    facts = node_facts(address=config.address, environment=config.environment)
+    joined = NodeJoined(
+        node=config.node,
+        devices=devices,
+        replicas=replicas,
+        life=life,
+        labels=node_labels(config.labels),
+    )
+    return [facts, joined]
+
+
+def node_labels(given: Labels) -> Labels:
+    """Return where this node is: what it was given, and its host's name unless that is given."""
+    own = (HOST, name_from(socket.gethostname())[:63])
+    is_full = len(given) >= MOST_LABELS or not LABEL.fullmatch(own[1])
+    return given if HOST in dict(given) or is_full else (own, *given)
 
 
 def _version(package: str) -> str:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.http11 import Response
 
+from pliant.agent.thinning import Thinning
 from pliant.core.commands import Command
 from pliant.core.errors import PermanentError
-from pliant.core.events import Progressed, Running
+from pliant.core.events import Exited, Progressed, Running
 from pliant.core.printable import in_one_line
 from pliant.core.tls_files import TlsFiles
 from pliant.core.values import Incarnation
@@ -63,6 +65,9 @@ of life.  Looks, not seconds: while this process is stopped none is made."""
 
 MAX_KEPT = 50_000
 """Messages kept for a coordinator that is not there; the oldest go first."""
+
+MOST_BEHIND = 200
+"""Messages that are not heard yet, with which a coordinator counts as one that hears."""
 
 OF_NOW = (Alive, Progressed, Running)
 """What nobody wants to hear later."""
@@ -123,6 +128,8 @@ class Uplink:
         self.stale = 0
         """Commands of an older incarnation (R3)."""
         self.incarnation = Incarnation(0)
+        self.signs_every_s = 0.0
+        """How far apart the coordinator wants the signs of life, in seconds."""
         self._places = places
         self._tried: tuple[str, ...] = ()
         self._has_met = False
@@ -140,13 +147,26 @@ class Uplink:
         self._silence = 0
         self._has_read = False
         self._something = asyncio.Event()
+        self._thinning = Thinning()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the coordinator hears what is said, and soon."""
+        return self.is_connected and len(self._queue) + len(self._unheard) < MOST_BEHIND
 
     def send(self, message: Message) -> None:
         """Queue a message; never blocks.  What is of now alone is not kept for a later time."""
         if not self.is_connected and isinstance(message, OF_NOW):
             return
+        if isinstance(message, Progressed) and not self._is_needed(message):
+            return
+        if isinstance(message, Exited):
+            self._thinning.forget(message.replica)
         self._queue.append(message)
         self._something.set()
+
+    def _is_needed(self, beat: Progressed) -> bool:
+        return self._thinning.is_needed(beat, time.monotonic(), self.signs_every_s)
 
     async def emptied(self, limit_s: float) -> None:
         """Wait until all was sent, for so long at most."""
@@ -288,7 +308,8 @@ class Uplink:
         self.incarnation = received.incarnation
         self._silence, self._has_met = 0, True
         match received.message:
-            case Heard(count=count):
+            case Heard(count=count, signs_every_s=every_s):
+                self.signs_every_s = every_s
                 while self._num_heard < count and self._unheard:
                     self._unheard.popleft()
                     self._num_heard += 1

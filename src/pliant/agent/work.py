@@ -16,10 +16,12 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.ledger_news import LedgerNews
+from pliant.agent.output_news import OutputNews
 from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.events import Exited
@@ -31,6 +33,10 @@ from pliant.machine.named_modules import digest_of, file_of
 from pliant.machine.tls import TlsContexts, exposed_key
 from pliant.wire.codec import Message
 from pliant.wire.messages import Alive, Work
+from pliant.wire.ports import OutputListener
+
+MOST_PIECES = 32
+"""Of ledgers that go up with one sign of life: 8 MB, more than is written meanwhile."""
 
 SHOWN_DIGITS = 12
 """Of a digest, for people."""
@@ -47,12 +53,34 @@ class JobHere:
         self._told = config.work
         self._config = config
         self._ledgers: LedgerNews | None = None
+        self._printed: OutputNews | None = None
 
-    def news_before(self, message: Message) -> Iterable[Message]:
-        """Return what is to be said before a message: what else the coordinator does not see."""
-        if self._ledgers is None or not isinstance(message, Alive | Exited):
+    def heard_by(self, listener: OutputListener) -> OutputListener:
+        """Return what takes each line of a worker: for this listener, and for the coordinator."""
+
+        def take_line(worker: str, line: str, /) -> None:
+            if self._printed is not None:
+                self._printed.add(worker, line)
+            listener(worker, line)
+
+        return take_line
+
+    def news_before(self, message: Message, *, has_room: bool) -> Iterable[Message]:
+        """Return what is to be said before a message: what else the coordinator does not see.
+
+        ``has_room``: whether it hears that soon.  While it does not, ledgers wait in their files,
+        for however long; of one that has exited all is said, as the job may end with it.
+        """
+        if self._ledgers is None or self._printed is None:
             return ()
-        return self._ledgers.new()
+        ledgers: Iterable[Message]
+        if isinstance(message, Exited):
+            ledgers = self._ledgers.new(message.replica)
+        elif isinstance(message, Alive) and has_room:
+            ledgers = islice(self._ledgers.new(), MOST_PIECES)
+        else:
+            return ()
+        return chain(ledgers, self._printed.new() if has_room else ())
 
     def take_on(self, told: Work) -> bool:
         """Take on a job; False if it is the one that was taken on before.
@@ -71,7 +99,8 @@ class JobHere:
             here, node = self._config.here, self._config.node
             self.work = placed(told, here, node, self._config.tls)
             self._told = told
-            self._ledgers = None if sees(told) else LedgerNews(Path(self.work.out))
+            if not sees(told):
+                self._ledgers, self._printed = LedgerNews(Path(self.work.out)), OutputNews()
             return True
         if not _is_same(told, self._told):
             raise ConfigError(

@@ -93,7 +93,7 @@ def _kind_of(error: Exception) -> Trouble:
         return Trouble.SLOW
     if isinstance(error, FileNotFoundError):
         return Trouble.MISSING
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
         return Trouble.PERMISSION
     if isinstance(error, OSError) and error.errno in _KIND_OF:
         return _KIND_OF[error.errno]

@@ -198,13 +198,13 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def seconds(text: str) -> float:
+def seconds(flag: str, text: str) -> float:
     """Read a duration: ``30``, ``30s``, ``1.5m``, ``1h``."""
     found = seconds_of(text if text.strip()[-1:].isalpha() else f"{text}s")
     if found is None:
-        raise ConfigError(f"{text!r} is no duration; write it like 30s, 5m or 1h")
+        raise ConfigError(f"{flag} {text!r} is no duration; write it like 30s, 5m or 1h")
     if found > MOST_S:
-        raise ConfigError(f"{text} is too long; at most {MOST_S:g} s can be waited for")
+        raise ConfigError(f"{flag} {text} is too long; at most {MOST_S:g} s can be waited for")
     return found
 
 
@@ -214,7 +214,7 @@ def some_seconds(flag: str, text: str, otherwise: str = "") -> float:
     Raises:
         ConfigError: it is 0, or no duration; ``otherwise`` says what to type instead of 0.
     """
-    value_s = seconds(text)
+    value_s = seconds(flag, text)
     if value_s == 0:
         raise ConfigError(f"{flag} {text} must be more than 0{otherwise}")
     return value_s

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pliant.agent.uplink import FORBIDDEN
+from pliant.cli.elsewhere import require_join
 from pliant.cli.job_settings import tls_files
 from pliant.cli.options import Json, TlsCa, TlsCertificate, TlsKey
 from pliant.cli.printing import draw, print_json
@@ -41,6 +42,7 @@ from pliant.machine.interfaces import (
     resolved,
     told,
 )
+from pliant.run.coordinator_places import places_now
 from pliant.run.local import count_cores
 from pliant.run.run_directory import read_token
 
@@ -54,7 +56,9 @@ def doctor(
     join: Annotated[
         str | None,
         typer.Option(
-            "--join", metavar="HOST:PORT|URL", help="A coordinator that is to be reached."
+            "--join",
+            metavar="PLACE",
+            help="A coordinator that is to be reached, or several places, as agents name them.",
         ),
     ] = None,
     token_file: Annotated[
@@ -75,8 +79,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Say whether this host can take part in a job, and what to do where it cannot."""
-    if token_file is not None and join is None:
-        raise ConfigError("--token-file is for the coordinator that --join names; give both")
+    if join is None:
+        require_join(token_file, tls_ca, tls_certificate, tls_key)
     token = None if token_file is None else read_token(token_file)
     tls = tls_files(tls_ca, tls_certificate, tls_key)
     found = findings(_seen_here(join, token, interface, tls))
@@ -98,10 +102,11 @@ def _seen_here(
     join: str | None, token: str | None, interface: str | None, tls: TlsFiles | None
 ) -> HostLook:
     here = Path.cwd()
+    places, fault = _places(join)
     with ThreadPoolExecutor() as pool:  # each takes at most as long as importing torch may
         torch = pool.submit(host_look.torch_here)
-        coordinator = pool.submit(_coordinator, join, token, tls)
-        address, obstacle = _address(join, interface)
+        looks = [pool.submit(_coordinator, place, token, tls) for place in places]
+        address, obstacle = _address(places, interface)
         names = {one.address: str(one) for one in host_addresses()}
         return HostLook(
             python=sys.version_info[:3],
@@ -121,39 +126,51 @@ def _seen_here(
             processes=host_look.limit(resource.RLIMIT_NPROC),
             locked_bytes=host_look.limit(resource.RLIMIT_MEMLOCK),
             year=time.gmtime().tm_year,
-            coordinator=coordinator.result(),
+            coordinators=(fault,) if fault else tuple(one.result() for one in looks),
         )
 
 
-def _address(join: str | None, interface: str | None) -> tuple[str, str]:
+def _places(join: str | None) -> tuple[list[str], CoordinatorLook | None]:
+    """Return the places that are named, or why none can be."""
+    if join is None:
+        return [], None
+    try:
+        return places_now(join), None
+    except ConfigError as error:
+        return [], CoordinatorLook(place=join, obstacle=str(error))
+
+
+def _address(places: list[str], interface: str | None) -> tuple[str, str]:
     """Return where others reach this host, or why nowhere."""
     try:
         if interface is not None:
             return address_named(interface, "--interface"), ""
-        if join is not None:
-            return address_towards(resolved(place_of(join)[0], "--join")), ""
     except ConfigError as error:
         return "", str(error)
+    obstacle = ""
+    for place in places:
+        try:
+            return address_towards(resolved(place_of(place)[0], "--join")), ""
+        except ConfigError as error:
+            obstacle = str(error)
+    if obstacle:
+        return "", obstacle
     others = others_reach()
     return (others[0].address, "") if others else ("", "there is none but loopback")
 
 
-def _coordinator(
-    join: str | None, token: str | None, tls: TlsFiles | None = None
-) -> CoordinatorLook | None:
-    """Connect to a coordinator and ask it something; None: none was named."""
-    if join is None:
-        return None
+def _coordinator(place: str, token: str | None, tls: TlsFiles | None) -> CoordinatorLook:
+    """Connect to a coordinator and ask it something."""
     try:
-        host, port = place_of(join)
-        url = rest_url(join, tls)
+        host, port = place_of(place)
+        url = rest_url(place, tls)
         address = resolved(host, "--join")
     except ConfigError as error:
-        return CoordinatorLook(place=join, obstacle=str(error))
+        return CoordinatorLook(place=place, obstacle=str(error))
     port = port or (443 if url.startswith("https") else 80)
     obstacle, answer_s = host_look.connect_obstacle(address, port)
     if obstacle:
-        return CoordinatorLook(place=join, obstacle=obstacle)
+        return CoordinatorLook(place=place, obstacle=obstacle)
     header = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with httpx.Client(
@@ -165,19 +182,19 @@ def _coordinator(
         ) as client:
             health, status = client.get("/healthz"), client.get("/v1/status")
     except ConfigError as error:
-        return CoordinatorLook(place=join, obstacle=str(error))
+        return CoordinatorLook(place=place, obstacle=str(error))
     except httpx.HTTPError as error:
         sentence = f"it answers, but no coordinator: {error}"
-        return CoordinatorLook(place=join, obstacle=fault_of_tls(error, url, tls) or sentence)
+        return CoordinatorLook(place=place, obstacle=fault_of_tls(error, url, tls) or sentence)
     if health.status_code == NEEDS_TLS:
-        return CoordinatorLook(place=join, obstacle=refusal(health, "coordinator"))
+        return CoordinatorLook(place=place, obstacle=refusal(health, "coordinator"))
     for answer in (health, status):
         if not answer.is_success and (answer is health or answer.status_code not in KNOWN):
             sentence = f"it answers, but no coordinator (status {answer.status_code})"
-            return CoordinatorLook(place=join, obstacle=sentence)
+            return CoordinatorLook(place=place, obstacle=sentence)
     said = "" if token is None else "refused" if status.status_code in FORBIDDEN else "taken"
     return CoordinatorLook(
-        place=join, answer_s=answer_s, token=said, clock_ahead_s=_ahead(health.headers.get("date"))
+        place=place, answer_s=answer_s, token=said, clock_ahead_s=_ahead(health.headers.get("date"))
     )
 
 

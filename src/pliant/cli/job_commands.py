@@ -29,13 +29,17 @@ from pliant.machine import run_files
 from pliant.machine.jobs import running_jobs
 from pliant.machine.pools import any_pool
 from pliant.observe import nodes_apart, nonfinite
-from pliant.observe.audit import audit_run
-from pliant.observe.goodput import goodput_of
+from pliant.observe.audit import Audit, audit_run
+from pliant.observe.goodput import Goodput, goodput_of
 from pliant.observe.history import History, read_history
+from pliant.observe.placed import placed, placed_line
 from pliant.observe.pool_history import Move, moves_of
 from pliant.observe.reading import every, left
 from pliant.observe.runs import find_ended, find_run, find_running, goes_on, known_runs
 from pliant.observe.slow_replicas import slow_line
+
+AUDIT_S = 660.0
+"""Longest wait for an audit elsewhere, in seconds: more than it may take there."""
 
 policy_app = typer.Typer(
     name="policy",
@@ -50,7 +54,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Show what a job is doing, or how it ended: step, speed, replicas, events."""
     state, place = state_directory(), cast(JobPlace, job)
     if isinstance(place, DistantJob):
-        return _show_status(place, as_json=as_json)
+        return show_status(place, as_json=as_json)
     if out is not None:
         return run_list.show_of(_run_of(job, out), as_json=as_json)
     running = running_jobs(state.jobs)
@@ -59,7 +63,7 @@ def status(job: Job = None, out: Out = None, as_json: Json = False) -> int:
         return run_list.show_runs([run for run in runs if run.is_running], runs)
     if job is not None and all(one.name != job for one in running):
         return run_list.show_ended(find_ended(job, state), as_json=as_json)
-    return _show_status(job, as_json=as_json)
+    return show_status(job, as_json=as_json)
 
 
 @from_any_host
@@ -71,7 +75,7 @@ def scale(
     """Ask for a number of replicas; the job resizes while it trains."""
     if target < 1:
         raise ConfigError(f"a job has at least 1 replica, not {target}; pliant stop ends it")
-    return _answer(_ask(job, "POST", "scale", {"target": target}), as_json=as_json)
+    return _answer(ask_job(job, "POST", "scale", {"target": target}), as_json=as_json)
 
 
 @from_any_host
@@ -90,7 +94,7 @@ def drain(
 ) -> int:
     """Let a replica leave at a step boundary; the target falls by one."""
     notice_s = some_seconds("--notice", notice, "; pliant kill gives no notice")
-    answer = _ask(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
+    answer = ask_job(job, "POST", f"replicas/{replica}/drain", {"notice_s": notice_s})
     return _answer(answer, as_json=as_json)
 
 
@@ -104,7 +108,7 @@ def kill(
     as_json: Json = False,
 ) -> int:
     """Kill a replica as a fault would; it is replaced under a new name."""
-    return _answer(_ask(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
+    return _answer(ask_job(job, "POST", f"replicas/{replica}/kill", {}), as_json=as_json)
 
 
 @from_any_host
@@ -116,13 +120,13 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop a job at its next step boundary."""
-    return _ending(_ask(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
+    return _ending(ask_job(job, "POST", "stop", {"now": True} if now else {}), as_json=as_json)
 
 
 @from_any_host
 def suspend(job: Job = None, as_json: Json = False) -> int:
     """Stop a job with a checkpoint, to resume it later."""
-    return _ending(_ask(job, "POST", "suspend", {}), as_json=as_json)
+    return _ending(ask_job(job, "POST", "suspend", {}), as_json=as_json)
 
 
 @from_any_host
@@ -145,20 +149,24 @@ def explain(
     history = _history_of(job, out)
     board = history.board
     found, bad, apart, slow = history.explained, board.nonfinite, board.apart, board.slow
+    where = placed(board.about, board.living)
     if as_json:
         reasons = [asdict(decision) for decision in found.decisions]
         facts = {"checkpoints": found.interval, "pool": found.pool, "nonfinite": bad}
-        return print_json({"decisions": reasons, **facts, "apart": apart, "slow": slow})
+        more = {"apart": apart, "slow": slow, "placed": where, "start": found.start}
+        return print_json({"decisions": reasons, **facts, **more})
     decisions = found.decisions
     draw(screens.decisions_table(decisions) if decisions else "nothing was decided yet")
     wrong = [] if bad is None else [nonfinite.line(bad)]
     wrong += [*map(nodes_apart.line, apart), *map(slow_line, slow)]
-    for sentence in (found.pool, found.interval, *wrong):
+    here = None if where is None else placed_line(where)
+    for sentence in (found.pool, found.interval, here, found.start, *wrong):
         if sentence is not None:
             say(f"\n{sentence}")
     return EXIT_OK
 
 
+@from_any_host
 def logs(
     replica: Annotated[
         str | None,
@@ -174,29 +182,48 @@ def logs(
     as_json: Json = False,
 ) -> int:
     """Show what a replica printed."""
-    from pliant.cli.logs import show
+    from pliant.cli.logs import show, show_distant
 
+    place = cast(JobPlace, job)
+    if isinstance(place, DistantJob):
+        return show_distant(place, replica, follow=follow, as_json=as_json)
     records = state_directory().jobs
     return show(_run_of(job, out), replica, records, follow=follow, as_json=as_json)
 
 
+@from_any_host
 def audit(job: Job = None, out: Out = None, as_json: Json = False) -> int:
     """Prove from the ledger that every sample counted exactly once."""
-    directory = _run_of(job, out)
-    found, spent = audit_run(directory), goodput_of(left(run_files.event_log(directory)))
+    place = cast(JobPlace, job)
+    if isinstance(place, DistantJob):
+        (found, spent), where = _audit_elsewhere(place), place.name
+    else:
+        directory = _run_of(job, out)
+        is_growing = goes_on(directory, _history(directory).board)
+        found = audit_run(directory, is_growing=is_growing)
+        spent = goodput_of(left(run_files.event_log(directory)))
+        where = str(directory)
     if as_json:
         values = {**asdict(found), "samples_exactly_once": found.exactly_once}
         print_json({**values, "goodput": asdict(spent)})
     else:
-        draw(screens.audit_text(found, spent, directory), soft_wrap=True)
+        draw(screens.audit_text(found, spent, where), soft_wrap=True)
     return EXIT_OK if found.exactly_once else EXIT_FAILED
+
+
+def _audit_elsewhere(job: DistantJob) -> tuple[Audit, Goodput]:
+    """Have the coordinator audit its job: the ledgers are there."""
+    values = Caller(job).ask("GET", "/v1/audit", timeout_s=AUDIT_S)
+    spent = Goodput(**values.pop("goodput"))
+    del values["samples_exactly_once"]
+    return Audit(**values), spent
 
 
 @policy_app.command("show")
 @from_any_host
 def show_policy(job: Job = None, as_json: Json = False) -> int:
     """Show every field, as a job file has it."""
-    policy = _ask(job, "GET", "policy")
+    policy = ask_job(job, "GET", "policy")
     return print_json(policy) if as_json else say("\n".join(_lines_of(policy)))
 
 
@@ -211,7 +238,7 @@ def set_policy(
     as_json: Json = False,
 ) -> int:
     """Change fields of the policy; what contradicts itself changes nothing."""
-    answer = _ask(job, "PATCH", "policy", changes_of(fields))
+    answer = ask_job(job, "PATCH", "policy", changes_of(fields))
     return _ending(answer, as_json=as_json)
 
 
@@ -261,15 +288,21 @@ def _ending(values: dict[str, Any], *, as_json: bool) -> int:
     return _answer(values if as_json else {"reason": values.get("reason")}, as_json=as_json)
 
 
-def _ask(
+def ask_job(
     job: JobPlace, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    place = job if isinstance(job, DistantJob) else find_running(job, state_directory())
-    return Caller(place).ask(method, f"/v1/{path}", body)
+    """Return what a job answers, here or elsewhere."""
+    return job_caller(job).ask(method, f"/v1/{path}", body)
 
 
-def _show_status(job: JobPlace, *, as_json: bool) -> int:
-    found = _ask(job, "GET", "status")
+def job_caller(job: JobPlace) -> Caller:
+    """Return what asks a job, here or elsewhere."""
+    return Caller(job if isinstance(job, DistantJob) else find_running(job, state_directory()))
+
+
+def show_status(job: JobPlace, *, as_json: bool) -> int:
+    """Show what a job is doing, which runs."""
+    found = ask_job(job, "GET", "status")
     if as_json:
         return print_json(found)
     return draw(screens.job_panel(found, wrap=True))

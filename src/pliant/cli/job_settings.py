@@ -16,15 +16,17 @@ from pliant.cli.terminal import complain, say_aside
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_OK
 from pliant.core.policy.decide import Policy
+from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.tls_files import TlsFiles
+from pliant.core.values import Labels
 from pliant.machine.control_tls import ServedTls
 from pliant.machine.named_modules import name_of
 from pliant.machine.tls import TlsContexts, exposed_key
 from pliant.spec.load import parse_policy
 from pliant.spec.model import NAME, NAME_RULE
 from pliant.spec.policy import core_policy
-from pliant.wire.bounds import MOST_DEVICES
+from pliant.wire.bounds import LABEL, MOST_DEVICES, MOST_LABELS
 
 
 def workers_of(settings: Settings) -> int:
@@ -73,6 +75,40 @@ def balance_of(settings: Settings) -> Balance:
         return Balance(given.value)
     except ValueError:
         raise ConfigError(f"{given.given} must be one of {', '.join(Balance)}") from None
+
+
+def placement_of(settings: Settings) -> PlacementRule:
+    """Return where replicas go.
+
+    Raises:
+        ConfigError: there is no such way.
+    """
+    given = settings["placement"]
+    try:
+        return PlacementRule.of(given.value)
+    except ConfigError as error:
+        raise ConfigError(f"{given.source}: {error}") from None
+
+
+def labels_of(text: str | None, flag: str) -> Labels:
+    """Return the labels of this host.
+
+    Raises:
+        ConfigError: they are none, or too many.
+    """
+    words = text.split(",") if text else []
+    found = dict(word.partition("=")[::2] for word in words)
+    if len(found) < len(words) or len(found) > MOST_LABELS:
+        raise ConfigError(
+            f"{flag} {text} must name each label once, and {MOST_LABELS} of them at most"
+        )
+    for part in (part for pair in found.items() for part in pair):
+        if not LABEL.fullmatch(part):
+            raise ConfigError(
+                f"{flag} {text} must be KEY=VALUE, or several with commas, each of letters, "
+                "digits, '.', '_', '/' and '-', at most 63, such as rack=a"
+            )
+    return tuple(sorted(found.items()))
 
 
 def tls_of(settings: Settings, *, is_apart: bool = False) -> TlsFiles | None:

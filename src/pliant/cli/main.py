@@ -37,6 +37,7 @@ from pliant.cli import (
     run_commands,
     run_list,
     simulate_command,
+    top_command,
     usage_command,
 )
 from pliant.cli.arguments import ExplainCommand, RunCommand
@@ -68,7 +69,7 @@ COMMANDS: dict[Callable[..., int], dict[str, Any]] = {
     run_commands.resume: {},
     job_commands.explain: {"cls": ExplainCommand},
     pool_commands.claim: {},
-    pool_commands.top: {},
+    top_command.top: {},
     usage_command.usage: {},
     job_commands.logs: {},
     job_commands.audit: {},

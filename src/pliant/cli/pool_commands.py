@@ -1,4 +1,4 @@
-"""``pliant pool ...``, ``claim``, ``top``: a pool of devices that jobs and people share.
+"""``pliant pool ...``, ``claim``: a pool of devices that jobs and people share.
 
 Owns argv of these commands.  Knows nothing of how a pool runs (``run.pool_host``) or is drawn
 (``cli.top``).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,10 +35,8 @@ from pliant.cli.team_arguments import (
     Team,
     rules_of,
 )
-from pliant.cli.terminal import PlainConsole
 from pliant.cli.user_arguments import ForUsers, users_of
 from pliant.core.errors import ConfigError, PermanentError
-from pliant.core.exits import EXIT_OK
 from pliant.core.pool_defaults import DEFAULT_CLASS, DEFAULT_POOL, DEFAULT_TEAM
 from pliant.http.client import Caller
 from pliant.machine import run_files
@@ -178,7 +175,7 @@ def _resolved(given: Mapping[str, Any]) -> PoolConfig:
 @app.command("status")
 def status(which: PoolName = None, as_json: Json = False) -> int:
     """Show what there is, who has it, and who waits for what."""
-    found = _caller(which).ask("GET", "/v1/status")
+    found = pool_caller(which).ask("GET", "/v1/status")
     if as_json:
         return print_json(found)
     from pliant.cli.top import pool_panel
@@ -249,7 +246,7 @@ def set_class(
 @app.command("cordon")
 def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out no more; who has it keeps it."""
-    path = f"/v1/devices/{number_of(device, _caller(which))}/cordon"
+    path = f"/v1/devices/{number_of(device, pool_caller(which))}/cordon"
     return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
@@ -257,14 +254,17 @@ def cordon(device: Device, reason: Why = "", which: PoolName = None, as_json: Js
 def uncordon(device: Device, which: PoolName = None, as_json: Json = False) -> int:
     """Hand a device out again."""
     return _wish(
-        which, "POST", f"/v1/devices/{number_of(device, _caller(which))}/uncordon", as_json=as_json
+        which,
+        "POST",
+        f"/v1/devices/{number_of(device, pool_caller(which))}/uncordon",
+        as_json=as_json,
     )
 
 
 @app.command("drain")
 def drain(device: Device, reason: Why = "", which: PoolName = None, as_json: Json = False) -> int:
     """Take a device back on notice, and hand it out no more."""
-    path = f"/v1/devices/{number_of(device, _caller(which))}/drain"
+    path = f"/v1/devices/{number_of(device, pool_caller(which))}/drain"
     return _wish(which, "POST", path, {"reason": reason}, as_json=as_json)
 
 
@@ -328,7 +328,7 @@ def claim(
     name = _checked("--name", name or f"claim-{os.getpid()}")
     for_s = None if for_ is None else some_seconds("--for", for_)
     wait_s = None if wait is None else some_seconds("--wait", wait)
-    notice_s = seconds(notice)
+    notice_s = seconds("--notice", notice)
     pool = any_pool(of_pool, state_directory())
     config = ClaimConfig(
         name=name,
@@ -346,25 +346,15 @@ def claim(
     return run_claim(config, dict(os.environ), claim_printer(as_json=as_json))
 
 
-def top(of_pool: PoolName = None, as_json: Json = False) -> int:
-    """Watch the pool: devices, who has them, who waits and why."""
-    from pliant.cli.top import live
-
-    console = PlainConsole()
-    if as_json or not console.is_terminal:
-        return status(of_pool, as_json)
-    live(partial(_caller(of_pool).ask, "GET", "/v1/status"), console)
-    return EXIT_OK
-
-
 def _wish(
     which: str | None, method: str, path: str, body: dict[str, Any] | None = None, *, as_json: bool
 ) -> int:
-    values = _caller(which).ask(method, path, body)
+    values = pool_caller(which).ask(method, path, body)
     return print_json(values) if as_json else say(str(values.get("reason") or "done"))
 
 
-def _caller(which: str | None) -> Caller:
+def pool_caller(which: str | None) -> Caller:
+    """Return what asks a pool of this host; None: the only one."""
     return Caller(any_pool(which, state_directory()))
 
 

@@ -18,10 +18,12 @@ import typer
 from pliant.cli.arguments import changes_of
 from pliant.cli.options import Json
 from pliant.cli.printing import print_json, say
+from pliant.cli.replay_pool import ask_pool, pool_scenario, show_pool
 from pliant.core.counts import counted
 from pliant.core.durations import seconds_of
 from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_FAILED, EXIT_OK
+from pliant.simulate.pool_replay import PoolStep, is_pool_log
 from pliant.simulate.replay import Break, Step, Turn, replayed
 from pliant.simulate.replay_log import entries, log_at
 from pliant.simulate.replay_prospect import (
@@ -37,7 +39,8 @@ from pliant.simulate.replay_what_if import change_of
 _OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
 
 Log = Annotated[
-    Path, typer.Argument(metavar="LOG|DIR", help="The event log of a run, or its directory.")
+    Path,
+    typer.Argument(metavar="LOG|DIR", help="The event log of a run or a pool, or its directory."),
 ]
 From = Annotated[
     str | None,
@@ -88,21 +91,18 @@ def replay(
     after: After = None,
     as_json: Json = False,
 ) -> int:
-    """Play a recorded run once more; exit code 1 if anything is decided otherwise now."""
+    """Play a recorded run or pool once more; exit code 1 if anything is decided otherwise now."""
     log = log_at(path)
-    if around is not None and to_scenario is None:
-        raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
-    if after not in (None, "stop", "model"):
-        raise ConfigError(f"--after {after} is none of stop, model")
-    if after is not None and not policy:
-        raise ConfigError("--after says how a what-if goes on; give --policy KEY=VALUE, too")
-    if policy and to_scenario is not None:
-        raise ConfigError("--policy and --to-scenario exclude each other; give one of them")
+    _require_sense(policy, to_scenario, around=around, after=after)
+    is_pool, goes_on = is_pool_log(log), after == "model"
     if policy:
-        return _ask_what_if(log, policy, goes_on=after == "model", as_json=as_json)
+        ask = ask_pool if is_pool else _ask_what_if
+        return ask(log, policy, goes_on=goes_on, as_json=as_json)
     if to_scenario is not None:
-        return _write_scenario(log, to_scenario, around, as_json=as_json)
+        return _write_scenario(log, to_scenario, around, is_pool=is_pool, as_json=as_json)
     account, window = Account(), _Window(from_, to)
+    if is_pool:
+        return show_pool(log, window.shows, as_json=as_json)
     shown: list[dict[str, Any]] = []
     for step in replayed(entries(log)):
         account.add(step)
@@ -118,6 +118,19 @@ def replay(
     else:
         say(account.sentence)
     return EXIT_OK if account.inputs and account.difference is None else EXIT_FAILED
+
+
+def _require_sense(
+    policy: list[str] | None, to_scenario: Path | None, *, around: str | None, after: str | None
+) -> None:
+    if around is not None and to_scenario is None:
+        raise ConfigError("--around says of what a scenario is; give --to-scenario FILE, too")
+    if after not in (None, "stop", "model"):
+        raise ConfigError(f"--after {after} is none of stop, model")
+    if after is not None and not policy:
+        raise ConfigError("--after says how a what-if goes on; give --policy KEY=VALUE, too")
+    if policy and to_scenario is not None:
+        raise ConfigError("--policy and --to-scenario exclude each other; give one of them")
 
 
 def _ask_what_if(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) -> int:
@@ -145,21 +158,29 @@ def _ask_what_if(log: Path, fields: list[str], *, goes_on: bool, as_json: bool) 
     return EXIT_OK
 
 
-def _write_scenario(log: Path, file: Path, around: str | None, *, as_json: bool) -> int:
+def _write_scenario(
+    log: Path, file: Path, around: str | None, *, is_pool: bool, as_json: bool
+) -> int:
     if file.exists() or file.is_symlink():
         raise ConfigError(f"{file} is there already; name another file for the scenario")
-    steps = replayed(entries(log))
-    first = next(steps)
-    around_at = _moment("--around", around, first.place.at, 0.0) if around is not None else None
-    title = title_of(log.name, first, version("pliant"))
-    found = scenario_of(chain([first], steps), title=title, around_at=around_at)
+
+    def moment(start_at: float) -> float | None:
+        return None if around is None else _moment("--around", around, start_at, 0.0)
+
+    if is_pool:
+        found = pool_scenario(log, moment)
+    else:
+        steps = replayed(entries(log))
+        first = next(steps)
+        title = title_of(log.name, first.place, version("pliant"))
+        found = scenario_of(chain([first], steps), title=title, around_at=moment(first.place.at))
     with file.open("x", encoding="utf-8") as out:
         out.write(found.text)
     if as_json:
         values = {"scenario": str(file), "events": found.num_events, "until": found.until}
         return print_json({**values, "left_out": found.num_left_out})
-    left_out = counted(found.num_left_out, "sign") + " of life left out"
-    say(f"{file}: {counted(found.num_events, 'event')}, {left_out}; played, it answers as recorded")
+    left_out = "" if is_pool else f", {counted(found.num_left_out, 'sign')} of life left out"
+    say(f"{file}: {counted(found.num_events, 'event')}{left_out}; played, it answers as recorded")
     if found.until is not None:
         say(f"it ends before {found.until}")
     return EXIT_OK
@@ -183,7 +204,7 @@ class _Window:
         _moment("--from", self.since, 0.0, 0.0)
         _moment("--to", self.until, 0.0, 0.0)
 
-    def shows(self, step: Step) -> bool:
+    def shows(self, step: Step | PoolStep) -> bool:
         """Whether this step is shown."""
         at = step.place.at
         if self._between is None:

@@ -109,7 +109,7 @@ def agent(
         typer.Option(
             "--devices",
             metavar="N",
-            help="Replicas at a time.  [default: cores, at most 4]",
+            help="Devices of this host, one for each worker.  [default: cores, at most 4]",
         ),
     ] = None,
     node: Annotated[
@@ -124,6 +124,16 @@ def agent(
             "  [default: the interface that leads to the coordinator]",
         ),
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            envvar="PLIANT_LABEL",
+            show_envvar=False,
+            help="Where this node is, e.g. rack=a, or several with commas.",
+        ),
+    ] = None,
     give_up: Annotated[
         str,
         typer.Option("--give-up", metavar="TIME", help="How long to look for a lost coordinator."),
@@ -135,7 +145,7 @@ def agent(
     """Run replicas on this node for a coordinator, until the job ends."""
     from pliant.agent.agent_config import AgentConfig
     from pliant.cli import several_hosts
-    from pliant.cli.job_settings import tls_files
+    from pliant.cli.job_settings import labels_of, tls_files
     from pliant.run.local import count_cores
 
     require_engine("pliant agent")
@@ -146,7 +156,8 @@ def agent(
         address=several_hosts.reached_at(several_hosts.address_of(join), interface),
         devices=devices or count_cores(),
         environment=dict(os.environ),
-        give_up_s=seconds(give_up),
+        give_up_s=seconds("--give-up", give_up),
+        labels=labels_of(label, "--label"),
         tls=tls_files(tls_ca, tls_certificate, tls_key),
     )
     return several_hosts.run_agent(join, token_file, config, is_job=False)

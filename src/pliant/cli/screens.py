@@ -25,6 +25,7 @@ from pliant.observe import nodes_apart, nonfinite
 from pliant.observe.audit import Audit
 from pliant.observe.explain import Reasoned
 from pliant.observe.goodput import Goodput
+from pliant.observe.placed import placed_line
 from pliant.observe.pool_history import Move
 from pliant.observe.prose import pause, pool_line
 from pliant.observe.slow_replicas import slow_line
@@ -76,6 +77,8 @@ def job_panel(
     if (stalled := stalled_line(status)) is not None:
         rows.append(Text(stalled, style="bold yellow"))
     rows += [*_pool(status), *_durable(status)]
+    if status.get("placed"):
+        rows.append(Text(placed_line(status["placed"]), style="dim"))
     rows.extend(Text(nodes_apart.line(one), style="yellow") for one in status.get("apart", ()))
     rows.extend(Text(slow_line(one), style="yellow") for one in status.get("slow", ()))
     if status.get("nonfinite"):

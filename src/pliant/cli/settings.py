@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_snake
 from pliant.cli.arguments import changes_of
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.values import FromCheckpoint
 from pliant.spec.job import ElasticJob
@@ -148,6 +149,14 @@ SETTINGS = (
         help="Whether slow replicas compute fewer micro-batches of a step.  [default: even]",
     ),
     Setting(
+        name="placement",
+        metavar="HOW[:LABEL]",
+        file_field="spec.placement",
+        default=str(PlacementRule()),
+        help="Where replicas go: free (where most devices are), spread (over hosts), pack (on few);"
+        " spread:rack goes by that label of hosts.  [default: free]",
+    ),
+    Setting(
         name="port",
         kind=int,
         default=0,
@@ -177,7 +186,7 @@ SETTINGS = (
         name="devices_per_node",
         kind=int,
         commands=(RUN,),
-        help="With --join: replicas at a time on each host.  [default: cores, at most 4]",
+        help="With --join: devices of each host, one for each worker.  [default: cores, at most 4]",
     ),
     Setting(
         name="interface",
@@ -191,6 +200,12 @@ SETTINGS = (
         metavar="NAME",
         commands=(RUN,),
         help="With --join: what this host is called.  [default: the host's name]",
+    ),
+    Setting(
+        name="label",
+        metavar="KEY=VALUE",
+        commands=(RUN,),
+        help="With --join: where this host is, e.g. rack=a, or several with commas.",
     ),
     Setting(
         name="token_file",
@@ -256,6 +271,12 @@ SETTINGS = (
         metavar="FILE",
         file_field="spec.tls.key",
         help="Of that certificate.",
+    ),
+    Setting(
+        name="tls_any_node",
+        kind=bool,
+        default=False,
+        help="Agents' certificates need not name their nodes: all may have the same one.",
     ),
     Setting(
         name="resume",

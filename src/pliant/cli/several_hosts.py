@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pliant.agent.agent_config import AgentConfig
 from pliant.cli.job_file import WhatToRun
-from pliant.cli.job_settings import job_name, tls_of, workers_of
+from pliant.cli.job_settings import job_name, labels_of, tls_of, workers_of
 from pliant.cli.settings import Resolved, Settings
 from pliant.cli.terminal import complain, say_aside
 from pliant.core.commands import EndJob
@@ -31,7 +31,7 @@ from pliant.core.counts import counted
 from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from pliant.core.tls_files import TlsFiles
-from pliant.core.values import NodeId
+from pliant.core.values import Labels, NodeId
 from pliant.machine import run_files
 from pliant.machine.interfaces import (
     address_named,
@@ -47,7 +47,7 @@ from pliant.machine.interfaces import (
 )
 from pliant.observe.history import read_history
 from pliant.run import separate
-from pliant.run.coordinator_places import FILE_MARK, listed, read_sign
+from pliant.run.coordinator_places import FILE_MARK, listed, places_now
 from pliant.run.local import count_cores
 from pliant.run.run_directory import RUNS, TOKEN_S, missing_token
 from pliant.wire.bounds import MOST_DEVICES, NAME, name_from
@@ -91,6 +91,8 @@ class Joining:
     reached_at: str
     """Where the other hosts reach the replicas of this one."""
 
+    labels: Labels
+
     def agent(self, what: WhatToRun, environ: Mapping[str, str]) -> AgentConfig:
         """Return what this host's agent is made of."""
         return AgentConfig(
@@ -101,6 +103,7 @@ class Joining:
             here=(what.directory or Path.cwd()).absolute(),
             asked=tuple(what.words),
             give_up_s=GIVE_UP_S,
+            labels=self.labels,
             tls=self.tls,
         )
 
@@ -199,6 +202,10 @@ def joining(settings: Settings) -> Joining:
     join, token_file = settings["join"].value, settings["token_file"].value
     if settings["pool"].value is not None:
         raise ConfigError("a pool is of one host; leave out either --pool or --join")
+    if (own_port := settings["port"]).value:
+        raise ConfigError(
+            f"{own_port.given} does not go with --join, which names the port; leave it out"
+        )
     if token_file is None:
         raise ConfigError(
             "--join needs --token-file FILE, with which the hosts of the job prove themselves to "
@@ -221,6 +228,7 @@ def joining(settings: Settings) -> Joining:
         node=node_named(settings["node"].value),
         devices=devices,
         reached_at=reached_at(address, settings["interface"].value),
+        labels=labels_of((label := settings["label"]).value, label.source),
     )
 
 
@@ -280,20 +288,8 @@ def address_of(join: str) -> str:
         ConfigError: there is none, or the file that says it is not there in time.
     """
     if join.startswith(FILE_MARK):
-        path = Path(join.removeprefix(FILE_MARK))
-        if not _is_there_in_time(path):
-            raise ConfigError(
-                f"--join {join}: there is no such file; it is the coordinator.json of the "
-                "coordinator's --out, and there while one serves"
-            )
-        try:
-            join = read_sign(path).url
-        except OSError as error:
-            raise ConfigError(
-                f"--join {FILE_MARK}{path}: no coordinator has written that; name the "
-                "coordinator.json of its --out"
-            ) from error
-    *others, last = [place_of(place)[0] for place in listed(join)]
+        _is_there_in_time(Path(join.removeprefix(FILE_MARK)))
+    *others, last = [place_of(place)[0] for place in places_now(join)]
     for host in others:  # one that is gone need not be known any more
         with contextlib.suppress(ConfigError):
             return resolved(host, "--join")
@@ -356,12 +352,13 @@ def take_part(joining: Joining, what: WhatToRun, environ: Mapping[str, str]) -> 
     """Run this host's replicas for the coordinator, until the job ends; return its exit code."""
     if not _is_there_in_time(joining.token_file):
         raise missing_token(joining.token_file, joining.place)
-    say_aside(f"this host joins the job at {joining.place}")
     return run_agent(joining.place, joining.token_file, joining.agent(what, environ), is_job=True)
 
 
 def _is_there_in_time(path: Path) -> bool:
     pause = threading.Event()
+    if not path.exists():
+        say_aside(f"{path} is not there yet; it is waited for, at most {TOKEN_S:g} s")
     for _ in range(int(TOKEN_S / POLL_S)):
         if path.exists():
             return True
@@ -371,7 +368,9 @@ def _is_there_in_time(path: Path) -> bool:
 
 def run_agent(join: str, token_file: Path, config: AgentConfig, *, is_job: bool) -> int:
     """Run an agent until the job ends; return an exit code, ``is_job``: the job's."""
-    return exit_code_of(lambda: separate.run_agent(join, token_file, config), is_job=is_job)
+    return exit_code_of(
+        lambda: separate.run_agent(join, token_file, config, say_aside), is_job=is_job
+    )
 
 
 def exit_code_of(run: Callable[[], EndJob | None], *, is_job: bool) -> int:

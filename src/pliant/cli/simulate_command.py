@@ -75,7 +75,7 @@ def simulate(
     elastic: Annotated[
         int | None,
         typer.Option(
-            "--elastic", metavar="N", min=1, help="Let jobs of N or more have half to twice that."
+            "--elastic", metavar="N", help="Let jobs of N or more have half to twice that."
         ),
     ] = None,
     sweep: Annotated[
@@ -108,6 +108,8 @@ def simulate(
     traces = {"capacity": _named("--capacity", capacity), "load": _named("--load", load)}
     if as_csv and as_json:
         raise ConfigError("--csv and --json cannot be given together; choose one")
+    if elastic is not None and elastic < 1:
+        raise ConfigError(f"--elastic {elastic} must be at least 1")
     chosen = [costs_of(way) for way in ways.split(",")]
     names = [costs.name for costs in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -115,8 +117,6 @@ def simulate(
     world = read_world(
         cluster, workload, policy=_policy(policy or []), elastic_from=elastic, **traces
     )
-    for note in world.notes:
-        say_aside(f"{workload}: {note}")
     variants = _variants(world, chosen, policy=policy or [], sweep=sweep)
     until_s = math.inf if until is None else some_seconds("--until", until)
     if report_to is not None:
@@ -125,10 +125,12 @@ def simulate(
         jobs_to.mkdir(parents=True, exist_ok=True)
         for name, *_ in variants:
             _require_writable(_jobs_file(jobs_to, name))
+    for note in world.notes:
+        say_aside(note)
     columns, shown = _run(variants, until_s, jobs_to=jobs_to, is_recording=report_to is not None)
     is_whole = len(columns) == len(variants) and not any(one.is_cut_short for one in shown[-1:])
     advice = _advice(columns) if sweep is not None and is_whole else ""
-    answers = _answers(world, columns)
+    answers = _answers(world, columns, until_s)
     _print(
         columns, as_csv=as_csv, as_json=as_json, is_whole=is_whole, advice=advice, answers=answers
     )
@@ -209,13 +211,12 @@ def _advice(columns: list[Measures]) -> str:
     return recommended(columns)
 
 
-def _answers(world: SimulatedWorld, columns: list[Measures]) -> list[str]:
+def _answers(world: SimulatedWorld, columns: list[Measures], until_s: float) -> list[str]:
     """Return what is to be read before the table, where an export tells what has happened."""
     from pliant.simulate.recorded import recorded, three_questions
 
-    devices = world.cluster.devices
-    found = recorded(world.jobs, devices=devices)
-    return [] if found is None else three_questions(found, columns, devices=devices)
+    found = recorded(world, until_s=until_s)
+    return [] if found is None else three_questions(found, columns)
 
 
 def _print(

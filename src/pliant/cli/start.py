@@ -22,6 +22,7 @@ from pliant.cli.job_settings import (
     balance_of,
     check_tls,
     job_name,
+    placement_of,
     policy_of,
     register_of,
     session_limit_of,
@@ -133,7 +134,8 @@ def planned(
     show, place = shown_replica(settings), pool_of(settings)
     asked, init = settings["out"].value, settings["init"].value
     is_resumed, from_checkpoint = settings["resume"].value, _from_checkpoint(settings)
-    workers_per_replica = workers_of(settings)
+    workers_per_replica, balance = workers_of(settings), balance_of(settings)
+    register, verify_every = register_of(settings), verify_every_of(settings)
     if place is not None and is_apart:
         raise ConfigError("a coordinator's agents are in no pool; --pool is for pliant run")
     state, tls = StateDirectory.of(environ), tls_of(settings, is_apart=bool(host))
@@ -154,14 +156,15 @@ def planned(
             address=address or loopback(),
             host=host,
             token_file=None if (file := settings["token_file"].value) is None else file.absolute(),
-            register=register_of(settings),
+            register=register,
             pool=place,
             environ=environ,
             from_checkpoint=from_checkpoint,
             tls=tls,
+            tls_any_node=settings["tls_any_node"].value,
             session_s=session_s,
-            verify_every=verify_every_of(settings),
-            balance=balance_of(settings),
+            verify_every=verify_every,
+            balance=balance,
             workers_per_replica=workers_per_replica,
         ),
         init=init,
@@ -186,7 +189,8 @@ def _told_to_core(settings: Settings) -> JobSettings:
     if restarts < 0:
         raise ConfigError(f"--max-restarts {restarts} must be at least 0")
     limits = core_limits(parse_limits(limit.value, source=limit.source))
-    return JobSettings(policy=policy_of(settings), restart_budget=restarts, **limits)
+    policy, placement = policy_of(settings), placement_of(settings)
+    return JobSettings(policy=policy, placement=placement, restart_budget=restarts, **limits)
 
 
 def resumed(out: Path, environ: Mapping[str, str]) -> Start:

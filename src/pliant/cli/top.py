@@ -1,7 +1,7 @@
-"""``pliant top``: a pool as it is now, again and again.
+"""``pliant top``: a pool, or a job, as it is now, again and again.
 
-Owns the layout.  Knows nothing of where values come from: everything is drawn from the documented
-shape of ``pool status --json``.
+Owns the layout of a pool.  Knows nothing of where values come from: everything is drawn from the
+documented shape of ``pool status --json``.
 """
 
 from __future__ import annotations
@@ -62,13 +62,17 @@ def pool_panel(status: dict[str, Any], *, now_at: float | None = None) -> Render
     return Panel(Group(*rows), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
 
 
-def live(ask: Callable[[], dict[str, Any]], console: Console) -> None:
-    """Draw the pool until Ctrl-C."""
+def live(
+    ask: Callable[[], dict[str, Any]],
+    draw: Callable[[dict[str, Any]], RenderableType],
+    console: Console,
+) -> None:
+    """Draw what is answered until Ctrl-C."""
     pause = threading.Event()
     live_view = Live(console=console, screen=True, auto_refresh=False)
     with suppress(KeyboardInterrupt), live_view as screen:
         while True:
-            screen.update(pool_panel(ask()), refresh=True)
+            screen.update(draw(ask()), refresh=True)
             pause.wait(REFRESH_S)
 
 

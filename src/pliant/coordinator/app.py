@@ -6,6 +6,7 @@ an event, and the answer is the core's own.
     GET  /v1/status  /v1/explain  /v1/events?after=N      what is, why, what happened
     GET, PATCH /v1/policy                                   the elastic policy, as in the job file
     POST /v1/scale  /v1/stop  /v1/replicas/{r}/drain|kill   requests: 202, or 409 with the reason
+    GET  /v1/logs  /v1/audit                                the files of the run
     PUT  /v1/offer                                          of the job's pool: what it may use
     WS   /v1/agents                                         agents
     GET  /metrics  /healthz                                 machines; the only ones without a token
@@ -26,6 +27,7 @@ from pydantic import BaseModel, Field
 from pliant.coordinator.channel import serve_agent
 from pliant.coordinator.driver import JobDriver
 from pliant.coordinator.metrics import registry_of
+from pliant.coordinator.run_files_face import add_run_files
 from pliant.core import events
 from pliant.core.errors import ConfigError
 from pliant.core.values import ReplicaId
@@ -93,17 +95,24 @@ OnOffer = Callable[[Offer], int]
 
 
 def create_app(
-    driver: JobDriver, *, work: Work, token: str, events_path: Path, on_offer: OnOffer | None = None
+    driver: JobDriver,
+    *,
+    work: Work,
+    token: str,
+    events_path: Path,
+    on_offer: OnOffer | None = None,
+    is_any_node: bool = False,
 ) -> FastAPI:
     """Return the app of one job.
 
     Agents are told to run ``work``; who knows the token may ask.  Without ``on_offer`` the job is
-    in no pool.
+    in no pool.  ``is_any_node``: a certificate need not name the node that shows it.
     """
     app = new_app("pliant coordinator", __doc__, token=token, whose="the job")
     people = new_router()
     _add_views(people, driver)
     add_events(people, events_path)
+    add_run_files(people, events_path.parent)
     _add_requests(people, driver)
     _add_offers(people, on_offer)
     app.include_router(people)
@@ -121,7 +130,8 @@ def create_app(
             driver.refuse("stranger", "a WebSocket without the token")
             await socket.close(status.WS_1008_POLICY_VIOLATION)
             return
-        await serve_agent(socket, driver, work)
+        certified = None if is_any_node else socket.scope["state"].get("certified")
+        await serve_agent(socket, driver, work, certified=certified)
 
     return app
 

@@ -1,33 +1,44 @@
 """One agent's connection, from the coordinator's side.
 
-Owns the WebSocket of one agent: who may open it, what may be said on it, the queue of commands
-that go down.  Knows nothing of what is said: messages go to the driver.
+Owns the WebSocket of one agent: who may open it, what may be said on it, that what was read is
+acknowledged, and that one that does not read is cut off.  Knows nothing of what is said: messages
+go to the driver.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Collection
+from functools import lru_cache
 
 from fastapi import WebSocket, status
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from pliant.coordinator.driver import JobDriver
-from pliant.core.agreement import NodeFacts
+from pliant.core.agreement import NodeFacts, misnamed
 from pliant.core.commands import Command
-from pliant.core.events import Exited, NodeJoined, Running
+from pliant.core.events import Exited, NodeJoined, Progressed, Running
 from pliant.core.values import Incarnation
+from pliant.http.direct_socket import DirectSocket, direct, frame_of
 from pliant.machine.event_loop import within
-from pliant.wire.codec import AGENT_NOTES, WORKER_EVENTS, WORKER_NOTES, Refusal, decode, encode
+from pliant.wire.codec import (
+    AGENT_NOTES,
+    WORKER_EVENTS,
+    WORKER_NOTES,
+    Message,
+    Refusal,
+    decode,
+    encode,
+)
 from pliant.wire.messages import Alive, CoordinatorNote, Heard, Unfit, Work
 
 HELLO_S = 10.0
 """Longest wait for an agent to say who it is, in seconds."""
 
-MAX_QUEUED = 10_000
-"""Commands that may wait for a slow agent; with more it is cut off, and comes back or is lost."""
+MOST_UNSENT_BYTES = 4 << 20
+"""What may wait for a slow agent, 60 orders of 1,000 members; with more it is cut off, and comes
+back or is lost."""
 
 HEARD_EVERY = 100
 """Messages after which an agent is told that they were read, if it does not ask with Alive."""
@@ -41,56 +52,103 @@ _log = logging.getLogger(__name__)
 
 _MAY_SAY = WORKER_EVENTS | WORKER_NOTES | AGENT_NOTES - {NodeFacts} | {Exited, NodeJoined, Running}
 
+_SIGNS = (Alive, Progressed, Running)
+"""What comes again and again in the same words."""
+
+_KEPT_SIGNS = 8
+"""How many of one agent's are known by their bytes: those of some replicas, and its own."""
+
+_frame_of = lru_cache(maxsize=4)(frame_of)
+"""A command to many is the same frame for all."""
+
 
 class AgentChannel:
     """Commands to one agent, in order."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: DirectSocket) -> None:
         self._socket = socket
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._hung_up = asyncio.Event()
 
     def send(self, command: Command | CoordinatorNote, incarnation: Incarnation) -> None:
-        """Queue a command, or what goes with them; never blocks."""
+        """Send a command, or what goes with them; never blocks."""
         self.send_text(encode(command, incarnation).decode())
 
     def send_text(self, text: str) -> None:
-        """Queue what is encoded already: it goes to many agents."""
-        self._queue.put_nowait(text)
+        """Send what is encoded already: it goes to many agents."""
+        self._socket.send_frame(_frame_of(text))
+        if self._socket.num_unsent > MOST_UNSENT_BYTES:
+            self._socket.cut_off()
 
     def hang_up(self) -> None:
         """End the connection, whatever the agent does."""
-        self._hung_up.set()
-
-    async def until_hung_up(self, listening: Awaitable[None]) -> None:
-        """Listen until the connection ends, or is ended from this side."""
-        tasks = [asyncio.ensure_future(one) for one in (listening, self._hung_up.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def write(self) -> None:
-        """Write what is queued until cancelled or cut off."""
-        while self._queue.qsize() < MAX_QUEUED:
-            await self._socket.send_text(await self._queue.get())
-        await self._socket.close(status.WS_1013_TRY_AGAIN_LATER)
+        self._socket.hang_up()
 
 
-async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
+class _Listener:
+    """Hands on what one agent says of itself and its replicas, and tells it how much was read."""
+
+    def __init__(self, joined: NodeJoined, channel: AgentChannel, driver: JobDriver) -> None:
+        self._node = joined.node
+        self._channel = channel
+        self._driver = driver
+        self._count = 0
+        self._signs: dict[bytes, Message] = {}
+
+    def take_message(self, data: bytes) -> None:
+        """Take one message."""
+        driver, is_sign = self._driver, False
+        message = self._message_of(data)
+        if message is None:
+            pass
+        elif not driver.nodes.is_current(self._node, self._channel):
+            self._channel.hang_up()  # it says so again on its new connection
+            return
+        elif not driver.nodes.may_say(self._node, message):
+            driver.refuse("agent", f"{self._node} speaks of what runs on another node")
+        else:
+            try:
+                driver.receive(message)
+            except Exception:  # a boundary: this agent is cut off, the job goes on
+                _log.exception("a message of %s could not be taken", self._node)
+                self._channel.hang_up()
+                return
+            driver.nodes.note_speech(self._node)
+            is_sign = isinstance(message, Alive)
+        self._count += 1
+        if is_sign or self._count % HEARD_EVERY == 0:
+            heard = Heard(count=self._count, signs_every_s=driver.signs_every_s)
+            self._channel.send(heard, driver.incarnation)
+
+    def _message_of(self, data: bytes) -> Message | None:
+        """Read a message; a sign of life in the same bytes as before says the same."""
+        if data in self._signs:
+            return self._signs[data]
+        received = decode(data, _MAY_SAY)
+        if isinstance(received, Refusal):
+            self._driver.refuse("agent", received.reason)
+            return None
+        if isinstance(received.message, _SIGNS):
+            if len(self._signs) == _KEPT_SIGNS:
+                self._signs.clear()
+            self._signs[data] = received.message
+        return received.message
+
+
+async def serve_agent(
+    socket: WebSocket, driver: JobDriver, work: Work, *, certified: Collection[str] | None = None
+) -> None:
     """Serve one agent whose token was checked, until its connection ends.
 
-    It is told what the job runs before anything else.
+    It is told what the job runs before anything else.  ``certified``: which names its node may
+    have; None: any.
     """
     await socket.accept()
     facts, joined = await _hello(socket, driver)
     if joined is None:
         await _close(socket)
         return
-    channel = AgentChannel(socket)
-    why = await driver.taken_by(joined)
+    await driver.nodes.may_come(joined)
+    why = None if certified is None else misnamed(joined.node, certified)
+    why = why or await driver.taken_by(joined)
     differs = driver.nodes.disagreement(joined.node, facts)
     if differs is not None and joined.replicas:  # it was taken before who is here: never drop those
         driver.log.write("note", text=f"node {joined.node} runs replicas, and stays: {differs}")
@@ -101,44 +159,16 @@ async def serve_agent(socket: WebSocket, driver: JobDriver, work: Work) -> None:
         await _turn_away(socket, driver, why)
         await _close(socket)
         return
+    connection = direct(socket)
+    channel = AgentChannel(connection)
     channel.send(work, driver.incarnation)
     driver.attach(joined, channel)
     driver.nodes.learn(joined.node, facts)
-    writer = asyncio.create_task(channel.write())
     try:
-        await channel.until_hung_up(_listen(socket, joined, channel, driver))
+        await connection.hand_over(_Listener(joined, channel, driver).take_message)
     finally:
         driver.detach(joined.node, channel)
-        writer.cancel()
-        await asyncio.gather(writer, return_exceptions=True)
         await _close(socket)
-
-
-async def _listen(
-    socket: WebSocket, joined: NodeJoined, channel: AgentChannel, driver: JobDriver
-) -> None:
-    """Hand on what one agent says of itself and its replicas, and tell it how much was read."""
-    count = 0
-    while (data := await _receive(socket)) is not None:
-        received = decode(data, _MAY_SAY)
-        is_sign = False
-        if isinstance(received, Refusal):
-            driver.refuse("agent", received.reason)
-        elif not driver.nodes.is_current(joined.node, channel):
-            return  # it says so again on its new connection
-        elif not driver.nodes.may_say(joined.node, received.message):
-            driver.refuse("agent", f"{joined.node} speaks of what runs on another node")
-        else:
-            try:
-                driver.receive(received.message)
-            except Exception:  # a boundary: this agent is cut off, the job goes on
-                _log.exception("a message of %s could not be taken", joined.node)
-                return
-            driver.nodes.note_speech(joined.node)
-            is_sign = isinstance(received.message, Alive)
-        count += 1
-        if is_sign or count % HEARD_EVERY == 0:
-            channel.send(Heard(count=count), driver.incarnation)
 
 
 async def _hello(socket: WebSocket, driver: JobDriver) -> tuple[NodeFacts, NodeJoined | None]:

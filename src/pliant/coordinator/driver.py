@@ -15,64 +15,49 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pliant.coordinator.generation_secrets import GenerationSecrets
+from pliant.coordinator.held_core import Answered, HeldCore, left_to_tell, newest_reform
 from pliant.coordinator.inbox import Inbox, Incoming
 from pliant.coordinator.input_log import InputLog
 from pliant.coordinator.job_changes import write_changes, write_policy
 from pliant.coordinator.ledger_keeper import LedgerKeeper
 from pliant.coordinator.nodes import JobNodes
 from pliant.coordinator.note_log import LOGGED_AS, NoteLog
+from pliant.coordinator.output_keeper import OutputKeeper
 from pliant.coordinator.register import HeldRegister, StoredRegister
 from pliant.coordinator.snapshots import Snapshots
-from pliant.core.commands import Command, EndJob, Publish
+from pliant.core.commands import Command, EndJob, Publish, Reform
 from pliant.core.events import (
     Event,
-    Exited,
     NodeFailed,
     NodeJoined,
     NodeLost,
     Progressed,
     Running,
-    Ticked,
-    WorkerEvent,
 )
 from pliant.core.exits import EXIT_FAILED
-from pliant.core.job import controller
-from pliant.core.job.state import Job, JobSettings, Ready
+from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.state import held_up_by
 from pliant.core.policy.decide import Policy
-from pliant.core.printable import in_one_line
 from pliant.core.tenancy import Demand
 from pliant.core.values import Generation, Incarnation, NodeId
+from pliant.core.worker_names import worker_name
 from pliant.machine.clock import TICK_S, Clock
 from pliant.observe.history import History
 from pliant.observe.log import EventLog
 from pliant.observe.status import Board
+from pliant.wire import messages
 from pliant.wire.codec import EVENTS, Message
-from pliant.wire.messages import AgentFailed, Alive, Committed, LedgerGrown, SaveFailed
 from pliant.wire.ports import NodeChannel
 
 LOOK_S = 2.0
 """Between two looks into the register whether another coordinator has taken over, in seconds."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """An event that the core has answered, while nothing of the answer is carried out yet."""
-
-    event: Event | None
-    """None: it was none that can be."""
-
-    ready: Ready
-    before: Job
-    after: Job
-    now_s: float
 
 
 class JobDriver:
@@ -99,9 +84,8 @@ class JobDriver:
 
         self.nodes = JobNodes(settings.node_s)
         self.log = log
-        self._state: Job
+        self._core = HeldCore(settings, self.refuse)
         self._has_begun = False
-        self._settings = settings
         self._register = HeldRegister(register)
         self._secrets = GenerationSecrets()
         self._notes = NoteLog(log, metrics_path)
@@ -113,9 +97,13 @@ class JobDriver:
         self._look_at_s = 0.0
         self._committed_s: float | None = None
         self._failure: str | None = None
+        self._newest: Reform | None = None
+        """Of what is carried out at once."""
+
         self._end: EndJob | None = None
         self._snapshots = Snapshots(log)
         self._ledgers = LedgerKeeper(log.path.parent)
+        self._printed = OutputKeeper(log.path.parent)
         log.subscribe(lambda record: self.history.add(record))
 
     @property
@@ -126,17 +114,27 @@ class JobDriver:
     @property
     def incarnation(self) -> Incarnation:
         """Number of this coordinator; known once it has begun."""
-        return self._state.membership.incarnation
+        return self._core.state.membership.incarnation
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the register has it that the job has ended: nobody goes on with it."""
+        return self._register.has_outcome
 
     @property
     def policy(self) -> Policy:
         """What counts now: what someone has set, or what the job was started with."""
-        return self._state.policy or self._settings.policy
+        return self._core.policy
+
+    @property
+    def signs_every_s(self) -> float:
+        """How far apart the signs of life of an agent, and of each of its replicas, are to be."""
+        return self._core.signs_every_s
 
     @property
     def demand(self) -> Demand:
         """What the outside must know of the job now; known once it has begun."""
-        return controller.demand(self._state, settings=self._settings)
+        return self._core.demand
 
     @property
     def idle_s(self) -> float | None:
@@ -146,7 +144,7 @@ class JobDriver:
     @property
     def waits_for(self) -> list[str]:
         """Members that the others wait for in this step; nobody before the job has begun."""
-        return sorted(held_up_by(self._state.membership)) if self._has_begun else []
+        return sorted(held_up_by(self._core.state.membership)) if self._has_begun else []
 
     # --- from agents and people --------------------------------------------------
 
@@ -221,15 +219,16 @@ class JobDriver:
         """
         if not self._has_begun:
             await self.begin()
-        if self._state.policy is not None:  # of a coordinator before
-            write_policy(self.log, self._state.policy)
+        if self._core.state.policy is not None:  # of a coordinator before
+            write_policy(self.log, self._core.state.policy)
         try:
             while self._end is None:
                 await self._look_at_register()
-                due_s = controller.next_deadline_s(self._state) - self._clock.now_s()
+                now_s = self._clock.now_s()
+                due_s = self._core.due_s(now_s) - now_s
                 await self._turn(await self._inbox.take_events(min(max(due_s, 0.0), TICK_S)))
                 self._snapshots.write_if_due(self.history)
-                self._inputs.write_state_if_due(self._state)
+                self._inputs.write_state_if_due(self._core.state)
                 self._ledgers.look_if_due(self._clock.now_s())
         finally:
             self._inbox.close()
@@ -247,9 +246,7 @@ class JobDriver:
         """
         recorded = await self._register.read()
         now_s = self._clock.now_s()
-        self._state, ready = controller.begin(
-            now_s=now_s, settings=self._settings, register=recorded, is_asked=is_asked
-        )
+        ready = self._core.begin(now_s=now_s, register=recorded, is_asked=is_asked)
         self._has_begun = True
         if ready.register is not None:
             await self._register.write(ready.register)
@@ -282,13 +279,19 @@ class JobDriver:
         """Let the core answer what is there, and then the time that has passed.
 
         What it answers to many events is carried out once all of it is in the register: a write
-        takes milliseconds, and a thousand agents may join at once.
+        takes milliseconds, and a thousand agents may join at once.  Where many replicas die at
+        once, those that are left hear of the last generation that comes of it, and of no other.
         """
         try:
-            answers = self._answers([one.event for one in batch], self._clock.now_s())
+            now_s, events = self._clock.now_s(), [one.event for one in batch]
+            lost = self.nodes.forget_silent(now_s)
+            if lost:
+                events.append(NodeLost(node=lost[0], others=tuple(lost[1:])))
+            answers = self._core.answers(events, now_s)
             written = [one.ready.register for one in answers if one.ready.register is not None]
             if written:
                 await self._register.write(written[-1])
+            self._newest = newest_reform(answers)
             for number, answered in enumerate(answers):
                 await self._carry_out(answered)
                 if number < len(batch):
@@ -301,33 +304,7 @@ class JobDriver:
             await self._register.confirm()  # R20
             self.end(end)
 
-    def _answers(self, events: Iterable[Event], now_s: float) -> list[_Answered]:
-        """Return what the core says to these events, and then to time; the job's end is last."""
-        found: list[_Answered] = []
-        silent = self.nodes.forget_silent(now_s)
-        lost = [NodeLost(node=silent[0], others=tuple(silent[1:]))] if silent else []
-        for event in (*events, *lost, Ticked()):
-            if isinstance(event, Ticked) and now_s < controller.next_deadline_s(self._state):
-                break
-            found.append(self._step(event, now_s))
-            if any(isinstance(command, EndJob) for command in found[-1].ready.commands):
-                break
-        return found
-
-    def _step(self, event: Event, now_s: float) -> _Answered:
-        before = self._state
-        try:
-            self._state, ready = controller.step(
-                before, event, now_s=now_s, settings=self._settings
-            )
-        except Exception as error:  # the core is pure: the job is as it was
-            if not isinstance(event, WorkerEvent | NodeJoined | Running | Exited):
-                raise
-            self.refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
-            return _Answered(None, Ready(incarnation=self.incarnation), before, before, now_s)
-        return _Answered(event, ready, before, self._state, now_s)
-
-    async def _carry_out(self, answered: _Answered) -> None:
+    async def _carry_out(self, answered: Answered) -> None:
         """Log an event and its answer, and carry out the commands: the register has them (R2)."""
         event, ready = answered.event, answered.ready
         before, after = answered.before, answered.after
@@ -352,34 +329,40 @@ class JobDriver:
         self.log.write_value(command, **of)
         if isinstance(command, EndJob):
             self._end = command
-        for each in self._secrets.added_to(command, incarnation):
-            self.nodes.send(each, incarnation)
+        if (told := left_to_tell(command, self._newest)) is not None:
+            for each in self._secrets.added_to(told, incarnation):
+                self.nodes.send(each, incarnation)
 
     # --- the log ----------------------------------------------------------------------
 
     def _on_note(self, note: Message) -> None:
         self._notes.write_note(note)
         match note:
-            case Committed():
+            case messages.Committed():
                 self._on_committed(note)
-            case SaveFailed(reason=reason, committed=committed, retry_s=None):
-                self._give_up(f"no checkpoint since step {committed}: {reason}")
-            case LedgerGrown():
+            case messages.SaveFailed(reason=reason, committed=committed, retry_s=None):
+                why = f"no checkpoint since step {committed}: {reason}"
+                self._failure = self._failure or why  # the core does not decide on it
+            case messages.LedgerGrown() | messages.OutputGrown() if not self._has_worker(note):
+                self.refuse("agent", f"{worker_name(note.replica, note.worker)} was never started")
+            case messages.LedgerGrown():
                 self._ledgers.append(note)
-            case AgentFailed(node=node, reason=reason):
+            case messages.OutputGrown():
+                self._printed.append(note)
+            case messages.AgentFailed(node=node, reason=reason):
                 self.put(NodeFailed(node=node, reason=reason))
-            case Alive(node=node, refused=refused):
+            case messages.Alive(node=node, refused=refused):
                 self.refused[f"workers of {node}"] = refused
             case _:
                 if type(note) not in LOGGED_AS:
                     self.refuse("agent", f"{type(note).__name__} is no note")
 
-    def _give_up(self, reason: str) -> None:
-        """End the job for what the core does not decide on."""
-        if self._failure is None:
-            self._failure = reason
+    def _has_worker(self, note: messages.LedgerGrown | messages.OutputGrown) -> bool:
+        """Whether a worker is one of this job: an agent names others only to fill the disk."""
+        is_one = (note.worker or 0) < self._workers_per_replica
+        return is_one and self._has_begun and self._core.has_named(note.replica)
 
-    def _on_committed(self, note: Committed) -> None:
+    def _on_committed(self, note: messages.Committed) -> None:
         if not self._notes.commits_once(note.step, note.generation):
             return
         self._committed_s = self._clock.now_s()

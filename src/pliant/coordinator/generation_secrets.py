@@ -33,8 +33,9 @@ class GenerationSecrets:
         if not isinstance(command, Prepare | Reform):
             return [command]
         secret = self._of(incarnation, command.order.generation)
-        members = tuple(name for name in command.to if name in command.order.replicas)
-        others = tuple(name for name in command.to if name not in command.order.replicas)
+        there = frozenset(command.order.replicas)
+        members = tuple(name for name in command.to if name in there)
+        others = tuple(name for name in command.to if name not in there)
         told = [replace(command, to=members, secret=secret), replace(command, to=others)]
         return [one for one in told if one.to]
 

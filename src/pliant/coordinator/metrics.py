@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pliant.observe.status import Board, ReplicaActivity
+from pliant.observe.living_replicas import ReplicaActivity
+from pliant.observe.status import Board
 
 
 def _plain(

@@ -5,7 +5,8 @@ connection.  Decides nothing: that a node is lost is an event for the core.
 
 An agent has one connection at a time: a new one ends the one before, and what was not read of that
 one is said again on this one.  A node has one agent at a time: while it speaks no other takes its
-place, and then only one that was started later.
+place, and then only one that was started later.  An agent that runs beside the coordinator is
+taken first: if another had its name, or differed from it, the job would end with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pliant.core import agreement
 from pliant.core.agreement import NodeFacts
 from pliant.core.commands import Command, EndJob, EndReplica, StartReplica
 from pliant.core.events import NodeJoined, Refused
+from pliant.core.heartbeats import found_at_s
 from pliant.core.job.state import JobSettings
 from pliant.core.values import AgentLife, Incarnation, NodeId, ReplicaId
 from pliant.machine.event_loop import within
@@ -27,7 +29,11 @@ from pliant.wire.ports import NodeChannel
 AWAY_S = JobSettings().node_s
 
 LOOK_S = 1.0
-"""One look whether an agent speaks, in seconds: each says that it is alive once a second."""
+"""One look whether an agent speaks, in seconds: each says that it is alive once a second, among a
+thousand every 2.5 (``core.heartbeats``)."""
+
+OWN_S = 8.0
+"""Longest wait for the agent beside the coordinator, in seconds; less than others stay silent."""
 
 LOOKS = 5
 """Looks in a row that find nothing, after which another may take its place.  Looks, not seconds:
@@ -36,13 +42,12 @@ while this process is stopped none is made."""
 
 @dataclass(slots=True)
 class _Node:
-    """One agent: its channel while it is connected, and how long it has been away."""
+    """One agent, and its channel while it is connected."""
 
     channel: NodeChannel | None
     life: AgentLife
     has_spoken: asyncio.Event
     facts: NodeFacts = field(default_factory=NodeFacts)
-    away_since_s: float = 0.0
 
 
 class JobNodes:
@@ -52,8 +57,22 @@ class JobNodes:
         """``away_s``: how long a node may be without a connection before it counts as lost."""
         self._away_s = away_s
         self._nodes: dict[NodeId, _Node] = {}
+        self._away: dict[NodeId, float] = {}
+        """Those without a connection, with when they count as lost."""
+
         self._homes: dict[ReplicaId, NodeId] = {}
         self._hung_up = asyncio.Event()
+        self._own: AgentLife | None = None
+        self._own_came = asyncio.Event()
+
+    def expect(self, own: AgentLife) -> None:
+        """Note which agent runs beside the coordinator: with it the others are compared."""
+        self._own = own
+
+    async def may_come(self, joined: NodeJoined) -> None:
+        """Let the coordinator's own agent be the first; who runs replicas waits for nobody."""
+        if self._own not in (None, joined.life) and not joined.replicas:
+            await within(self._own_came.wait(), OWN_S)
 
     def life_of(self, node: NodeId) -> AgentLife | None:
         """Return the life of a node's agent that has joined last; None if none has."""
@@ -66,7 +85,10 @@ class JobNodes:
             before.channel.hang_up()
         has_spoken = asyncio.Event() if before is None else before.has_spoken
         self._nodes[joined.node] = _Node(channel, joined.life, has_spoken)
+        self._away.pop(joined.node, None)
         self.note_speech(joined.node)
+        if joined.life == self._own:
+            self._own_came.set()
         self._homes.update(dict.fromkeys(self.own(joined.node, joined.replicas), joined.node))
 
     def note_speech(self, node: NodeId) -> None:
@@ -83,6 +105,10 @@ class JobNodes:
             if await within(known.has_spoken.wait(), LOOK_S):
                 return True
         return False
+
+    def has_others(self, node: NodeId) -> bool:
+        """Whether agents of other nodes are connected."""
+        return any(known.channel is not None for name, known in self._nodes.items() if name != node)
 
     def learn(self, node: NodeId, facts: NodeFacts) -> None:
         """Note what a node is like that has joined."""
@@ -120,26 +146,28 @@ class JobNodes:
 
     def detach(self, node: NodeId, channel: NodeChannel, *, now_s: float) -> None:
         """Note that a connection ended."""
-        if node in self._nodes and self._nodes[node].channel is channel:
-            self._nodes[node].channel, self._nodes[node].away_since_s = None, now_s
-        if all(known.channel is None for known in self._nodes.values()):
+        if self.is_current(node, channel):
+            self._nodes[node].channel = None
+            self._away[node] = now_s + self._away_s
+        if len(self._away) == len(self._nodes):
             self._hung_up.set()
 
     async def hung_up(self, limit_s: float) -> None:
         """Wait until every agent has closed its connection, for so long at most."""
-        if any(known.channel is not None for known in self._nodes.values()):
+        if len(self._away) < len(self._nodes):
             self._hung_up.clear()
             await within(self._hung_up.wait(), limit_s)
 
     def forget_silent(self, now_s: float) -> list[NodeId]:
-        """Forget the nodes that have been without a connection for too long."""
-        silent = [
-            node
-            for node, known in self._nodes.items()
-            if known.channel is None and now_s - known.away_since_s > self._away_s
-        ]
+        """Forget the nodes that have been without a connection for too long, if there are such.
+
+        Those that went at one moment are forgotten at one, however long it took to notice each.
+        """
+        if found_at_s(self._away.values()) >= now_s:
+            return []
+        silent = [node for node, until_s in self._away.items() if until_s < now_s]
         for node in silent:
-            del self._nodes[node]
+            del self._nodes[node], self._away[node]
         return silent
 
     def send(self, command: Command, incarnation: Incarnation) -> None:

@@ -7,22 +7,27 @@ is a conflict.
 
 Beside the register each write names its writer and has a number, so no two writes have the same
 bytes: who looks whether a write that failed has happened does not take another's for its own, and
-one that arrives late finds other bytes than it expects.
+one that arrives late finds other bytes than it expects.  It has digests of the token and of the
+command, too: who has another token would find none of the job's agents, which train on, and begin
+it a second time; who runs another command is another job of the same name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import uuid
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from pliant.coordinator.register_places import LockedFile, RegisterPlace
-from pliant.core.errors import ConflictError, PermanentError
+from pliant.core.errors import ConfigError, ConflictError, PermanentError
 from pliant.core.values import Register
 from pliant.machine.descriptors import SpareDescriptors
 from pliant.machine.event_loop import aside
@@ -37,8 +42,11 @@ _ADAPTER: TypeAdapter[Register] = TypeAdapter(Register)
 class StoredRegister:
     """One register in one place, for one coordinator; every method may block on the storage."""
 
-    def __init__(self, place: RegisterPlace) -> None:
+    def __init__(self, place: RegisterPlace, token: str = "", command: Sequence[str] = ()) -> None:
+        """``token``: of agents on other hosts, ``command``: what they run; empty: none."""
         self._place = place
+        said = {"token": token, "command": json.dumps(list(command)) if command else ""}
+        self._digests = {name: _digest_of(text) for name, text in said.items() if text}
         self._writer = uuid.uuid4().hex
         self._has_written = False
         self._spare = SpareDescriptors(SPARE)
@@ -62,12 +70,17 @@ class StoredRegister:
 
         Raises:
             ConflictError: something else is recorded.
+            ConfigError: the agents of the job, which has not ended, have another token, or run
+                another command.
         """
         with self._spare.lent():
             found = self._require(expected)
+            if found is not None and self._register_of(found).outcome is None:
+                self._require_same(_beside(found))
             number = 0 if found is None else _beside(found).get("writes", 0)
             data = _ADAPTER.dump_python(register, mode="json")
             data |= {"writer": self._writer, "writes": number + 1}
+            data |= self._digests
             written = json.dumps(data, separators=(",", ":")).encode()
             is_taken = self._place.exchange(written, expected=found)
             # A store may be asked again after a lost answer, and refuse what it has taken.
@@ -102,14 +115,32 @@ class StoredRegister:
             else f"{self._place} was removed while the job ran"
         )
 
+    def _require_same(self, known: dict[str, Any]) -> None:
+        """Refuse a job that is another one than that which goes on here."""
+        other = [name for name, own in self._digests.items() if known.get(name, own) != own]
+        if "token" in other:
+            raise ConfigError(
+                f"the job whose register is {self._place} has another token: give this host "
+                "the --token-file of the others, or begin another run with another --out"
+            )
+        if other:
+            raise ConfigError(
+                f"the job whose register is {self._place} runs another command, and goes on; "
+                "begin this one with another --register, or stop that one"
+            )
+
     def _is_own(self, data: bytes) -> bool:
         return bool(_beside(data).get("writer") == self._writer)
 
     def _register_of(self, data: bytes) -> Register:
         try:
-            return _ADAPTER.validate_json(data)
+            return _parsed(data)
         except ValidationError as error:
             raise PermanentError(f"{self._place} is no register: {error}") from error
+
+
+def _digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class RegisterFile(StoredRegister):
@@ -119,6 +150,12 @@ class RegisterFile(StoredRegister):
         super().__init__(LockedFile(path))
 
 
+@lru_cache(maxsize=2)  # what is looked at every two seconds is mostly what was there before
+def _parsed(data: bytes) -> Register:
+    return _ADAPTER.validate_json(data)
+
+
+@lru_cache(maxsize=2)
 def _beside(data: bytes) -> dict[str, Any]:
     """Return what a file of a register says besides it."""
     found: dict[str, Any] = json.loads(data)
@@ -136,6 +173,11 @@ class HeldRegister:
         """Return what a coordinator before has left."""
         self._recorded = await aside(self._stored.read)
         return self._recorded
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether it says that the job has ended."""
+        return self._recorded is not None and self._recorded.outcome is not None
 
     async def confirm(self) -> None:
         """Raise ConflictError if another coordinator has taken over (R20)."""

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from pliant.core.errors import PermanentError
 from pliant.machine.files import (
+    NO_LINKS,
     PRIVATE,
     fresh_beside,
     make_private_directory,
@@ -42,8 +43,6 @@ LOOKS = 20
 _NAME = re.compile(r"register-(\d{12})\.json")
 
 _LEFTOVER = re.compile(r"\.register-(\d{12})\.json\..*")
-
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
 class RegisterPlace(Protocol):
@@ -185,7 +184,7 @@ def _link(fresh: Path, target: Path) -> bool:
     except FileNotFoundError:  # others have gone on, and took it for what a killed writer left
         return False
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         raise PermanentError(
             f"{target.parent} is on a file system without hard links ({error.strerror}), so it "

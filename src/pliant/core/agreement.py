@@ -8,7 +8,7 @@ made with by the workers (``Spare.identity``).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pliant.core.values import NodeId
@@ -48,6 +48,32 @@ NAMES = {
 """What must be the same on all nodes, and how it is called."""
 
 
+def misnamed(node: NodeId, certified: Collection[str]) -> str | None:
+    """Say that the certificate of a node is that of others; None: it names this node.
+
+    ``certified``: the hosts and addresses that it names.
+    """
+    if any(_names(one.lower(), node.lower()) for one in certified):
+        return None
+    said = " and ".join(sorted(certified)) or "nobody"
+    return (
+        f"the certificate of node {node} names {said:.200}, and not {node}; name the node as its "
+        "certificate does with --node, or start the coordinator with --tls-any-node"
+    )
+
+
+def _names(certified: str, node: str) -> bool:
+    """Whether a name is that of a node: hosts are known by short names as well."""
+    if certified == node:
+        return True
+    if _is_address(certified) or _is_address(node):
+        return False
+    if certified.startswith("*."):
+        return node.partition(".")[2] == certified[2:]
+    (short, _, domain), (host, _, own_domain) = certified.partition("."), node.partition(".")
+    return short == host and not (domain and own_domain)
+
+
 def disagreement(node: NodeId, mine: NodeFacts, others: Mapping[NodeId, NodeFacts]) -> str | None:
     """Say in what a node differs from another one of its job; None if it may join."""
     for other, theirs in others.items():
@@ -75,6 +101,14 @@ def _alone(node: NodeId, mine: NodeFacts, other: NodeId, theirs: NodeFacts) -> s
         f"workers of node {lone} are reached at {address}, which no other node reaches; give its "
         "agent --interface, with the address or the interface that the others reach"
     )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(address: str) -> bool:

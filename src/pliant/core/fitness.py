@@ -90,7 +90,8 @@ class HostLook:
     processes: int | None = None
     locked_bytes: int | None = None
     year: int = 0
-    coordinator: CoordinatorLook | None = None
+    coordinators: tuple[CoordinatorLook, ...] = ()
+    """At the places where it may be: of several, one serves at a time."""
 
 
 def findings(look: HostLook) -> tuple[Finding, ...]:
@@ -104,7 +105,7 @@ def findings(look: HostLook) -> tuple[Finding, ...]:
         _shm(look),
         *_limits(look),
         _disk(look),
-        *_coordinator(look.coordinator),
+        *_coordinators(look.coordinators),
     )
 
 
@@ -144,9 +145,10 @@ def _ports(look: HostLook) -> Finding:
 
 
 def _clock(look: HostLook) -> Finding:
-    ahead_s = None if look.coordinator is None else look.coordinator.clock_ahead_s
-    if ahead_s is None:
+    told = [one.clock_ahead_s for one in look.coordinators if one.clock_ahead_s is not None]
+    if not told:
         return _line("clock", f"year {look.year}")
+    ahead_s = told[0]
     word = "ahead of" if ahead_s > 0 else "behind"
     found = f"{abs(ahead_s):.0f} s {word} the coordinator's"
     do = "start NTP; training does not mind, but times in logs will not fit together"
@@ -196,19 +198,25 @@ def _disk(look: HostLook) -> Finding:
     return _line("directory", found, do if is_little else "", bad=Verdict.CAUTION)
 
 
-def _coordinator(look: CoordinatorLook | None) -> tuple[Finding, ...]:
-    if look is None:
-        return ()
+def _coordinators(looks: tuple[CoordinatorLook, ...]) -> tuple[Finding, ...]:
+    """Judge the places: where one serves, the others need not."""
+    is_there = any(not look.obstacle for look in looks)
+    return tuple(_coordinator(look, may_be_away=is_there) for look in looks)
+
+
+def _coordinator(look: CoordinatorLook, *, may_be_away: bool) -> Finding:
+    if look.obstacle and may_be_away:
+        return _line("coordinator", f"{look.place}: {look.obstacle}; it is not needed now")
     if look.obstacle:
         do = "start the coordinator, or open its port for this host; --join names its --listen"
-        return (_line("coordinator", f"{look.place}: {look.obstacle}", do),)
+        return _line("coordinator", f"{look.place}: {look.obstacle}", do)
     found = f"{look.place} answers within {1000 * look.answer_s:.0f} ms"
     if not look.token:
         do = "show it the token, too: --token-file FILE"
-        return (_line("coordinator", found, do, bad=Verdict.CAUTION),)
+        return _line("coordinator", found, do, bad=Verdict.CAUTION)
     is_taken = look.token == "taken"  # noqa: S105  a word
     do = "" if is_taken else "copy the token file of the coordinator anew"
-    return (_line("coordinator", f"{found}, and the token is {look.token}", do),)
+    return _line("coordinator", f"{found}, and the token is {look.token}", do)
 
 
 def _limit(value: int | None) -> str:

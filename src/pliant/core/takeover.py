@@ -102,8 +102,9 @@ def decide_takeover(
     patience_s = PATIENCE_S + TURN_S * turn
     if still_s <= patience_s:
         return _follow(f"nothing was seen of a coordinator for {still_s:.0f} of {patience_s:g} s")
-    who = "no coordinator" if sign is None else f"the coordinator at {sign.url}"
-    return _take_over(f"{who} has given no sign for {still_s:.0f} s")
+    if sign is None:
+        return _take_over(f"no coordinator has given a sign for {still_s:.0f} s")
+    return _take_over(f"the coordinator at {sign.url} has given no sign for {still_s:.0f} s")
 
 
 def steps_down(*, unseen_s: float, num_candidates: int) -> bool:

@@ -8,6 +8,7 @@ is the one that takes ``committed`` from ``s`` to ``s + 1``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -19,6 +20,9 @@ ReplicaId = NewType("ReplicaId", str)
 
 NodeId = NewType("NodeId", str)
 """Name of a machine."""
+
+Labels = tuple[tuple[str, str], ...]
+"""What a node says of where it is: each key with its value."""
 
 JobId = NewType("JobId", str)
 """Name of one training run, however often it is resized."""
@@ -93,7 +97,8 @@ class Order:
     generation: Generation
 
     members: tuple[Seat, ...]
-    """In replica_rank order: survivors first, then joiners."""
+    """In replica_rank order: those of one host beside each other, so that they own neighbouring
+    slots; the first is a survivor if there is any."""
 
     origin: ReplicaId | None = None
     """Whose initial state counts if *no* member holds state.
@@ -112,6 +117,22 @@ class Order:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Names of the members in replica_rank order."""
         return tuple(seat.replica for seat in self.members)
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of ``host:port``."""
+    return endpoint.rpartition(":")[0]
+
+
+def arranged(seats: Iterable[Seat]) -> tuple[Seat, ...]:
+    """Put the members of each host beside each other, in the order of the first of each.
+
+    Stable: the first stays the first, and who is before another of its host stays so.
+    """
+    hosts: dict[str, list[Seat]] = {}
+    for seat in seats:
+        hosts.setdefault(host_of(seat.endpoint), []).append(seat)
+    return tuple(seat for host in hosts.values() for seat in host)
 
 
 class FromCheckpoint(StrEnum):
@@ -224,3 +245,6 @@ class Register:
 
     outcome: Outcome | None = None
     """The job has finished, or was ended."""
+
+    last_step: tuple[Lineage, int] | None = None
+    """A replica has done the last step: of which history, and how many steps that are."""

@@ -16,6 +16,12 @@ def replica_of(name: str) -> str:
     return name.partition(".")[0]
 
 
+def place_of(name: str) -> int | None:
+    """Return the place of a worker in its replica by its name; None: it is the only one."""
+    place = name.partition(".")[2]
+    return int(place) if place else None
+
+
 def is_follower(name: str) -> bool:
     """Whether a worker is one of several, and not the one that speaks for its replica."""
     return name.partition(".")[2] not in ("", "0")

@@ -7,7 +7,6 @@ its script.  Must not know how any of them does its work, nor what the script se
 from __future__ import annotations
 
 import os
-import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from pliant.core.counts import counted
-from pliant.core.errors import ConfigError
 from pliant.core.step import batching
 from pliant.core.values import CHECKPOINT_PLACE
 from pliant.engine import identity
@@ -43,9 +41,10 @@ from pliant.engine.protocol.runtime import ProtocolRuntime
 from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
 from pliant.engine.replica import workers
-from pliant.engine.replica.device_mesh import coordinates, mesh_identity
+from pliant.engine.replica.device_mesh import coordinates, mesh_identity, stages_group
 from pliant.engine.replica.followers import NO_FOLLOWERS
 from pliant.engine.replica.lead_membership import LeadMembership
+from pliant.engine.replica.stages import Stages
 from pliant.engine.replica.team_slots import TeamSlots
 from pliant.engine.run_facts import facts_alone, facts_of
 from pliant.engine.script_calls import ScriptCalls
@@ -53,6 +52,7 @@ from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.state.buffers import BufferRules
 from pliant.engine.state.comparison import StateComparison
 from pliant.engine.state.durable import Durability
+from pliant.engine.state.initial_weights import take_initial_weights
 from pliant.engine.state.saving import Saver
 from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.training_state import State
@@ -65,9 +65,6 @@ from pliant.wire.messages import Planned
 
 NOTEWORTHY = 0.05
 """Part of the machine's memory from which on the sums of gradients are worth a line."""
-
-MAX_REASON_CHARACTERS = 300
-"""Of what torch says about weights that do not fit: it lists every name, on lines of its own."""
 
 
 class Collaborators:
@@ -99,6 +96,8 @@ class Collaborators:
             objects,
             has_local=bool(self.buffers.local),
         )
+        self._stages = Stages(stages_group())
+        workers.check_stages(self._stages, objects, is_durable=self._is_durable)
         layout = Layout.of(
             ((name, local_of(parameter)) for name, parameter in parameters.items()),
             buffers=objects.model.named_buffers(),
@@ -111,7 +110,8 @@ class Collaborators:
         if not settings.num_workers:  # else the first loader process does it
             with attributes.fetching():
                 loading.warn_if_random(dataset, settings.seed)
-        self._load_initial_weights()
+        if context is not None and (path := context.assignment.work.init) is not None:
+            take_initial_weights(Path(path), self.state, self._stages)
         self._num_workers = workers.num_workers(context)
         self._lost: threading.Event | None = None
         self._sums = GradientSums(parameters, layout, is_shared=self._num_workers > 1)
@@ -142,6 +142,7 @@ class Collaborators:
             worker=0 if context is None else context.assignment.place,
             num_workers=self._num_workers,
             coordinates=coordinates(),
+            stages=self._stages,
         )
         self.update = Update(
             parameters=parameters,
@@ -153,6 +154,7 @@ class Collaborators:
             scaler=objects.scaler,
             max_grad_norm=settings.max_grad_norm,
             micro_batch_size=settings.micro_batch_size,
+            stages=self._stages,
         )
         self.training = self._training(len(parameters))
 
@@ -166,6 +168,7 @@ class Collaborators:
             "watch": self._watch,
             "ledger": self._ledger,
             "scaler": self._objects.scaler,
+            "stages": self._stages,
         }
         slots = Slots(**parts)
         if self._num_workers > 1:
@@ -227,9 +230,19 @@ class Collaborators:
         if self._lost is not None and any(isinstance(one, RuntimeError) for one in error):
             workers.await_end_if(self._lost)
 
-    def refuse_shards(self, what: str) -> None:
-        """Refuse what needs whole parameters."""
-        refuse_shards(self._objects.model, what)
+    def weights(self) -> dict[str, Any]:
+        """Return what ``session.save`` writes.
+
+        Raises:
+            UsageError: no worker has all of it.
+        """
+        refuse_shards(self._objects.model, is_stage=self._stages.is_several)
+        found: dict[str, Any] = self._objects.model.state_dict()
+        return found
+
+    def digest(self) -> str:
+        """Return a hash of the whole state, of all stages."""
+        return self._stages.joint_digest(self.state.digest(self.training.committed))
 
     def planned(self, total: int) -> Planned:
         """Return what a step consists of, and how many there are."""
@@ -325,24 +338,6 @@ class Collaborators:
         what = "1 gradient copy" if copies == 1 else f"up to {copies} gradient copies"
         slots = f"{counted(len(owned), 'slot')} {'is' if len(owned) == 1 else 'are'}"
         self.reporter.noted(f"{what} of {megabytes:.1f} MB while {slots} added up on one replica")
-
-    def _load_initial_weights(self) -> None:
-        if self._context is None or (path := self._context.assignment.work.init) is None:
-            return
-        model = self._objects.model
-        self.refuse_shards("--init")
-        try:
-            kept = torch.load(path, weights_only=True, map_location="cpu")
-            if "pliant_initial" in kept:  # written by pliant.checkpoint.starting_weights
-                model.load_state_dict(kept["model"], strict=False)
-                self.state.begin_with(kept["model"], kept["optim"])
-            else:
-                model.load_state_dict(kept)
-        except (OSError, RuntimeError, ValueError) as error:
-            why = textwrap.shorten(str(error), width=MAX_REASON_CHARACTERS)
-            raise ConfigError(f"cannot start from the weights in {path}: {why}") from error
-        except Exception as error:  # a file of something else makes torch trip over anything
-            raise ConfigError(f"{path} holds no weights that torch.save wrote") from error
 
 
 def _schedule(data: DataArguments, settings: SessionSettings) -> Schedule:

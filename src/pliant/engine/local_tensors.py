@@ -92,8 +92,25 @@ def _check_boxes(sharded: Any) -> None:
         raise ConfigError(
             f"a parameter of shape {list(sharded.shape)} is sharded over {count} workers by two "
             f"dimensions of the mesh, which do not divide {length}; its parts are no boxes, "
-            "as a checkpoint keeps them, so choose sizes that divide it, or leave out checkpoint="
+            "as a checkpoint keeps them, so choose sizes that divide it, or leave out checkpoint= "
+            "and --init"
         )
+
+
+def cut_like(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of what would lie here of ``whole``, if that were sharded as ``tensor`` is.
+
+    Itself if that is not sharded.
+
+    Raises:
+        ConfigError: what lies here is no box of it.
+    """
+    if not is_sharded(tensor):
+        return whole
+    if (part := part_of(tensor, {})) is not None:
+        box = zip(part.begins, part.sizes, strict=True)
+        whole = whole[tuple(slice(begin, begin + size) for begin, size in box)]
+    return sharded_like(whole.clone(memory_format=torch.contiguous_format), tensor)
 
 
 def sharded_like(local: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -165,14 +182,22 @@ def all_agree(flag: bool) -> bool:
     return bool(votes.item())
 
 
-def refuse_shards(model: torch.nn.Module, what: str) -> None:
-    """Refuse what needs whole parameters.
+def refuse_shards(model: torch.nn.Module, *, is_stage: bool) -> None:
+    """Refuse to write weights of which each worker has a part: nobody is to hold them all.
 
     Raises:
-        UsageError: some are sharded.
+        UsageError: some are sharded, or the model is a stage of another one.
     """
+    if is_stage:
+        raise UsageError(
+            "session.save of a model in stages is not possible: each worker has one of them; let "
+            "each write its own in the tail, torch.save(model.state_dict(), f'stage-{number}.pt')"
+        )
     if any(map(is_sharded, model.parameters())):
-        raise UsageError(f"{what} of a sharded model is not possible yet; leave it out")
+        raise UsageError(
+            "session.save of a sharded model is not possible: no worker holds all of it; say "
+            "checkpoint=pliant.Checkpoint(...), and pliant checkpoint export makes one file of it"
+        )
 
 
 def reshard(model: torch.nn.Module) -> None:

@@ -349,7 +349,7 @@ class Session:
 
     def state_digest(self) -> str:
         """Return a hash of the whole state: equal if and only if two runs are, bit for bit."""
-        return self._state.digest(self.committed)
+        return self._parts.digest()
 
     @contextmanager
     def busy(self, max_s: float) -> Iterator[None]:
@@ -364,10 +364,10 @@ class Session:
     # --- helpers --------------------------------------------------------------------
 
     def _write_weights(self, target: Path) -> None:
-        self._parts.refuse_shards("session.save")
+        weights = self._parts.weights()
         target.parent.mkdir(parents=True, exist_ok=True)
         with fresh_beside(target) as fresh:
-            torch.save(self._objects.model.state_dict(), fresh)
+            torch.save(weights, fresh)
             fresh.replace(target)
 
     def _finish(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pliant.core.errors import UsageError
+from pliant.engine.replica.stages import run_schedule, shapes_of
 from pliant.engine.training import Training
 
 
@@ -77,6 +78,27 @@ class Step:
             UsageError: called twice, outside of the loop, or with an impossible weight.
         """
         self._training.slots.backward(loss, weight)
+
+    def pipeline(
+        self, schedule: Any, *args: Any, weight: float | None = None, **options: Any
+    ) -> None:
+        """Run a schedule of ``torch.distributed.pipelining``; once per micro-batch.
+
+        In place of ``backward``, on every worker of the replica: the schedule runs the forward and
+        the backward of this micro-batch, in chunks.  The loss is the mean of those of the chunks.
+
+        Args:
+            schedule: made with a ``loss_fn``, over ``pliant.mesh(pp=...)``; the same in all steps.
+            args: as ``schedule.step`` takes them, with ``options`` such as ``target=``.
+            weight: how much this micro-batch counts; its number of samples unless given.
+
+        Raises:
+            UsageError: called twice, outside of the loop, with tensors of other shapes than
+                before, or nobody has a loss.
+        """
+        self._training.slots.pipeline(
+            lambda: run_schedule(schedule, args, options), weight, shapes_of(args)
+        )
 
     def stop(self) -> None:
         """Let the job end: all replicas stop after the same step.

@@ -14,8 +14,6 @@ Work of the engine happens only here, on the main thread, while the script is in
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,9 +45,9 @@ from pliant.engine.state.script_attributes import ScriptAttributes
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.training_state import State
 from pliant.engine.state.verification import compare_whole
+from pliant.engine.step_reports import StepReports
 from pliant.engine.update import Gradient, Update
 from pliant.engine.worker.reporter import Reporter
-from pliant.wire.messages import Committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +91,14 @@ class Training:
         self._attempted: int | None = None
         self._result: Result | None = None
         self._has_left_loop = False
-        self._has_said_idle = False
-        self._was_nonfinite = False
-        self._has_said_unseen = False
-        self._committed_at_s = time.monotonic()
+        self._reports = StepReports(
+            reporter=self.reporter,
+            schedule=self.schedule,
+            attributes=self.attributes,
+            slots=self.slots,
+            update=self.update,
+            on_nonfinite=self.on_nonfinite,
+        )
         self.done: Done | None = None
         """The step whose tail is running."""
         self.wants_stop = False
@@ -125,7 +127,7 @@ class Training:
     def join(self, membership: WorkerMembership) -> None:
         """Train together with these from now on."""
         self._membership = membership
-        self._committed_at_s = time.monotonic()
+        self._reports.begin()
 
     def next_step(self, total: int) -> int | None:
         """End the tail and return the next step to compute; None if the call is over.
@@ -143,7 +145,10 @@ class Training:
         self.comparison.pass_boundary(self.committed)
         if done is not None:
             self._compare_whole(done, total)
-        ending = Ending.SCRIPT if self._has_left_loop else self.membership.settle(is_over=False)
+        ending = Ending.SCRIPT
+        if not self._has_left_loop:
+            is_last = self.committed >= total
+            ending = self.membership.settle(is_over=False, is_last=is_last)
         if ending or self.committed >= total:
             self._end_call()
             self.is_stopped = ending is Ending.OUTSIDE and self.committed < total
@@ -155,7 +160,7 @@ class Training:
             if done is not None and done.decision.is_saved and done.decision.generation == current:
                 with suppress(GroupBroken):  # whoever is left keeps another boundary
                     self.keep(self.membership.place, is_needed=False)
-            self._look_at_dataset(index)
+            self._reports.look_at_dataset(index)
             self.watch.enter(index, is_head=True)
         # Also for the code between two calls: who joined at the end of a call has run no tail.
         randomness.seed_place("head", self.schedule.seed, self.committed)
@@ -226,15 +231,8 @@ class Training:
             digest=digest,
             draws=self.schedule.draws_digest(result.step),
         )
-        if not gradient.extras.num_computed and not self._has_said_idle:
-            self._has_said_idle = True
-            self.reporter.noted(
-                f"step {result.step} learned nothing: no micro-batch of it had a "
-                "step.backward(...) of a weight above 0"
-            )
         self.done = Done(loss=gradient.extras.loss, decision=decision)
-        self._note_nonfinite(result, is_leader=decision.is_leader)
-        self._report(result, decision, is_skipped=is_skipped)
+        self._reports.tell(result.step, gradient, decision, member.replica, is_skipped=is_skipped)
 
     def give_up_attempt(self, *, buffers_may_be_written: bool) -> None:
         """Forget the unfinished attempt, if there is one."""
@@ -265,7 +263,7 @@ class Training:
         self.state.apply(state)
         self.comparison.receive()
         self.update.follow_schedulers()
-        self._committed_at_s = time.monotonic()
+        self._reports.begin()
 
     def restore(self, checkpoint: str, committed: int) -> None:
         """Take the state that a checkpoint holds."""
@@ -273,7 +271,7 @@ class Training:
         self.attributes.compare([dataset] if dataset else [], where="in the checkpoint")
         self.comparison.receive()
         self.update.follow_schedulers()
-        self._committed_at_s = time.monotonic()
+        self._reports.begin()
 
     def keep(self, place: tuple[int, int], *, is_needed: bool) -> None:
         """Hand over the share of the state at this boundary that a member at ``place`` has."""
@@ -337,13 +335,6 @@ class Training:
         requests = VoteRequests(stop=self.wants_stop, save=is_due, slot_us=self.slots.slot_us)
         self.commit_voted(self.membership.decide(step, condition, requests))
 
-    def _look_at_dataset(self, step: int) -> None:
-        """Now and then, until there is something to say: what loader processes do not see."""
-        is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
-        if is_time and not self._has_said_unseen and (said := self.attributes.dataset.unseen()):
-            self._has_said_unseen = True
-            self.reporter.noted(said)
-
     def _compare_whole(self, done: Done, total: int) -> None:
         """Compare the state that a checkpoint is made of, or a call of ``steps()`` ends with."""
         decision, committed = done.decision, self.committed
@@ -367,34 +358,3 @@ class Training:
             except GroupBroken as broken:
                 self.membership.recover(broken.reason)
         self.membership.settle(is_over=True)
-
-    def _note_nonfinite(self, result: Result, *, is_leader: bool) -> None:
-        """Say it once for steps in a row: who computed such a loss, else the leader."""
-        gradient = result.gradient
-        is_new = bool(gradient.nonfinite) and not self._was_nonfinite
-        self._was_nonfinite = bool(gradient.nonfinite)
-        where = self.slots.nonfinite
-        if not is_new or not (where or (is_leader and math.isfinite(gradient.extras.loss))):
-            return
-        outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
-        if self.on_nonfinite == "skip":
-            outcome = "the step counts and changes nothing"
-        self.reporter.noted(f"{gradient.nonfinite} at step {result.step}{where}: {outcome}")
-
-    def _report(self, result: Result, decision: StepDecision, *, is_skipped: bool) -> None:
-        now_s = time.monotonic()
-        self.reporter.committed(
-            Committed(
-                replica=self.membership.member.replica,
-                generation=decision.generation,
-                step=result.step,
-                mono_s=now_s,
-                loss=result.gradient.extras.loss,
-                grad_norm=self.update.known_grad_norm,
-                samples=self.schedule.num_samples(result.step),
-                step_s=now_s - self._committed_at_s,
-                nonfinite=result.gradient.nonfinite,
-                is_skipped=is_skipped,
-            )
-        )
-        self._committed_at_s = now_s

@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from pliant.engine.local_tensors import (
     total_norm,
 )
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.replica.stages import Stages
 from pliant.engine.state.optimizer_state import OptimizerState, held
 
 Scheduler = LRScheduler | ReduceLROnPlateau
@@ -70,6 +72,8 @@ class Update:
     scaler: torch.amp.GradScaler | None
     max_grad_norm: float | None
     micro_batch_size: int
+    stages: Stages
+    """Of the model; the gradient is that of all of them."""
 
     def __post_init__(self) -> None:
         self._buckets = self.layout.buckets[: self.layout.extras_index]
@@ -77,6 +81,8 @@ class Update:
             [self.parameters[entry.name] for entry in bucket.entries] for bucket in self._buckets
         ]
         self._is_sharded = any(map(is_sharded, self.parameters.values()))
+        self._is_in_parts = self._is_sharded or self.stages.is_several
+        """Whether each worker of this replica has a part of the gradient."""
         self._is_stepping = False
         self._scheduled: list[int | None] | None = None
         self._handles = [
@@ -95,10 +101,10 @@ class Update:
 
         Only until the next step has begun: the buffers are used again.
         """
-        if self._grad_norm is None and self._is_sharded:
+        if self._grad_norm is None and self._is_in_parts:
             raise UsageError(
-                "step.grad_norm of a sharded model is known where max_grad_norm=... is given: "
-                "all workers have to compute it together"
+                "step.grad_norm of a sharded model, or of one in stages, is known where "
+                "max_grad_norm=... is given: all workers have to compute it together"
             )
         if self._grad_norm is None:
             self._grad_norm = float(torch.nn.utils.get_total_norm(self._gradients))
@@ -136,7 +142,7 @@ class Update:
     def _are_finite(self, buckets: Sequence[torch.Tensor]) -> bool:
         """Whether all of the gradient is, on every worker that has a part of it."""
         found = all([_is_finite(flat) for flat in buckets])
-        return all_agree(found) if self._is_sharded else found
+        return all_agree(found) if self._is_in_parts else found
 
     @torch.no_grad()
     def apply(
@@ -156,7 +162,8 @@ class Update:
         self._gradients = [part for _, part in gradient.parts]
         self._grad_norm = None
         with torch.autocast("cpu", enabled=False):
-            if gradient.parts and not is_skipped and self._step(gradient, is_first=is_first):
+            has_work = bool(gradient.parts) or (self.stages.is_several and gradient.extras.weight)
+            if has_work and not is_skipped and self._step(gradient, is_first=is_first):
                 self._step_schedulers(gradient.extras.loss)
         self.follow_schedulers()
         for parameter in self.parameters.values():
@@ -244,9 +251,15 @@ class Update:
         self, parts: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]
     ) -> torch.Tensor | None:
         """Return the norm if it will be clipped by it: one look at the gradient is for both."""
-        if self.max_grad_norm is None or self.scaler is not None or not parts:
+        if self.max_grad_norm is None or self.scaler is not None:
             return None
-        return total_norm([part for _, part in parts])
+        if not parts and not self.stages.is_several:
+            return None
+        return self._total_norm([part for _, part in parts])
+
+    def _total_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the norm of these, and of what the other stages have."""
+        return self.stages.joint_norm(total_norm(gradients))
 
     def _step(self, gradient: Gradient, *, is_first: bool) -> bool:
         """Unscale, clip, step; return whether every optimizer really stepped."""
@@ -254,12 +267,12 @@ class Update:
         active = [o for o in self.optimizers if any(p.grad is not None for p in held(o))]
         if self.scaler is not None:
             for optimizer in active:
-                self.scaler.unscale_(optimizer)
+                self._unscale(self.scaler, optimizer)
         if self.max_grad_norm is not None:
             norm = gradient.norm
             if norm is None:
-                norm = total_norm(self._gradients)
-            if self._is_sharded:
+                norm = self._total_norm(self._gradients)
+            if self._is_in_parts:
                 clip_by_norm(self._gradients, self.max_grad_norm, norm)
             else:
                 torch.nn.utils.clip_grads_with_norm_(present, self.max_grad_norm, norm)
@@ -279,6 +292,19 @@ class Update:
         has_overflowed = any(map(self._has_overflowed, active))
         self.scaler.update()
         return not has_overflowed
+
+    def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """Unscale the gradients of an optimizer; one that overflowed anywhere has everywhere."""
+        if not self._is_sharded:
+            scaler.unscale_(optimizer)
+            return
+        present = [p for p in held(optimizer) if p.grad is not None]
+        local = SimpleNamespace(param_groups=[{"params": list(map(_with_local_gradient, present))}])
+        scaler.unscale_(local)  # type: ignore[arg-type]  # has what it looks at
+        states = scaler._per_optimizer_states  # noqa: SLF001  # as _has_overflowed
+        state = states[id(optimizer)] = states.pop(id(local))
+        for found in state["found_inf_per_device"].values():
+            found.fill_(float(not all_agree(not found)))
 
     def _step_one(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> None:
         """Step an optimizer; tell why one that never can fails."""
@@ -323,6 +349,13 @@ class Update:
                 "optimizer.step() was called by the script; the session steps the optimizer when "
                 "the loop over a step ends"
             )
+
+
+def _with_local_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose gradient is what lies here of a parameter's, in the same memory."""
+    stand_in = local_of(parameter).detach()
+    stand_in.grad = None if parameter.grad is None else local_of(parameter.grad)
+    return stand_in
 
 
 def _is_finite(flat: torch.Tensor) -> bool:

@@ -7,11 +7,13 @@ answers are shown.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -25,6 +27,9 @@ REFUSED = 409
 
 GONE = 410
 """HTTP status of what was ended by somebody else."""
+
+NEXT = "Pliant-Next"
+"""Header of a piece of something: what to ask for to get the one behind it."""
 
 FORBIDDEN = 403
 """HTTP status of what somebody else may do."""
@@ -71,18 +76,38 @@ class Caller:
         """Close the connection."""
         self._http.close()
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, Any]:
         """Return what it answers."""
+        content = None if body is None else json.dumps(body)  # in ASCII, whatever was typed
+        response = self._response(method, path, content, timeout_s)
+        values = _json(response)
+        if isinstance(values, dict):
+            return values
+        raise ConfigError(refusal(response, self._served.kind))
+
+    def read(self, path: str) -> tuple[bytes, str]:
+        """Return the next piece of something, and by which name the one behind it is asked for."""
+        response = self._response("GET", path, None, TIMEOUT_S)
+        return response.content, response.headers.get(NEXT, "")
+
+    def _response(
+        self, method: str, path: str, content: str | None, timeout_s: float
+    ) -> httpx.Response:
         who = f"{self._served.kind} {self._served.name}"
         try:
-            content = None if body is None else json.dumps(body)  # in ASCII, whatever was typed
-            response = self._http.request(method, path, content=content)
+            response = self._http.request(method, path, content=content, timeout=timeout_s)
         except httpx.HTTPError as error:
-            fault = fault_of_tls(error, self._served.url, self._served.tls) or str(error)
+            fault = fault_of_tls(error, self._served.url, self._served.tls) or _said(error)
             raise ConfigError(f"{who} does not answer at {self._served.url}: {fault}") from None
-        values = _json(response)
-        if response.is_success and isinstance(values, dict):
-            return values
+        if response.is_success:
+            return response
         raise ConfigError(refusal(response, self._served.kind))
 
     def pages(self) -> Iterator[dict[str, Any]]:
@@ -115,13 +140,14 @@ def rest_url(join: str, tls: TlsFiles | None) -> str:
     url = url.replace("ws", "http", 1) if url.startswith("ws") else url
     url = url if tls is None or not url.startswith("http:") else f"https{url[4:]}"
     try:
-        is_one = bool(httpx.URL(url).host) and "@" not in url and "," not in url
-    except httpx.InvalidURL:
+        parts, is_one = urlsplit(url), bool(httpx.URL(url).host) and not {"@", ","} & set(url)
+        is_one &= parts.scheme in ("http", "https") and (parts.port is not None or "://" in join)
+    except (httpx.InvalidURL, ValueError):  # the latter: there is no such port
         is_one = False
     if not is_one:
         raise ConfigError(
-            f"--join {join} is not the place of one coordinator, such as gpu1:7000 or "
-            "https://gpu1:7000; of several, name that of the host that coordinates now"
+            f"--join {join} is not the place of a coordinator, such as gpu1:7000 or "
+            "https://gpu1:7000"
         )
     return url
 
@@ -146,6 +172,11 @@ def refusal(response: httpx.Response, kind: str) -> str:
             where = said[0].get("loc") or ("the request",)
             return f"{where[-1]}: {said[0].get('msg', said[0])}"
     return f"the {kind} refused the request with HTTP status {response.status_code}"
+
+
+def _said(error: httpx.HTTPError) -> str:
+    """Say what went wrong, as the system calls it where it was the system that refused."""
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def _json(response: httpx.Response) -> object:

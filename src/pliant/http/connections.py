@@ -3,7 +3,8 @@
 Owns that strangers use up neither descriptors nor places: beyond the limit the oldest connection
 goes on which nothing is being answered, and one that does not say what it wants goes by itself.
 On a Unix socket it is one of the user who has most of them, and requests carry who asks, by the
-kernel's word (``scope["state"]["peer"]``).
+kernel's word (``scope["state"]["peer"]``); with TLS they carry which names the certificate of the
+other side has (``certified``; None: it has shown none).
 Connections of agents (WebSockets) have shown the token and do not count.
 Knows nothing of what is asked.
 """
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
+from pliant.machine.control_tls import names_in
 from pliant.machine.peers import Credentials, peer_of
 
 MOST_CONNECTIONS = 256
@@ -42,11 +44,28 @@ def most_connections() -> int:
 
 
 class EndableSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that can be ended while its other side is closing it, which takes TLS a while."""
+    """A WebSocket that can be ended while its other side is closing it, which takes TLS a while.
+
+    Who asks for one in a way that ``websockets`` does not read is cut off: nobody else would answer
+    or end that connection, and it does not count among those that have limits.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was read: first the whole request."""
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end; a transport with TLS cannot be asked for anything any more."""
+        self.read_paused = False
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """End the connection."""
-        if self.conn.state is State.CLOSING:
+        if not self.handshake_initiated:
+            self.transport.abort()
+        elif self.conn.state is State.CLOSING:
             self.transport.close()
         else:
             super().shutdown()
@@ -66,7 +85,9 @@ class LimitedProtocol(H11Protocol):
         """Take a place; the oldest connection gives up its own if there is none."""
         super().connection_made(transport)
         self.peer = peer_of(transport.get_extra_info("socket"))
-        self.app_state = {**self.app_state, "peer": self.peer}
+        shown = transport.get_extra_info("peercert")  # an empty one: the other side has none
+        certified = names_in(shown) if shown else None
+        self.app_state = {**self.app_state, "peer": self.peer, "certified": certified}
         others = [one for one in self.connections if isinstance(one, LimitedProtocol)]
         if len(others) > most_connections():
             counts = Counter(one.uid for one in others)
@@ -108,6 +129,8 @@ class LimitedProtocol(H11Protocol):
     def _end_if_late(self) -> None:
         """Close the connection if it is late, and look again when it would be."""
         is_whole = self.is_answering and not self.cycle.more_body
+        if is_whole and not self.cycle.response_started:  # what answers has a limit of its own
+            self._waiting_since_s = self.loop.time()
         patience_s = ANSWER_S if is_whole else REQUEST_S
         left_s = self._waiting_since_s + patience_s - self.loop.time()
         if left_s <= 0:

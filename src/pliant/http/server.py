@@ -19,7 +19,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from pliant.core.errors import ConfigError
-from pliant.http.connections import ACCEPTED_AT_ONCE, EndableSocket, LimitedProtocol
+from pliant.http.connections import ACCEPTED_AT_ONCE, LimitedProtocol
+from pliant.http.direct_socket import DirectSocket
 from pliant.http.tls_front import TlsFront, Waiting
 from pliant.machine.control_tls import ServedTls
 from pliant.machine.discovery import RuntimeFiles
@@ -92,7 +93,7 @@ class Server:
             log_level="error",  # strangers cause warnings; debug has frames, and secrets
             access_log=False,
             lifespan="off",
-            ws=EndableSocket,
+            ws=DirectSocket,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=None,  # agents say Alive
             ws_per_message_deflate=False,  # an order would be compressed for each of its members

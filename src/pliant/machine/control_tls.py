@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pliant.core.errors import ConfigError
 from pliant.core.tls_files import TlsFiles
@@ -98,6 +99,13 @@ def fault_of_tls(error: BaseException, place: str, files: TlsFiles | None) -> st
         return None
     why = fault.reason.rpartition("_ALERT_")[2].replace("_", " ").lower()
     return f"{whose} does not accept the certificate {files.certificate}: {why}"
+
+
+def names_in(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the hosts and addresses that a certificate names, as ``getpeercert`` tells it."""
+    subject = [pair for group in certificate.get("subject", ()) for pair in group]
+    called = [value for name, value in subject if name == "commonName"]
+    return (*called, *(value for _, value in certificate.get("subjectAltName", ())))
 
 
 def _server_context(files: TlsFiles, name: str) -> ssl.SSLContext:

@@ -1,13 +1,18 @@
 """Descriptors kept for what must not fail when a process has run out of them.
 
-Owns a few open files that mean nothing.  Knows nothing of what they are lent for.
+Owns a few open files that mean nothing, and how many a process may have.  Knows nothing of what
+they are lent for.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+MOST_FILES = 65_536
+"""That a process is let have open: a limit that is far away costs time where all are closed."""
 
 
 class SpareDescriptors:
@@ -40,3 +45,11 @@ class SpareDescriptors:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             except OSError:
                 return
+
+
+def allow_many(most: int = MOST_FILES) -> None:
+    """Let this process have as many files open as its user may: each agent of a job is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

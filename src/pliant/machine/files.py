@@ -31,6 +31,9 @@ LEFTOVER = ".new"
 """Ends the names of files that were not whole when their writer died."""
 
 
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+"""What a file system without hard links answers."""
+
 MOST_BYTES = 64 << 10
 """Of a small file; those of ours have a few kilobytes."""
 
@@ -124,6 +127,23 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666, is_durable: bool = 
         if is_durable:
             file.flush()
             os.fsync(fd)
+
+
+def make_once(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Make a file, whole, unless it is there: of several that do so at one moment one does.
+
+    Where a file system has no hard links the last one does.
+    """
+    with fresh_beside(path) as fresh:
+        write_new(fresh, data, mode=mode)
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            fresh.replace(path)
 
 
 def sync_directory(path: Path) -> None:

@@ -110,7 +110,11 @@ def address_named(text: str, option: str) -> str:
     known = host_addresses()
     if any(one.interface == text for one in known):
         return next(one.address for one in known if one.interface == text)
-    return _own(resolved(text, option), text, option, known)
+    try:
+        address = resolved(text, option)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, nor is it an interface; there are {told(known)}") from None
+    return _own(address, text, option, known)
 
 
 def address_towards(address: str) -> str:

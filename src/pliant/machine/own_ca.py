@@ -32,6 +32,9 @@ CA_DAYS = 3650
 EARLIER = timedelta(days=2)
 """From how long ago a certificate is valid: hosts' clocks may be behind."""
 
+MOST_LETTERS = 200
+"""Of a host's name: a file is called after it."""
+
 LASTS_S = 60.0
 """Longest time that openssl may take for one file."""
 
@@ -89,7 +92,8 @@ class NamedHost:
         """
         names = tuple(dict.fromkeys(text.split(",")))
         for name in names:
-            if not (_is_address(name) or all(map(_NAME.fullmatch, name.split(".")))):
+            is_name = len(name) <= MOST_LETTERS and all(map(_NAME.fullmatch, name.split(".")))
+            if not (is_name or _is_address(name)):
                 raise ConfigError(
                     f"{text!r} is no host: give its names and addresses, as gpu1,10.0.0.1"
                 )
@@ -100,7 +104,7 @@ class NamedHost:
     @property
     def stem(self) -> str:
         """Return what its files are called."""
-        return self.names[0].replace(":", "-")
+        return self.names[0].replace(":", "_")  # a name that begins with - would be an option
 
     @property
     def alternatives(self) -> str:

@@ -59,6 +59,7 @@ from pliant.observe.ledgers import (
 )
 from pliant.observe.log import Record
 from pliant.observe.reading import every, lacks_beginning
+from pliant.observe.told_steps import told_until
 
 _PLACES = ("lineage", "step", "generation")
 
@@ -134,12 +135,15 @@ class _Step:
     """generation -> what its replicas' samplers drew for it, hashed."""
 
 
-def audit_run(out: Path) -> Audit:
-    """Audit the ledgers below a run's output directory; the run may still go on."""
+def audit_run(out: Path, *, is_growing: bool = False) -> Audit:
+    """Audit the ledgers below a run's output directory; the run may still go on.
+
+    ``is_growing``: it does, and is audited as far as all of its members have told what they did.
+    """
     for _ in range(MAX_TRIES):
         before = read_condensed(out)
         with suppress(FileNotFoundError):  # a part has just been condensed
-            audit = _audit_run(out, before)
+            audit = _audit_run(out, before, is_growing=is_growing)
             if read_condensed(out) == before:
                 return audit
     audit = Audit()
@@ -147,13 +151,14 @@ def audit_run(out: Path) -> Audit:
     return audit
 
 
-def _audit_run(out: Path, before: Condensed | None) -> Audit:
+def _audit_run(out: Path, before: Condensed | None, *, is_growing: bool) -> Audit:
     ledgers, log = ledgers_in(out / run_files.LEDGER), run_files.event_log(out)
     plan, doubt = plan_of(every(log))
     first_step = first_step_of(every(log))
+    until = told_until(ledgers, log) if is_growing else END
     while True:
         try:
-            audit = _audit(ledgers, plan, first_step, before)
+            audit = _audit(ledgers, plan, first_step, before, until)
             break
         except OutOfOrderError as error:
             error.ledger.is_in_order = False
@@ -190,6 +195,7 @@ def _audit(
     plan: AuditPlan | None,
     first_step: int,
     before: Condensed | None = None,
+    until: Key = END,
 ) -> Audit:
     audit = Audit(first_step=first_step, sampler="" if plan is None else plan.sampler)
     committed = committed_in(ledgers)
@@ -202,7 +208,16 @@ def _audit(
         expected, after = go_on(audit, plan, before, committed), before.end
     if epochs is not None:
         epochs.go_on(expected)
-    count_steps(ledgers, committed, plan, audit, expected=expected, epochs=epochs, after=after)
+    count_steps(
+        ledgers,
+        committed,
+        plan,
+        audit,
+        expected=expected,
+        epochs=epochs,
+        after=after,
+        until=max(until, after),
+    )
     if epochs is None:
         audit.complain("no replica reported its plan, so the order of samples cannot be checked")
     else:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from pliant.core.table import Table
 from pliant.observe.log import ENVELOPE, Record, number, plain, whole
@@ -68,6 +68,8 @@ def _form_of(kind: Any) -> _Form:
         return _union(inner)
     if origin is tuple:
         return _tuple(inner)
+    if origin is Literal:
+        return _Form(plain, lambda data: _one_word(data, inner))
     if origin is frozenset:
         return _set(_form_of(inner[0]))
     if origin is Table:
@@ -201,6 +203,12 @@ def _pair(data: Any) -> list[Any]:
 def _text(data: Any) -> str:
     if not isinstance(data, str):
         raise ValueError(f"{str(data)[:40]!r} is no text")  # noqa: TRY004
+    return data
+
+
+def _one_word(data: Any, words: tuple[Any, ...]) -> Any:
+    if data not in words:
+        raise ValueError(f"{str(data)[:40]!r} is none of {', '.join(map(str, words))}")
     return data
 
 

@@ -6,6 +6,7 @@ memory, however long the log.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,8 @@ from pliant.observe.log import Record, seconds, whole
 from pliant.observe.prose import pool_line
 
 LAST = 10
+
+_START = re.compile(r"start r\d+ on [^:]+: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +47,16 @@ class Explained:
     pool: str | None = None
     """Where the job stands in its pool, and why; None: it is in none."""
 
+    start: str | None = None
+    """Where the newest replica was started, and why there; None: there was nothing to choose."""
+
     def add(self, record: Record) -> None:
         """Take in one record; kinds it does not know change nothing."""
         match record.get("kind"):
             case "job_started":
-                self.pool = None
+                self.pool = self.start = None
+            case "note" if _START.match(str(record.get("text"))):
+                self.start = str(record["text"])
             case "pool":
                 self.pool = pool_line(record)
             case "interval_chosen":

@@ -69,6 +69,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, overload
 
@@ -87,6 +88,7 @@ CONTINUED = "log_continued"
 MOST = 1 << 53
 """Of a whole number: JSON carries larger ones badly."""
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
@@ -184,7 +186,7 @@ class EventLog:
         return record
 
     def _line(self, record: Record) -> bytes:
-        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        return _encoder.encode(record).encode() + b"\n"
 
     def _append(self, line: bytes) -> None:
         """Write a line into the part that grows; another coordinator may have closed ours."""
@@ -295,7 +297,14 @@ def fields_of(value: object) -> dict[str, Any]:
     """
     if not is_dataclass(value):
         raise TypeError(f"only a dataclass can be logged, not {type(value).__name__}")
-    return {item.name: plain(getattr(value, item.name)) for item in fields(value) if item.repr}
+    return {name: plain(getattr(value, name)) for name in _shown(type(value))}
+
+
+def _shown_of(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind) if item.repr)
+
+
+_shown: Callable[[type], tuple[str, ...]] = cache(_shown_of)
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,8 @@ decision itself carried.  Knows nothing of columns or colours.
 Kinds of a pool's log beside the core's events and actions (``core.allocation.values``):
 
     pool_started  name, life, devices, capacity, follows, url, user, boot
+    pool_began    now_s, version, beginning: with what its core begins (``observe.core_values``);
+                  every event has the ``now_s`` of its being told
     holding       claims: name, team, devices, waits; every few minutes, for ``pool_usage``
     release       name, by, notice_s; who may has ended a claim of somebody
     gone          name, reason; a claimant that has ended, died or fallen silent

@@ -211,7 +211,7 @@ def how_to_go_on(run: KnownRun, runs: Sequence[KnownRun] = ()) -> str:
         newest = next((other for other in runs if other.job == run.job), None)
         return f"pliant resume {run.job if newest and newest.out == run.out else run.out}"
     if run.is_apart and run.outcome.state == KILLED:
-        return "the same pliant coordinator again"
+        return "the same command again"
     return ""
 
 
@@ -229,7 +229,10 @@ def _why_not_resumed(run: KnownRun) -> str:
         return f"{run.came_to}; its files are no longer in {run.out}"
     if run.outcome.state == "finished":
         return f"{run.came_to}; nothing is left to do"
-    return f"{run.came_to}, without checkpoints (Session(checkpoint=...)): it cannot go on"
+    return (
+        f"{run.came_to}, without checkpoints (Session(checkpoint=...)): it cannot go on, but begin "
+        f"again at step 0 with pliant resume {run.out}"
+    )
 
 
 def _newest_of_each_name(runs: Sequence[KnownRun]) -> list[KnownRun]:

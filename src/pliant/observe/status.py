@@ -27,6 +27,7 @@ Shape of ``as_json`` (fields are only ever added; null: not known yet)::
     decision            {target_replicas, reason, at} of the last decision, or null
     apart               [{nodes (two), times (in a row), since, again_at (null: now)}]
     slow                [{replica (far slower than the others), times (as long), since}]
+    placed              {rule (such as spread:rack), sites: {each: [replicas]}}, null: anywhere
     pool                {pool, team, priority, admission (waiting, running, suspending), devices
                         (held), offered, wanted, reason, is_suspended, silence (why)}, or null
     exit_code, reason   once it has ended, else null
@@ -39,14 +40,15 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from pliant.core.exits import EXIT_STOPPED
 from pliant.observe import nodes_apart, nonfinite
-from pliant.observe.log import Record, listed, members_of, number, whole
+from pliant.observe.living_replicas import LivingReplicas, ReplicaStatus
+from pliant.observe.log import Record, listed, number, whole
+from pliant.observe.placed import placed
 from pliant.observe.slow_replicas import slow_in
 from pliant.observe.timeline import Resize, Timeline
 
@@ -74,35 +76,12 @@ POOL_FIELDS = (
 """What a job says of itself in its pool."""
 
 
-class ReplicaActivity(StrEnum):
-    """What a living replica is doing."""
-
-    STARTING = "starting"
-    SPARE = "spare"
-    JOINING = "joining"
-    TRAINING = "training"
-    WAITING = "waiting"
-    LEAVING = "leaving"
-    FINISHED = "finished"
-
-
-@dataclass(slots=True, kw_only=True)
-class ReplicaStatus:
-    """One living replica."""
-
-    name: str
-    state: ReplicaActivity
-    pids: list[int] = field(default_factory=list)
-    node: str = ""
-    device: int | None = None
-
-
 @dataclass(slots=True)
 class Board:
     """Eats records in file order; answers with the job's status."""
 
     job: str = ""
-    replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
+    living: LivingReplicas = field(default_factory=LivingReplicas)
     timeline: Timeline = field(default_factory=Timeline)
     committed: int = 0
     total_steps: int | None = None
@@ -127,8 +106,6 @@ class Board:
     exit_code: int | None = None
     reason: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    _former: dict[str, ReplicaStatus] = field(default_factory=dict)
-    _holding: bool = False
     _recent: deque[tuple[int, float, int]] = field(
         default_factory=lambda: deque(maxlen=RECENT_COMMITS)
     )
@@ -149,17 +126,25 @@ class Board:
             case "pool":
                 self.pool = _chosen(record, *POOL_FIELDS) | {"devices": listed(record, "devices")}
             case "node_joined":
-                self._on_node_joined(record)
+                self.living.add_node(record)
             case "saved" | "save_failed" | "suspend_requested":
                 self._durable_record(record)
             case "commit":
                 self._on_commit(record)
-            case "prepare" | "switch" | "reform" | "dismiss":
-                self._on_order(record)
+            case "prepare" | "dismiss":
+                self.living.add_order(record)
+            case "switch" | "reform":
+                self.living.add_order(record)
+                self._on_order(record.get("order"))
             case _ if record.get("replica"):
-                self._replica_record(record, str(record["replica"]))
+                self.living.add(record, str(record["replica"]))
             case _:
                 pass  # records about other things
+
+    @property
+    def replicas(self) -> dict[str, ReplicaStatus]:
+        """The living replicas by name."""
+        return self.living.named
 
     @property
     def state(self) -> str:
@@ -170,7 +155,8 @@ class Board:
             return ENDED_AS.get(self.exit_code, "failed")
         if self.stopping:
             return "stopping"
-        if self._holding or (self.pool is not None and self.pool["admission"] == "waiting"):
+        is_queued = self.pool is not None and self.pool["admission"] == "waiting"
+        if self.living.is_holding or is_queued:
             return "waiting"
         return "training" if self.committed else "starting"
 
@@ -229,6 +215,7 @@ class Board:
             "decision": self.decision,
             "apart": self.apart,
             "slow": self.slow,
+            "placed": placed(self.about, self.living),
             "pool": self.pool,
             "exit_code": self.exit_code,
             "reason": self.reason,
@@ -257,41 +244,18 @@ class Board:
 
     def _begin_again(self) -> None:
         """A resumed job: what is known of its steps and checkpoints stays, its processes do not."""
-        self.replicas.clear()
-        self._former.clear()
+        self.living = LivingReplicas()
         self._recent.clear()
         self.exit_code = self.reason = self.pool = None
         self.apart, self.slow = [], []
-        self.stopping = self.suspending = self._holding = False
+        self.stopping = self.suspending = False
 
     def _follow(self, record: Record) -> None:
         """Another coordinator: replicas count again once their agent has said that they live."""
-        self._former |= self.replicas
-        self.replicas.clear()
+        self.living.follow()
         self.exit_code = self.reason = None
         self.apart, self.slow = [], []  # it finds that out anew
         self.about = self.about | record
-
-    def _on_node_joined(self, record: Record) -> None:
-        """An agent says whom it runs: they have lived through a change of coordinators."""
-        node = str(record.get("node") or "")
-        for name in map(str, listed(record, "replicas")):
-            if name not in self.replicas:
-                unknown = ReplicaStatus(name=name, state=ReplicaActivity.STARTING, node=node)
-                self.replicas[name] = self._former.pop(name, unknown)
-
-    def _on_registered(self, record: Record, name: str) -> None:
-        """One of them says where it stands."""
-        if (replica := self.replicas.get(name)) is None:
-            return
-        if record.get("finished"):
-            replica.state = ReplicaActivity.FINISHED
-        elif record.get("leaving"):
-            replica.state = ReplicaActivity.LEAVING
-        elif record.get("has_state"):
-            replica.state = self._with_state()
-        elif record.get("spare"):
-            replica.state = ReplicaActivity.SPARE
 
     def _durable_record(self, record: Record) -> None:
         match record["kind"]:
@@ -305,6 +269,10 @@ class Board:
                 self.checkpoint_failure = _chosen(record, "reason", "at", "retry_s")
             case _:
                 self.stopping = self.suspending = True
+
+    def _on_order(self, order: object) -> None:
+        if isinstance(order, dict) and isinstance(order.get("restore"), dict):
+            self._on_restore(order["restore"])
 
     def _on_restore(self, restore: Record) -> None:
         """The history begins anew from a checkpoint: later steps of the old one are gone."""
@@ -324,61 +292,6 @@ class Board:
         self.nonfinite = nonfinite.after(record, self.nonfinite)
         moment_s = self.timeline.clock.moment_s(record)
         self._recent.append((step, moment_s, whole(record.get("samples"), 0)))
-
-    def _on_order(self, record: Record) -> None:
-        if record["kind"] == "dismiss":
-            for name in map(str, listed(record, "to")):
-                self._set(name, ReplicaActivity.LEAVING)
-            return
-        order = record.get("order")
-        if not isinstance(order, dict):
-            return
-        members = members_of(order)
-        if record["kind"] == "prepare":
-            for name in members:
-                if name in self.replicas and self.replicas[name].state is ReplicaActivity.SPARE:
-                    self._set(name, ReplicaActivity.JOINING)
-            return
-        if isinstance(order.get("restore"), dict):
-            self._on_restore(order["restore"])
-        self._holding = bool(order.get("hold"))
-        for name, replica in self.replicas.items():
-            if replica.state is ReplicaActivity.TRAINING and name not in members:
-                self._set(name, ReplicaActivity.LEAVING)
-
-    def _replica_record(self, record: Record, name: str) -> None:
-        match record.get("kind"):
-            case "start_replica":
-                node = str(record.get("node") or "")
-                self.replicas[name] = ReplicaStatus(
-                    name=name, state=ReplicaActivity.STARTING, node=node
-                )
-            case "worker" if name in self.replicas and isinstance(record.get("pid"), int):
-                if record["pid"] not in self.replicas[name].pids:  # told again: not known if heard
-                    self.replicas[name].pids.append(record["pid"])
-                if not record.get("worker"):
-                    self.replicas[name].device = record.get("device")
-            case "registered":
-                self._on_registered(record, name)
-            case "spare":
-                self._set(name, ReplicaActivity.SPARE)
-            case "switched":
-                self._set(name, self._with_state())
-            case "drain_requested":
-                self._set(name, ReplicaActivity.LEAVING)
-            case "finished":
-                self._set(name, ReplicaActivity.FINISHED)
-            case "exited":
-                self.replicas.pop(name, None)
-            case _:
-                pass  # answers and heartbeats change no state here
-
-    def _with_state(self) -> ReplicaActivity:
-        return ReplicaActivity.WAITING if self._holding else ReplicaActivity.TRAINING
-
-    def _set(self, name: str, state: ReplicaActivity) -> None:
-        if name in self.replicas:
-            self.replicas[name].state = state
 
 
 def _chosen(record: Record, *names: str) -> dict[str, Any]:

@@ -274,8 +274,9 @@ class Timeline:
 
     def _entered(self, record: Record, before: tuple[str, ...]) -> None:
         now = self.members.get(self.generation, ())
-        joined = tuple(name for name in now if name not in before)
-        gone = tuple(name for name in before if name not in now)
+        here, there = frozenset(now), frozenset(before)
+        joined = tuple(name for name in now if name not in there)
+        gone = tuple(name for name in before if name not in here)
         by_loss = self.generation in self.reformed
         cause = self._first_loss if by_loss else self._first_prepare
         lost = tuple(name for name in gone if by_loss or name in self._losses)

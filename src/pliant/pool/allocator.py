@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 from pliant.core import allocation
-from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, TimePassed, kinds
+from pliant.core.allocation import Action, Asked, Event, Overdue, Refuse, kinds
+from pliant.core.allocation.beginning import PoolBeginning, begun
 from pliant.core.allocation.kinds import KindedPool
 from pliant.core.device_names import kind_of
 from pliant.machine.clock import Clock
+from pliant.observe.core_values import written
 from pliant.observe.log import EventLog
 from pliant.pool.state import SavedPool
 from pliant.spec.teams import team_of
@@ -39,10 +42,12 @@ class ReleasedError(RefusedError):
 class Allocator:
     """Runs the core of one pool."""
 
-    core: KindedPool
+    beginning: PoolBeginning
     log: EventLog
     clock: Clock
     on_overdue: Callable[[Overdue], None]
+
+    core: KindedPool = field(init=False)
 
     has_changed: bool = True
     """Whether there is anything to publish."""
@@ -56,15 +61,31 @@ class Allocator:
     _refused: dict[str, str] = field(default_factory=dict)
     """Why, of who asked for the impossible last; who asks on and on is not logged again."""
 
+    def __post_init__(self) -> None:
+        """Let the core begin."""
+        self.core = begun(self.beginning, now_s=self.clock.now_s())
+
+    def write_beginning(self) -> None:
+        """Log with what the core began, before anything that it was told."""
+        self.log.write(
+            "pool_began",
+            now_s=self.clock.now_s(),
+            version=version("pliant"),
+            beginning=written(PoolBeginning, self.beginning),
+        )
+
     def apply(self, event: Event) -> str | None:
         """Let the core answer an event; return why a claim is refused, if it is."""
-        self.core, actions = kinds.step_kinds(self.core, event, now_s=self.clock.now_s())
+        now_s = self.clock.now_s()
+        is_due = kinds.next_deadline_of_kinds_s(self.core) <= now_s
+        self.core, actions = kinds.step_kinds(self.core, event, now_s=now_s)
         refused = next((action.reason for action in actions if isinstance(action, Refuse)), None)
-        if isinstance(event, Asked) and self._is_refused_again(event.claim.name, refused, actions):
-            return refused
+        if isinstance(event, Asked):
+            is_again = self._is_refused_again(event.claim.name, refused, actions)
+            if is_again and not is_due:
+                return refused  # and a replay does not miss it: nothing else has changed
         self.has_changed = True
-        if not isinstance(event, TimePassed):
-            self.log.write_value(event)
+        self.log.write_value(event, now_s=now_s)
         for action in actions:
             self.log.write_value(action)
             self.touch(action.name)
@@ -126,23 +147,21 @@ def classes_of(saved: SavedPool) -> dict[str, int]:
     return dict(sorted(known.items(), key=lambda item: -item[1]))
 
 
-def core_of(saved: SavedPool, *, now_s: float) -> KindedPool:
-    """Return a pool that is set like this, and gives and takes nothing before it is opened."""
-    core = kinds.new_kinded_pool(
-        saved.number,
-        kinds=tuple(map(kind_of, saved.names)),
-        classes=[
-            allocation.PriorityClass(name=name, value=value)
-            for name, value in classes_of(saved).items()
-        ],
-        teams=[team_of(entry) for entry in saved.teams],
-        is_open=False,
-    )
+def beginning_of(saved: SavedPool) -> PoolBeginning:
+    """Return what the core of a pool begins with that is set like this; it is not open yet."""
     events: list[Event] = [allocation.DevicesSet(count=saved.devices)]
     for device in saved.cordoned:
         events.append(allocation.Cordoned(devices=(device,), note=saved.notes.get(device, "")))
     for device in saved.drained:
         events.append(allocation.Drained(devices=(device,), note=saved.notes.get(device, "")))
-    for event in events:
-        core, _ = kinds.step_kinds(core, event, now_s=now_s)
-    return core
+    return PoolBeginning(
+        devices=saved.number,
+        kinds=tuple(map(kind_of, saved.names)),
+        classes=tuple(
+            allocation.PriorityClass(name=name, value=value)
+            for name, value in classes_of(saved).items()
+        ),
+        teams=tuple(team_of(entry) for entry in saved.teams),
+        is_open=False,
+        events=tuple(events),
+    )

@@ -30,7 +30,7 @@ from pliant.machine.clock import TICK_S, Clock
 from pliant.machine.event_loop import within
 from pliant.machine.processes import process_lives, process_started
 from pliant.observe.log import EventLog
-from pliant.pool.allocator import Allocator, RefusedError, core_of, numbered
+from pliant.pool.allocator import Allocator, RefusedError, beginning_of, numbered
 from pliant.pool.claim_client import Pusher
 from pliant.pool.claims import Claims, PoolSettings
 from pliant.pool.devices import DeviceWatch
@@ -80,7 +80,7 @@ class PoolDriver:
             saved, life=life, now_s=clock.now_s(), silent_s=settings.silent_s
         )
         self.allocator = Allocator(
-            core=core_of(self.saved, now_s=clock.now_s()),
+            beginning=beginning_of(self.saved),
             log=log,
             clock=clock,
             on_overdue=lambda overdue: self.claims.expel_overdue(overdue),
@@ -124,6 +124,7 @@ class PoolDriver:
         Raises:
             OSError: the state cannot be written.
         """
+        self.allocator.write_beginning()
         async with self.changing():
             self._recover()
         if self.publisher.failure:

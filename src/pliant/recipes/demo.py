@@ -32,8 +32,9 @@ from pliant.machine.engine_packages import require_engine
 from pliant.observe import log
 from pliant.observe.audit import audit_run
 from pliant.observe.goodput import goodput_of
+from pliant.observe.living_replicas import ReplicaActivity
 from pliant.observe.reading import follow, read
-from pliant.observe.status import Board, ReplicaActivity, board_of, event_json
+from pliant.observe.status import Board, board_of, event_json
 from pliant.observe.timeline import ResizeKind
 
 RUNS = ELASTIC, UNDISTURBED = "elastic", "undisturbed"

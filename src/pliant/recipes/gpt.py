@@ -104,12 +104,46 @@ class GPT(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:  # noqa: N803 - shape suffix
         """Return the logits BTV of the token after each position."""
-        positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)  # noqa: N806
-        x_BTC = self.token_embedding(tokens_BT) + self.position_embedding(positions_T)  # noqa: N806
-        x_BTC = self.dropout(x_BTC)  # noqa: N806
+        x_BTC = self.embed(tokens_BT)  # noqa: N806
         for block in self.blocks:
             x_BTC = block(x_BTC)  # noqa: N806
         return torch.as_tensor(self.head(self.norm(x_BTC)))
+
+    def embed(self, tokens_BT: Tensor) -> Tensor:  # noqa: N803 - shape suffix
+        """Return the residual stream BTC in front of the first layer."""
+        positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)  # noqa: N806
+        x_BTC = self.token_embedding(tokens_BT) + self.position_embedding(positions_T)  # noqa: N806
+        return torch.as_tensor(self.dropout(x_BTC))
+
+
+class GPTStage(GPT):
+    """One stage of a pipeline: some layers of a GPT, under the names that they have in it.
+
+    The first has the embeddings as well, the last one the output layer.
+    """
+
+    def __init__(self, config: GPTConfig, stage: int, stages: int) -> None:
+        if config.tied or config.layers < stages:
+            raise ConfigError(
+                f"a GPT with layers={config.layers} and tied={config.tied} has no {stages} stages: "
+                "each needs a layer, and no two of them can share a weight"
+            )
+        super().__init__(config)
+        first, behind = (config.layers * number // stages for number in (stage, stage + 1))
+        for number in set(map(str, range(config.layers))) - set(map(str, range(first, behind))):
+            delattr(self.blocks, number)
+        self.is_first, self.is_last = stage == 0, stage == stages - 1
+        if not self.is_first:
+            del self.token_embedding, self.position_embedding
+        if not self.is_last:
+            del self.norm, self.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take tokens BT and give the residual stream BTC, or that and give logits BTV."""
+        x_BTC = self.embed(x) if self.is_first else x  # noqa: N806
+        for block in self.blocks.children():
+            x_BTC = block(x_BTC)  # noqa: N806
+        return torch.as_tensor(self.head(self.norm(x_BTC))) if self.is_last else x_BTC
 
 
 def next_byte_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:  # noqa: N803

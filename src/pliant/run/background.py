@@ -6,9 +6,9 @@ Owns the wait for its discovery record.  Knows nothing of what it does.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +44,8 @@ def start(
         EndedError: it has ended.
         ConfigError: it was not found in time.
     """
-    with log.open("ab") as output, tempfile.TemporaryFile("w+") as resolved:
+    memory = os.memfd_create("document")  # a full /tmp keeps nobody from starting
+    with log.open("ab") as output, os.fdopen(memory, "w+") as resolved:
         json.dump(document, resolved)
         resolved.seek(0)
         process = subprocess.Popen(  # noqa: S603 - our own program

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
+from pliant.coordinator.register import StoredRegister
 from pliant.core.commands import EndJob
 from pliant.core.errors import ConflictError
 from pliant.core.takeover import (
@@ -160,32 +162,50 @@ class _Standing:
             return None
         refuse_second(config.name, config.state.jobs, besides=config.out)
         try:
-            with (
-                sock,
-                locked(config.out, alone=False),
-                self._candidate.observed() as self._observer,
-            ):
-                token = await aside(lasting_token, self._candidate.token_file)
-                async with hosted(
-                    config,
-                    token=token,
-                    follows=self._goes_on(),
-                    is_asked=not self._has_taken_part,
-                    is_apart=True,
-                    sock=sock,
-                    observer=self._observer,
-                    home=home,
-                ) as host:
-                    end = await self._until_the_end(host)
-                    await host.driver.nodes.hung_up(HANG_UP_S)
-                (config.out / run_files.TOKEN).unlink(missing_ok=True)
-                await aside(home.remove_sign)
-                return end
+            with sock:
+                token = await aside(self._token, home)
+                return await self._coordinate_at(sock, token, home)
         except (ConflictError, OSError) as error:
             self._candidate.say(f"this host coordinates no longer: {error}")
             return None
         finally:
             self._observer = None
+
+    async def _coordinate_at(
+        self, sock: socket.socket, token: str, home: RegisterHome
+    ) -> EndJob | None:
+        config = self._candidate.config
+        with locked(config.out, alone=False), self._candidate.observed() as self._observer:
+            async with hosted(
+                config,
+                token=token,
+                follows=self._goes_on(),
+                is_asked=not self._has_taken_part,
+                is_apart=True,
+                own=self._agent.life,
+                sock=sock,
+                observer=self._observer,
+                home=home,
+            ) as host:
+                end = await self._until_the_end(host)
+                await host.driver.nodes.hung_up(HANG_UP_S)
+            if host.driver.is_over:
+                (config.out / run_files.TOKEN).unlink(missing_ok=True)
+            await aside(home.remove_sign)
+            return end
+
+    def _token(self, home: RegisterHome) -> str:
+        """Return the token; a job that another host has begun has one already.
+
+        Raises:
+            ConfigError: that is not here.
+        """
+        path = self._candidate.token_file
+        found = None if path.exists() else StoredRegister(home.register).read()
+        if found is not None and found.outcome is None:
+            sign = home.read_sign()
+            raise missing_token(path, str(home.register) if sign is None else sign.url)
+        return lasting_token(path)
 
     def _goes_on(self) -> bool:
         """Whether the job has begun: for who has taken part also if it ended unseen."""

@@ -56,15 +56,39 @@ def places_told(join: str) -> Places:
     return always_at(*listed(join))
 
 
+def places_now(join: str) -> list[str]:
+    """Return the places that ``--join`` names at this moment, as they were given.
+
+    Raises:
+        ConfigError: it names none, or a file that no coordinator has written.
+    """
+    if not join.startswith(FILE_MARK):
+        return listed(join)
+    try:
+        return [read_sign(Path(join.removeprefix(FILE_MARK))).url]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--join {join}: there is no such file; it is the coordinator.json of the "
+            "coordinator's --out, and there while one serves"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"--join {join}: no coordinator has written that; name the coordinator.json of its "
+            "--out"
+        ) from error
+
+
 def listed(join: str) -> list[str]:
     """Return the places of a list, as they were given.
 
     Raises:
-        ConfigError: one of them is empty.
+        ConfigError: one of them is empty, or given twice.
     """
     places = [place.strip() for place in join.split(",")]
     if not all(places):
         raise ConfigError(f"--join {join} names an empty place; leave out the comma")
+    if twice := next((place for place in places if places.count(place) > 1), None):
+        raise ConfigError(f"--join {join} names {twice} twice; name each place once")
     return places
 
 

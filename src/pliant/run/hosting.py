@@ -31,6 +31,7 @@ from pliant.core.errors import (
 from pliant.core.events import StopRequested
 from pliant.core.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from pliant.core.takeover import CoordinatorSign
+from pliant.core.values import AgentLife
 from pliant.machine import run_files
 from pliant.machine.clock import Clock
 from pliant.machine.control_tls import ServedTls
@@ -143,6 +144,7 @@ async def hosted(
     follows: bool = False,
     is_asked: bool = True,
     is_apart: bool = False,
+    own: AgentLife | None = None,
     room: int | None = None,
     sock: socket.socket | None = None,
     observer: Observer | None = None,
@@ -155,6 +157,7 @@ async def hosted(
         follows: another coordinator has gone before, and what it started may still run.
         is_asked: somebody wants the job to go on, however it ended.
         is_apart: its agents are in other processes.
+        own: of the agent in this process, beside those.
         room: for how many replicas there are devices, if that is known.
         sock: bound where the job is served, and closed at the end; None: one is opened.
         on_offer: takes what the job's pool offers; None: it is in none.
@@ -174,17 +177,25 @@ async def hosted(
     log = Journal(run_files.event_log(config.out), job=config.name)
     if observer is not None:
         log.subscribe(observer.record)
+    own_to_job = (token, config.argv) if is_apart else ()
     driver = JobDriver(
         settings=config.settings,
-        register=StoredRegister(home.register),
+        register=StoredRegister(home.register, *own_to_job),
         log=log,
         metrics_path=config.out / run_files.METRICS,
         clock=Clock(),
         boot=this_boot(),
         workers_per_replica=config.workers_per_replica,
     )
+    if own is not None:
+        driver.nodes.expect(own)
     app = create_app(
-        driver, work=config.work(), token=token, events_path=log.path, on_offer=on_offer
+        driver,
+        work=config.work(),
+        token=token,
+        events_path=log.path,
+        on_offer=on_offer,
+        is_any_node=config.tls_any_node,
     )
     interrupted, stopped = asyncio.Event(), asyncio.Event()
     signals = on_signals(_interrupts(driver, interrupted, stopped, config.out))

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pliant.core.errors import ConfigError
 from pliant.core.job.state import JobSettings
+from pliant.core.sites import PlacementRule
 from pliant.core.step.balance import Balance
 from pliant.core.tenancy import PoolPlace
 from pliant.core.tls_files import TlsFiles
@@ -96,6 +97,9 @@ class JobConfig:
     tls: TlsFiles | None = None
     """Of all that goes between hosts; without a CA, of what goes to the coordinator alone."""
 
+    tls_any_node: bool = False
+    """The certificate of an agent need not name its node."""
+
     session_s: float | None = None
     """Longest time from the start of the script until it makes a session, in seconds."""
 
@@ -146,6 +150,7 @@ class JobConfig:
             "session_s": self.session_s,
             "verify_every": self.verify_every,
             "balance": str(self.balance),
+            "placement": str(self.settings.placement),
             "workers_per_replica": self.workers_per_replica,
             "register": self.register,
         }
@@ -162,11 +167,12 @@ class JobConfig:
         policy = core_policy(parse_policy(fields), sizes.get("start"))
         budget = document.get("max_restarts")
         given = {} if budget is None else {"restart_budget": budget}
+        placement = PlacementRule.of(document.get("placement", "free"))
         limits = core_limits(parse_limits(dict(document.get("limits") or {})))
         return cls(
             name=name,
             argv=tuple(document["command"]),
-            settings=JobSettings(policy=policy, **limits, **given),
+            settings=JobSettings(policy=policy, placement=placement, **limits, **given),
             out=out,
             environ=environ,
             pool=PoolPlace(**place) if isinstance(place, dict) else None,

@@ -15,9 +15,10 @@ import secrets
 import socket
 from pathlib import Path
 
-from pliant.agent.agent import Agent, nobody_listens
+from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
 from pliant.agent.launcher import StartServer, start_server
+from pliant.agent.output import nobody_listens
 from pliant.core.commands import EndJob
 from pliant.core.exits import EXIT_STOPPED
 from pliant.core.tenancy import PoolPlace

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from pliant.checkpoint.failures import MissingError, StorageError
+from pliant.checkpoint.failures import MissingError, StorageError, Trouble
 from pliant.checkpoint.store.base import StorageOptions
 from pliant.coordinator.register_places import LinkedFiles, LockedFile, RegisterPlace
 from pliant.core.errors import ConfigError
@@ -28,6 +28,9 @@ from pliant.run.run_directory import holder_of
 
 ANSWER_S = 10.0
 """Longest wait for an object store to answer one request, in seconds."""
+
+REFUSALS = (Trouble.MISSING, Trouble.PERMISSION, Trouble.READ_ONLY)
+"""Of an object store, which do not pass by themselves: no such bucket, no credentials."""
 
 
 class RegisterHome(Protocol):
@@ -45,7 +48,11 @@ class RegisterHome(Protocol):
         """Take that back: the job has ended."""
 
     def settle(self, job: str, out: Path) -> None:
-        """See to it that the job is the same to its checkpoints wherever it is coordinated."""
+        """See to it that the job is the same to its checkpoints wherever it is coordinated.
+
+        Raises:
+            ConfigError: this is the place of another job, or cannot be written.
+        """
 
 
 class DirectoryHome:
@@ -76,9 +83,15 @@ class DirectoryHome:
     def settle(self, job: str, out: Path) -> None:
         """Take the name from here, if this is not the directory of the run."""
         if self._directory != out:
-            make_private_directory(self._directory)
-            holder = f"{holder_of(self._directory, job)}\n".encode()
-            replace_file(out / run_files.HOLDER, holder, mode=PRIVATE)
+            try:
+                make_private_directory(self._directory)
+                holder = holder_of(self._directory, job)
+            except OSError as error:
+                raise ConfigError(
+                    f"--register {self._directory} cannot be written: {error.strerror}"
+                ) from None
+            _require_own(holder, job, str(self._directory))
+            replace_file(out / run_files.HOLDER, f"{holder}\n".encode(), mode=PRIVATE)
 
 
 class ObjectHome:
@@ -101,7 +114,7 @@ class ObjectHome:
         """See that of two writers one wins here.
 
         Raises:
-            ConfigError: the store does not look at the conditions of writes.
+            ConfigError: the store does not look at the conditions of writes, or lets nobody write.
             OSError: it does not answer.
         """
         probe = f"probe-{secrets.token_hex(8)}"
@@ -110,8 +123,11 @@ class ObjectHome:
                 self._storage.write(probe, b"1")
                 is_kept = self._storage.heeds_conditions(probe)
             finally:
-                self._storage.remove(probe)
+                with suppress(StorageError):  # what is said is why it could not be written
+                    self._storage.remove(probe)
         except StorageError as error:
+            if error.kind in REFUSALS:
+                raise ConfigError(f"--register {error}") from error
             raise _os_error(error) from error
         if not is_kept:
             raise ConfigError(
@@ -158,6 +174,7 @@ class ObjectHome:
             except StorageError as error:
                 raise _os_error(error) from error
             found = self._read(run_files.HOLDER) or b""
+        _require_own(found.decode(errors="replace").strip(), job, self._url)
         replace_file(out / run_files.HOLDER, found, mode=PRIVATE)
 
     def _read(self, path: str) -> bytes | None:
@@ -185,9 +202,24 @@ def open_home(named: str | None, out: Path) -> RegisterHome:
         raise ConfigError(
             f"--register {named}: a register lies in a directory that the hosts share, or on s3://"
         )
+    if not named.removeprefix(f"{scheme}://").strip("/"):
+        raise ConfigError(f"--register {named} names no bucket; write s3://BUCKET/DIR")
     home = ObjectHome(named, scheme)
     home.require_conditions()
     return home
+
+
+def _require_own(holder: str, job: str, place: str) -> None:
+    """Refuse a place where another job has put its name: each would end the other's coordinators.
+
+    Raises:
+        ConfigError: it is another job's.
+    """
+    whose = holder.rpartition("-")[0]
+    if whose != job:
+        raise ConfigError(
+            f"--register {place} is that of job {whose}; give job {job} a place of its own"
+        )
 
 
 def _os_error(error: StorageError) -> OSError:

@@ -9,6 +9,7 @@ talk to its coordinators, and who the job is to its checkpoints.  Knows nothing 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import secrets
 import shutil
@@ -20,7 +21,12 @@ from pathlib import Path
 
 from pliant.core.errors import ConfigError
 from pliant.machine import locks, run_files
-from pliant.machine.files import PRIVATE, make_private_directory, replace_file
+from pliant.machine.files import (
+    PRIVATE,
+    make_once,
+    make_private_directory,
+    replace_file,
+)
 from pliant.machine.jobs import running_jobs
 from pliant.machine.run_files import holds_run
 
@@ -36,6 +42,9 @@ file system may take a moment to show it."""
 
 INITIAL_S = 3600.0
 """Longest that a checkpoint to begin with may take to read, in seconds."""
+
+
+_log = logging.getLogger(__name__)
 
 
 def new_directory(asked: Path | None, name: str) -> Path:
@@ -182,10 +191,10 @@ def _running_already(out: Path) -> str:
 
 
 def lasting_token(path: Path) -> str:
-    """Return the token of all coordinators of a run; the first of them makes the file."""
+    """Return the token of all coordinators of a run; the first of them makes the file, once."""
     try:
         if not path.exists():
-            replace_file(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
+            make_once(path, secrets.token_urlsafe(32).encode(), mode=PRIVATE)
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from error
     return read_token(path)
@@ -199,33 +208,39 @@ def missing_token(path: Path, place: str) -> ConfigError:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file.
+    """Return the token in a file; warn where others can read it, too.
 
     Raises:
         ConfigError: there is none.
     """
     try:
         token = path.read_text("ascii").strip()
+        is_exposed = bool(path.stat().st_mode & stat.S_IROTH)
     except OSError as error:
         raise ConfigError(f"the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:
-        token = ""
+        token, is_exposed = "", False
     if not re.fullmatch(r"[\x21-\x7e]{16,4096}", token):
         raise ConfigError(
             f"{path} holds no token: one line of 16 or more letters and digits is one"
         )
+    if is_exposed:
+        _log.warning("every user of this machine can read the token %s; chmod 600 it", path)
     return token
 
 
 def holder_of(out: Path, job: str) -> str:
-    """Return who a job is to its checkpoints: the same in every life of its directory."""
-    path = out / run_files.HOLDER
-    with contextlib.suppress(FileNotFoundError):
-        if found := path.read_text().strip():
-            return found
-    holder = f"{job}-{secrets.token_hex(4)}"
-    replace_file(path, f"{holder}\n".encode(), mode=PRIVATE)
-    return holder
+    """Return who a job is to its checkpoints: the same in every life of its directory.
+
+    Of several hosts that begin there at one moment one says so.
+    """
+    path, mine = out / run_files.HOLDER, f"{job}-{secrets.token_hex(4)}"
+    if not path.exists():
+        make_once(path, f"{mine}\n".encode(), mode=PRIVATE)
+    if found := path.read_text().strip():
+        return found
+    replace_file(path, f"{mine}\n".encode(), mode=PRIVATE)  # the disk was full
+    return mine
 
 
 def initial_weights(source: str, out: Path) -> Path:

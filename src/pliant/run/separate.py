@@ -20,17 +20,20 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from pliant.agent.agent import Agent, nobody_listens
+from pliant.agent.agent import Agent
 from pliant.agent.agent_config import AgentConfig
+from pliant.agent.output import nobody_listens
 from pliant.agent.uplink import Places
 from pliant.core.commands import EndJob
-from pliant.core.errors import ConfigError
+from pliant.core.errors import ConfigError, PermanentError
 from pliant.core.exits import EXIT_OK, EXIT_STOPPED
 from pliant.machine import run_files
+from pliant.machine.control_tls import client_context
+from pliant.machine.descriptors import allow_many
 from pliant.machine.event_loop import aside, on_signals
 from pliant.observe.reading import only
 from pliant.run.coordinator_places import always_at, places_told
-from pliant.run.hosting import Observer, hosted, refuse_second
+from pliant.run.hosting import Host, Observer, hosted, refuse_second
 from pliant.run.job_config import JobConfig
 from pliant.run.register_home import open_home
 from pliant.run.run_directory import lasting_token, locked, read_token
@@ -57,21 +60,29 @@ def run_coordinator(
             written.
         ConflictError: another coordinator has taken over; the job goes on.
     """
+    if agent is None:  # else workers would begin with the limit of this process
+        allow_many()
     try:
         return asyncio.run(_coordinate(config, observer, on_serving, sock, agent))
     except KeyboardInterrupt:  # before the job could be asked to stop
         return EXIT_STOPPED
 
 
-def run_agent(join: str, token_file: Path, config: AgentConfig) -> EndJob | None:
+def run_agent(
+    join: str, token_file: Path, config: AgentConfig, say: Callable[[str], None]
+) -> EndJob | None:
     """Run workers for the coordinator where ``join`` says; return how the job ended, None if
-    interrupted.
+    interrupted.  ``say`` tells people that it begins to look for the coordinator.
 
     Raises:
         ConfigError: the places or the token cannot be used.
         PermanentError: the coordinator refuses this agent, or was not found for too long.
     """
-    return asyncio.run(_serve(Agent(config), places_told(join), read_token(token_file)))
+    places, token = places_told(join), read_token(token_file)
+    if config.tls is not None:
+        client_context(config.tls)  # what is refused is said in one sentence
+    say(f"this host joins the job at {join}")
+    return asyncio.run(_serve(Agent(config), places, token))
 
 
 async def _coordinate(
@@ -84,30 +95,48 @@ async def _coordinate(
     refuse_second(config.name, config.state.jobs, besides=config.out)
     with locked(config.out, alone=False):
         follows = follows_another(config)
+        home = await aside(open_home, config.register, config.out)
         token = lasting_token(config.token_file or config.out / run_files.TOKEN)
         listener = observer.output if observer else nobody_listens
         agent = None if here is None else Agent(here, listener=listener)
-        home = await aside(open_home, config.register, config.out)
         async with hosted(
             config,
             token=token,
             follows=follows,
             is_apart=True,
+            own=None if agent is None else agent.life,
             sock=sock,
             observer=observer,
             home=home,
         ) as host:
             on_serving(host.url)
-            serving = () if agent is None else (agent.serve(always_at(host.url), token),)
+            serving = () if agent is None else (beside(host, agent),)
             try:
                 end = await host.until_the_end(*serving)
             finally:
                 if agent is not None:
                     await agent.close()
             await host.driver.nodes.hung_up(HANG_UP_S)
-        (config.out / run_files.TOKEN).unlink(missing_ok=True)
+        if host.driver.is_over:
+            (config.out / run_files.TOKEN).unlink(missing_ok=True)
         await aside(home.remove_sign)
     return end.exit_code
+
+
+async def beside(host: Host, agent: Agent) -> None:
+    """Run an agent beside the coordinator; if it may take no part, other hosts go on without it.
+
+    Raises:
+        PermanentError: it may not, and there are no others.
+    """
+    try:
+        await agent.serve(always_at(host.url), host.token)
+    except PermanentError as error:
+        if not host.driver.nodes.has_others(agent.node):
+            raise
+        host.log.write("note", text=f"the host that coordinates runs no replicas: {error}")
+        await agent.close()
+        await asyncio.Event().wait()
 
 
 def follows_another(config: JobConfig) -> bool:

@@ -9,6 +9,7 @@ the time that takes.  Decides nothing: what is asked for and what an offer means
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 from pliant.core.allocation import Action, Asked, Claim, Grant, kinds
 from pliant.core.policy import costs, hysteresis
@@ -21,12 +22,14 @@ from pliant.core.tenancy import (
     end_life,
     first_demand,
     follow_offer,
+    in_devices,
     next_demand,
     occupy,
 )
 from pliant.simulate.accounts import JobRecord
 from pliant.simulate.event_queue import Timer, call_off
 from pliant.simulate.resize_costs import ResizeCosts
+from pliant.simulate.self_measurement import SizeChange, learnt
 from pliant.simulate.simulated_pool import SimulatedPool
 from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step, speed
 from pliant.spec.workload import WorkloadJob
@@ -34,9 +37,12 @@ from pliant.spec.workload import WorkloadJob
 POOL = "simulated"
 """The one life of the pool that there is."""
 
+Placed = tuple[int, ...]
+"""A replica, by the devices of its workers."""
+
 
 class ElasticRun(TrainingRun):
-    """Has as many replicas as its policy wants of what it is offered; one device each."""
+    """Has as many replicas as its policy wants of what it is offered; each has all its workers."""
 
     def __init__(
         self,
@@ -56,17 +62,17 @@ class ElasticRun(TrainingRun):
             device_kind=job.device_kind,
             can_suspend=resize.can_suspend,
         )
-        self._tenancy = Tenancy(min_replicas=self._demand.min_replicas)
+        self._tenancy = Tenancy(min_replicas=self.claim().min_replicas)
         self._pace = Pace()
         self._measured = costs.Costs()
-        self._training: list[int] = []
-        """Devices of replicas that train and stay, oldest first."""
+        self._training: list[Placed] = []
+        """Replicas that train and stay, oldest first."""
 
-        self._starting: dict[int, float] = {}
-        """Devices with when what starts there is ready."""
+        self._starting: dict[Placed, float] = {}
+        """Those that start, with when each is ready; spares stay here."""
 
-        self._leaving: dict[int, float] = {}
-        """Devices with the end of the step after which they are left."""
+        self._leaving: dict[Placed, float] = {}
+        """Those that leave, with the end of the step after which they do."""
 
         self._has_state = False
         self._returned: set[int] = set()
@@ -92,7 +98,8 @@ class ElasticRun(TrainingRun):
 
     def claim(self) -> Claim:
         """Return what it asks for."""
-        return Claim.of(self.job.name, self._demand, since=self.job.arrival_s)
+        wanted = in_devices(self._demand, self.job.workers)
+        return Claim.of(self.job.name, wanted, since=self.job.arrival_s)
 
     def follow(self, action: Action) -> None:
         """Follow what the pool offers now, whatever has changed."""
@@ -106,11 +113,13 @@ class ElasticRun(TrainingRun):
         """Go on with those who are left, or go back to the last checkpoint."""
         self.account()
         gone = self.held & devices
-        trained = [one for one in (*self._training, *self._leaving) if one in gone]
-        for device in gone:
-            self._starting.pop(device, None)
-            self._leaving.pop(device, None)
-        self._training = [one for one in self._training if one not in gone]
+        everybody = (*self._training, *self._leaving, *self._starting)
+        hit = {one for one in everybody if not gone.isdisjoint(one)}
+        trained = hit.difference(self._starting)
+        for one in hit:
+            self._starting.pop(one, None)
+            self._leaving.pop(one, None)
+        self._training = [one for one in self._training if one not in hit]
         self._send_back(gone)
         if trained:
             self._pace = hysteresis.lost(self._pace, self.pool.now_s)
@@ -123,7 +132,7 @@ class ElasticRun(TrainingRun):
         if not (left and self.costs.keeps_steps):
             self.lose_state()
         elif self.rate and self.costs.redoes_step:
-            self.lose_step(self._in_step_s(self.num_training))
+            self.lose_step(self._in_step_s(self.num_training // self.job.workers))
         if left:
             self.pause(self.costs.loss_pause_s if self.costs.keeps_steps else self.restart_s)
         else:
@@ -165,27 +174,28 @@ class ElasticRun(TrainingRun):
         self._settle()
 
     def _follow_policy(self) -> None:
-        now_s, tenancy = self.pool.now_s, self._tenancy
-        taken = sum(device in self._leaving for device in tenancy.unwanted)
+        now_s, tenancy, workers = self.pool.now_s, self._tenancy, self.job.workers
+        taken = sum(not tenancy.unwanted.isdisjoint(one) for one in self._leaving)
         live = len(self._training) + len(self._starting)
+        spares = self.decision.spare_replicas if self.decision else 0
         view = PolicyView(
-            num_replicas=live,
+            num_replicas=max(0, live - spares),
             leaving=len(self._leaving) - taken,
             taken=taken,
-            devices=self.pool.devices,
+            devices=self.pool.devices // workers,
             num_slots=self.job.num_slots if self._has_state else None,
-            offered=tenancy.room,
+            offered=tenancy.room // workers,
             is_urgent=not self._has_state,
             pace=self._pace,
             costs=self._measured,
         )
         decision, self._pace = consider(view, self.policy, now_s=now_s)
         self.decision = decision
-        target = decision.target_replicas
-        if target < live:
-            self._send_away(live - target)
-        elif target > live:
-            self._start(target - live)
+        wanted = decision.target_replicas + decision.spare_replicas
+        if wanted < live:
+            self._send_away(live - wanted)
+        elif wanted > live:
+            self._start(wanted - live)
         self._look_at_s = decision.earliest_s if decision.is_waiting else 0.0
         if self._has_state:
             self._ask(decision)
@@ -214,25 +224,30 @@ class ElasticRun(TrainingRun):
 
     def _start(self, count: int) -> None:
         """Start replicas on devices that nothing uses."""
-        in_use = self._tenancy.used | self._starting.keys()
-        free = sorted(self._tenancy.usable - in_use)[:count]
-        if not free:
+        in_use = self._tenancy.used.union(*self._starting)
+        free, workers = sorted(self._tenancy.usable - in_use), self.job.workers
+        count = min(count, len(free) // workers)
+        if not count:
             return
+        new = [tuple(free[at * workers : (at + 1) * workers]) for at in range(count)]
         delay_s = self.first_start_s
         if self._has_state and not self.costs.joins_beside:
             delay_s = 0.0  # the restart of all is what they wait for
         elif self._has_state:
             delay_s = self.start_s
-        self._starting.update(dict.fromkeys(free, self.pool.now_s + delay_s))
+        self._starting.update(dict.fromkeys(new, self.pool.now_s + delay_s))
 
     def _join_ready(self) -> None:
         """Take in those that are ready, at the end of a step; the first of all wait for each other.
 
-        While too few train, no step ends that could be waited for.
+        While too few train, no step ends that could be waited for.  Spares wait for a loss.
         """
         now_s = self.pool.now_s
-        ready = [device for device, at_s in self._starting.items() if at_s <= now_s]
-        if not ready or (not self._has_state and len(ready) < len(self._starting)):
+        ready = [one for one, at_s in self._starting.items() if at_s <= now_s]
+        is_early = not self._has_state and len(ready) < len(self._starting)
+        if self.policy.spares and self.decision is not None:
+            ready = ready[: max(0, self.decision.target_replicas - len(self._training))]
+        if not ready or is_early:
             self._join_at_s = None
             return
         if not self._has_state and len(ready) < self.policy.min_replicas:
@@ -243,8 +258,8 @@ class ElasticRun(TrainingRun):
                 self._join_at_s = now_s + left_of_step(in_step_s, self._step_s(before))
             if now_s < (self._join_at_s or 0.0):
                 return
-        for device in ready:
-            del self._starting[device]
+        for one in ready:
+            del self._starting[one]
         self._training += ready
         if not self._has_state:
             self._has_state = True
@@ -263,37 +278,38 @@ class ElasticRun(TrainingRun):
         unwanted = self._tenancy.unwanted
         if not unwanted:
             return
-        for device in sorted(unwanted.intersection(self._starting)):
-            del self._starting[device]
-        self._leave([one for one in self._training if one in unwanted])
+        for one in [one for one in self._starting if not unwanted.isdisjoint(one)]:
+            del self._starting[one]
+        self._leave([one for one in self._training if not unwanted.isdisjoint(one)])
 
     def _send_away(self, count: int) -> None:
-        """Let so many go: those that start first, then the newest that train."""
-        for device in list(self._starting)[::-1][:count]:
-            del self._starting[device]
+        """Let so many go: those that start first, then spares, then the newest that train."""
+        now_s, newest = self.pool.now_s, list(self._starting)[::-1]
+        for one in sorted(newest, key=lambda one: self._starting[one] <= now_s)[:count]:
+            del self._starting[one]
             count -= 1
         if count > 0:
             self._leave(self._training[-count:])
 
-    def _leave(self, devices: list[int]) -> None:
+    def _leave(self, replicas: list[Placed]) -> None:
         """Let these leave at the end of the step."""
-        if not devices:
+        if not replicas:
             return
         size = len(self._training) + len(self._leaving)
         left_s = left_of_step(self._in_step_s(size), self._step_s(size))
-        gone, at_s = set(devices), self.pool.now_s + left_s
+        gone, at_s = set(replicas), self.pool.now_s + left_s
         self._training = [one for one in self._training if one not in gone]
-        self._leaving.update(dict.fromkeys(devices, at_s))
+        self._leaving.update(dict.fromkeys(replicas, at_s))
 
     def _let_leave(self) -> None:
         """Let those go whose step has ended."""
         now_s = self.pool.now_s
         before = len(self._training) + len(self._leaving)
-        left = [device for device, at_s in self._leaving.items() if at_s <= now_s]
+        left = [one for one, at_s in self._leaving.items() if at_s <= now_s]
         if not left:
             return
-        for device in left:
-            del self._leaving[device]
+        for one in left:
+            del self._leaving[one]
         if self._tenancy.admission is Admission.SUSPENDING:
             if not self._leaving:
                 self._suspended()
@@ -325,7 +341,10 @@ class ElasticRun(TrainingRun):
             pause_s = self.restart_s
             self.keep()  # a change that is known of is saved for
         self.pause(pause_s)
-        self._learn(before, len(self._training) + len(self._leaving), pause_s)
+        after = len(self._training) + len(self._leaving)
+        steps_s = self._step_s(before), self._step_s(after)
+        change = SizeChange(before, after, self._size_since_s, self.pool.now_s, pause_s, *steps_s)
+        self._measured = learnt(self._measured, change)
         self._resized()
 
     def _resized(self, *, is_change: bool = True) -> None:
@@ -335,14 +354,15 @@ class ElasticRun(TrainingRun):
 
     def _settle(self) -> None:
         """Give back what is not used any more, and see how fast it is now."""
-        used = frozenset((*self._training, *self._starting, *self._leaving))
+        used = frozenset(chain(*self._training, *self._starting, *self._leaving))
         self._tenancy = occupy(self._tenancy, used)
         self._send_back(self.held.difference(self._tenancy.holds))
         training = len(self._training) + len(self._leaving)
         is_enough = self._has_state and training >= self.policy.min_replicas
-        rate = speed(self.job, training) if is_enough else 0.0
-        self.num_starting = len(self._starting)
-        self.num_training, self.rate = training, rate
+        size, now_s = training * self.job.workers, self.pool.now_s
+        starting = sum(at_s > now_s for at_s in self._starting.values())
+        self.num_starting = starting * self.job.workers
+        self.num_training, self.rate = size, speed(self.job, size) if is_enough else 0.0
         self.plan_end()
         self._plan_look()
 
@@ -368,7 +388,7 @@ class ElasticRun(TrainingRun):
     # --- what the job measures of itself ---------------------------------------------------
 
     def _step_s(self, size: int) -> float:
-        rate = speed(self.job, size)
+        rate = speed(self.job, size * self.job.workers)
         return self.job.step_s / rate if rate else 0.0
 
     def _in_step_s(self, size: int) -> float:
@@ -378,20 +398,3 @@ class ElasticRun(TrainingRun):
         """
         begun_s = max(self._size_since_s, self.pause_until_s)
         return part_of_step(self.pool.now_s - begun_s, self._step_s(size))
-
-    def _learn(self, before: int, after: int, pause_s: float) -> None:
-        """Let the core measure what commits before and after a change would have told it."""
-        known, now_s, step_s = self._measured, self.pool.now_s, self._step_s(before)
-        is_ripe = known.step_time_s(before) is not None
-        steps = costs.RIPE if now_s - self._size_since_s >= costs.RIPE * step_s else 0
-        if is_ripe and len(known.pause_s) >= costs.KEPT:
-            return
-        if not is_ripe:
-            for step in range(steps + 1):
-                at_s = now_s - (steps - step) * step_s
-                known = costs.committed(known, size=before, num_steps=1, now_s=at_s)
-        known = replace(known, size=before, committed_at=now_s)
-        known = costs.crossed(known)
-        at_s = now_s + pause_s + self._step_s(after)
-        known = costs.committed(known, size=after, num_steps=1, now_s=at_s)
-        self._measured = costs.interrupted(known)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from pliant.simulate.simulation import Simulation
+from pliant.simulate.training_run import TrainingRun
 
 HOUR_S = 3600.0
 
@@ -26,6 +27,9 @@ class Measures:
 
     unfinished: int
     """Of these, those that have not ended when the simulation did."""
+
+    waiting: int
+    """Of these, those that have not even begun; their waits are in no queue time."""
 
     makespan_h: float
     """Hours from the first arrival to the last end, or to the end of the simulation."""
@@ -65,6 +69,10 @@ class Measures:
 
     goodput: float
     """Share of the accelerators there, but for inference, that trained what counts."""
+
+    work_h: float
+    """What was trained, as hours of the accelerators that each job asks for: where more of them
+    are less than so many times as fast, ``useful_h`` is more for the same work."""
 
     queue_mean_s: float
     """From arrival to the first accelerators; of jobs that have begun."""
@@ -122,10 +130,18 @@ def measured(simulation: Simulation) -> Measures:
         for group in simulation.groups
     )
     used_h = there_h - spent["idle"]
+    runs = (one for one in pool.claimants.values() if isinstance(one, TrainingRun))
+    work_s = math.fsum(
+        [
+            *(one.work_s * one.devices for one in ended),
+            *(one.done_s * one.job.devices for one in runs),
+        ]
+    )
     return Measures(
         way=simulation.costs.name,
         jobs=len(records),
         unfinished=len(records) - len(ended),
+        waiting=sum(one.began_s is None for one in records),
         makespan_h=(last_s - first_s) / HOUR_S,
         there_h=there_h,
         used_h=used_h,
@@ -139,6 +155,7 @@ def measured(simulation: Simulation) -> Measures:
         short_h=sum(one.short_device_s for one in simulation.services) / HOUR_S,
         utilisation=_ratio(used_h, there_h),
         goodput=_ratio(spent["useful"], there_h - spent["serving"]),
+        work_h=work_s / HOUR_S,
         queue_mean_s=_mean(queue),
         queue_p50_s=quantile(queue, 0.5),
         queue_p99_s=quantile(queue, 0.99),

@@ -7,13 +7,16 @@ elastic at all, and how much stood idle.  An answer that is not known is said to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean
 
 from pliant.simulate.measures import HOUR_S, Measures, quantile
 from pliant.simulate.report import duration
 from pliant.simulate.resize_costs import STATIC
+from pliant.simulate.simulation import SimulatedWorld
+from pliant.spec.trace import Change
 from pliant.spec.workload import WorkloadJob
 
 
@@ -28,10 +31,15 @@ class Recorded:
     most: int
     """Accelerators in use at one moment, at most."""
 
+    devices: int
+    """Of the cluster's file, when every node is there."""
+
     there_h: float
-    """All accelerators, from the first arrival to the last end."""
+    """All accelerators while they were there, from the first arrival to the last end."""
 
     used_h: float
+    """By jobs and, as far as the cluster's file tells of it, by inference."""
+
     idle_h: float
     idle_while_waiting_h: float
     """Of the idle ones, those while a job waited."""
@@ -46,63 +54,131 @@ class Recorded:
         return self.used_h / self.there_h if self.there_h else math.nan
 
 
-def recorded(jobs: Sequence[WorkloadJob], *, devices: int) -> Recorded | None:
-    """Sum up what happened on so many accelerators; None: the workload does not tell."""
-    if not jobs or any(job.began_s is None for job in jobs):
+def recorded(world: SimulatedWorld, *, until_s: float = math.inf) -> Recorded | None:
+    """Sum up what happened on the accelerators of a world; None: its workload does not tell.
+
+    ``until_s``: the moment at which the simulation ends that it stands beside.
+    """
+    jobs = [job for job in world.jobs if job.arrival_s < until_s]
+    if not jobs or any(job.began_s is None for job in world.jobs):
         return None
-    waits = [_began_s(job) - job.arrival_s for job in jobs]
+    waits = [_began_s(job) - job.arrival_s for job in jobs if _began_s(job) < until_s]
     elastic = [job for job in jobs if job.is_elastic]
-    idle_h, waiting_h, most = _idle(jobs, devices)
-    first_s, last_s = min(job.arrival_s for job in jobs), max(map(_ended_s, jobs))
+    spent = _spent(world, jobs, until_s)
     return Recorded(
         jobs=len(jobs),
-        queue_mean_s=fmean(waits),
+        queue_mean_s=fmean(waits) if waits else math.nan,
         queue_p50_s=quantile(waits, 0.5),
         queue_p99_s=quantile(waits, 0.99),
-        most=most,
-        there_h=devices * (last_s - first_s) / HOUR_S,
-        used_h=_used_h(jobs),
-        idle_h=idle_h,
-        idle_while_waiting_h=waiting_h,
+        most=spent.most,
+        devices=world.cluster.devices,
+        there_h=spent.there_s / HOUR_S,
+        used_h=_used_h(jobs, until_s) + spent.serving_s / HOUR_S,
+        idle_h=spent.idle_s / HOUR_S,
+        idle_while_waiting_h=spent.waiting_s / HOUR_S,
         elastic_jobs=len(elastic),
-        elastic_h=_used_h(elastic),
+        elastic_h=_used_h(elastic, until_s),
     )
 
 
-def _idle(jobs: Sequence[WorkloadJob], devices: int) -> tuple[float, float, int]:
-    """Return idle hours, those of them while somebody waited, and most devices in use at once."""
-    events: list[tuple[float, int, int]] = []  # moment, devices taken, jobs that begin to wait
+@dataclass(slots=True)
+class _Spent:
+    """Device-seconds."""
+
+    there_s: float = 0.0
+    serving_s: float = 0.0
+    idle_s: float = 0.0
+    waiting_s: float = 0.0
+    """Idle ones while a job waited."""
+
+    most: int = 0
+    """Accelerators that jobs used at one moment."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Move:
+    """At a moment so many accelerators more or less."""
+
+    at_s: float
+    taken: int = 0
+    """By jobs; what is given back comes first."""
+
+    waiting: int = 0
+    """Jobs."""
+
+    there: int = 0
+    serving: int = 0
+
+
+def _spent(world: SimulatedWorld, jobs: Sequence[WorkloadJob], until_s: float) -> _Spent:
+    """Add up from the first arrival to the last end."""
+    first_s = min(job.arrival_s for job in jobs)
+    last_s = min(until_s, max(map(_ended_s, jobs)))
+    moves = [*_moves_of_jobs(jobs), *_moves_of_nodes(world), *_moves_of_load(world, last_s)]
+    spent = _Spent()
+    used = waiting = there = serving = 0
+    since_s = first_s
+    for move in sorted([*moves, _Move(last_s)]):
+        if move.at_s > last_s:
+            break
+        passed_s = move.at_s - since_s
+        if passed_s > 0.0:
+            served = min(serving, max(0, there - used))
+            idle_s = max(0, there - used - served) * passed_s
+            spent.there_s += there * passed_s
+            spent.serving_s += served * passed_s
+            spent.idle_s += idle_s
+            spent.waiting_s += idle_s if waiting else 0.0
+            since_s = move.at_s
+        used, waiting = used + move.taken, waiting + move.waiting
+        there, serving = there + move.there, serving + move.serving
+        spent.most = max(spent.most, used)
+    return spent
+
+
+def _moves_of_jobs(jobs: Sequence[WorkloadJob]) -> Iterator[_Move]:
     for job in jobs:
-        began_s = _began_s(job)
-        events += [(job.arrival_s, 0, 1), (began_s, job.devices, -1)]
-        events.append((_ended_s(job), -job.devices, 0))
-    events.sort()
-    used = waiting = most = 0
-    idle_s = waited_s = 0.0
-    since_s = events[0][0]
-    for at_s, taken, began_to_wait in events:
-        idle = max(0, devices - used) * (at_s - since_s)
-        idle_s += idle
-        waited_s += idle if waiting else 0.0
-        used, waiting, since_s = used + taken, waiting + began_to_wait, at_s
-        most = max(most, used)
-    return idle_s / HOUR_S, waited_s / HOUR_S, most
+        yield _Move(job.arrival_s, waiting=1)
+        yield _Move(_began_s(job), taken=job.devices, waiting=-1)
+        yield _Move(_ended_s(job), taken=-job.devices)
 
 
-def three_questions(found: Recorded, columns: Sequence[Measures], *, devices: int) -> list[str]:
+def _moves_of_nodes(world: SimulatedWorld) -> Iterator[_Move]:
+    for entry in world.cluster.nodes:
+        before = 0
+        for change in world.capacity.get(entry.name) or [Change(at_s=0.0, devices=entry.count)]:
+            there = min(change.devices, entry.count) * entry.devices
+            yield _Move(change.at_s, there=there - before)
+            before = there
+
+
+def _moves_of_load(world: SimulatedWorld, last_s: float) -> Iterator[_Move]:
+    for entry in world.cluster.inference:
+        before, round_s = 0, 0.0
+        while round_s <= last_s:
+            changes = [(round_s + one.at_s, one.devices) for one in world.load[entry.name]]
+            for at_s, devices in takewhile(lambda one: one[0] <= last_s, changes):
+                yield _Move(at_s, serving=devices - before)
+                before = devices
+            if entry.repeat_in_seconds is None:
+                break
+            round_s += entry.repeat_in_seconds
+
+
+def three_questions(found: Recorded, columns: Sequence[Measures]) -> list[str]:
     """Answer what must be answered before a saving is believed."""
     return [
-        f"1. Is it your cluster? {_same(found, columns, devices)}",
+        f"1. Is it your cluster? {_same(found, columns)}",
         f"2. What could be elastic? {_elastic(found)}",
         f"3. What is there to save? {_idle_told(found)}",
     ]
 
 
-def _same(found: Recorded, columns: Sequence[Measures], devices: int) -> str:
-    if found.most > devices:
+def _same(found: Recorded, columns: Sequence[Measures]) -> str:
+    if found.most > found.devices:
         return (
             f"No: {found.most} accelerators were in use at one moment, and the cluster's file has"
-            f" {devices}."
+            f" {found.devices}."
         )
     told = (
         f"By the export jobs waited {duration(found.queue_mean_s)} in the mean"
@@ -144,5 +220,6 @@ def _ended_s(job: WorkloadJob) -> float:
     return _began_s(job) + job.work_s
 
 
-def _used_h(jobs: Sequence[WorkloadJob]) -> float:
-    return math.fsum(job.devices * job.work_s for job in jobs) / HOUR_S
+def _used_h(jobs: Sequence[WorkloadJob], until_s: float) -> float:
+    took_s = [job.devices * max(0.0, min(until_s, _ended_s(job)) - _began_s(job)) for job in jobs]
+    return math.fsum(took_s) / HOUR_S

@@ -246,7 +246,7 @@ def difference_of(
         return f"declined: {_or_nothing(told.declined)} was recorded, now {_or_nothing(declined)}"
     answers, found = answers_of(ready), list(recorded)
     for now, then in zip(answers, found, strict=False):
-        if (why := _unlike(now, then)) is not None:
+        if (why := unlike(now, then)) is not None:
             return why
     if len(found) > len(answers):
         return f"{summary(found[len(answers)])} was recorded, now nothing"
@@ -271,12 +271,12 @@ def _or_nothing(text: str | None) -> str:
     return "nothing" if text is None else in_one_line(repr(text))
 
 
-def _unlike(now: Record, then: Record) -> str | None:
+def unlike(now: Record, then: Record) -> str | None:
     """Say in what one answer differs; fields that only one version knows do not count."""
     if now["kind"] != then.get("kind"):
         return f"{summary(then)} was recorded, now {summary(now)}"
-    for name in now.keys() & then.keys() - ENVELOPE:
-        if now[name] != then[name]:
+    for name in now:  # in their order: the same log is told in the same words
+        if name in then and name not in ENVELOPE and now[name] != then[name]:
             was, is_now = _short(then[name]), _short(now[name])
             return in_one_line(f"{now['kind']}: {name} was {was}, now {is_now}")
     return None

@@ -39,8 +39,6 @@ COUNTS = frozenset(
     | {"min_replicas", "max_replicas", "start_replicas", "replica_discrete_values"}
 )
 
-POOL_STARTED = "pool_started"
-
 MOST_EARLY = 1000
 """Lines that are no records before one that is."""
 
@@ -141,25 +139,21 @@ def entries(log: Path) -> Iterator[Entry]:
     Raises:
         ConfigError: it is no log of a job.
     """
-    reader, position = _InputReader(), 0
+    reader = _InputReader()
     early: list[Entry] = []  # as long as it may be no log at all
     for position, line in parts.lines(log):
         early.extend(reader.entries_of(log, position, line))
-        if reader.is_pool:
-            break
         if reader.is_log or len(early) > MOST_EARLY:
             yield from early
             early = []
-    if reader.is_pool:
-        raise ConfigError(f"{log} is of a pool; only the runs of jobs can be replayed")
     if reader.place is None or not reader.is_log:
         name = "" if reader.place is None else f"{reader.place.where}: "
         raise ConfigError(f"{name}{log} is no log of a job: nothing in it is a record of one")
-    if _is_torn(log):
+    if is_torn(log):
         yield Gap(place=reader.place, why="the last line is cut off")
 
 
-def _is_torn(log: Path) -> bool:
+def is_torn(log: Path) -> bool:
     """Whether the log ends in the midst of a line."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -168,18 +162,16 @@ def _is_torn(log: Path) -> bool:
 
 
 @dataclass(slots=True)
-class _InputReader:
+class LogWalk:
     """Reads line by line; knows where it is."""
 
     place: LogPlace | None = None
-    is_log: bool = False
-    is_pool: bool = False
     _part: int = -1
     _line: int = 0
     _name: str = ""
-    _is_old: bool = False
 
-    def entries_of(self, log: Path, position: int, line: bytes) -> Iterator[Entry]:
+    def record_or_gaps(self, log: Path, position: int, line: bytes) -> tuple[list[Gap], Record]:
+        """Return what is missing up to this line, and its record; an empty one if it is none."""
         part, _ = parts.place(position)
         missing = part != self._part and part != self._part + 1
         if part != self._part:
@@ -189,13 +181,27 @@ class _InputReader:
         self._line += 1
         record = record_of(line)
         self.place = _place(f"{self._name}:{self._line}", record, self.place)
+        gaps = []
         if missing:
-            yield Gap(place=self.place, why="the parts of the log before this one are gone")
-        if record is None:
-            if line.strip():
-                yield Gap(place=self.place, why="this line is no record")
+            why = "the parts of the log before this one are gone"
+            gaps.append(Gap(place=self.place, why=why))
+        if record is None and line.strip():
+            gaps.append(Gap(place=self.place, why="this line is no record"))
+        return gaps, record or {}
+
+
+@dataclass(slots=True)
+class _InputReader(LogWalk):
+    """Finds what a core was told."""
+
+    is_log: bool = False
+    _is_old: bool = False
+
+    def entries_of(self, log: Path, position: int, line: bytes) -> Iterator[Entry]:
+        gaps, record = self.record_or_gaps(log, position, line)
+        yield from gaps
+        if not record or self.place is None:
             return
-        self.is_pool |= record.get("kind") == POOL_STARTED
         self.is_log |= isinstance(record.get("kind"), str) and "mono" in record
         try:
             yield from self._of_record(record, self.place)
@@ -248,7 +254,7 @@ class _InputReader:
                 yield Gap(place=place, why="it is not said when the core was told (older version)")
             return
         event = event_in(kind, record)
-        yield Told(place=place, now_s=_moment(record), event=_within(event), declined=declined)
+        yield Told(place=place, now_s=moment_of(record), event=_within(event), declined=declined)
 
 
 def _place(where: str, record: Record | None, before: LogPlace | None) -> LogPlace:
@@ -265,7 +271,7 @@ def _place(where: str, record: Record | None, before: LogPlace | None) -> LogPla
 def _began(record: Record, place: LogPlace) -> Began:
     return Began(
         place=place,
-        now_s=_moment(record),
+        now_s=moment_of(record),
         settings=value_of(JobSettings, record.get("settings")),
         register=value_of(Register | None, record.get("register")),
         is_asked=record.get("is_asked") is True,
@@ -312,7 +318,12 @@ def _require_counts(data: Any, name: str = "") -> None:
         raise ValueError(f"{name}: {data} is above {MOST_COUNT}"[:100])
 
 
-def _moment(record: Record) -> float:
+def moment_of(record: Record) -> float:
+    """Return when a core was told what a record says.
+
+    Raises:
+        ValueError: that is no moment.
+    """
     now_s = record.get("now_s")
     if isinstance(now_s, bool) or not is_moment(now_s):
         raise ValueError(f"now_s: {str(now_s)[:40]!r} is no moment")

@@ -95,7 +95,9 @@ def parse(words: list[str]) -> list[Event]:
         case "node":
             runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
             devices = int(options["devices"])
-            return [NodeJoined(node=NodeId(rest[0]), devices=devices, replicas=runs)]
+            said = options.get("labels", "")
+            labels = tuple(options_of(said.split(",")).items())
+            return [NodeJoined(node=NodeId(rest[0]), devices=devices, replicas=runs, labels=labels)]
         case "running":
             runs = tuple(ReplicaId(name) for name in options.get("runs", "").split(",") if name)
             return [Running(node=NodeId(rest[0]), replicas=runs)]
@@ -188,7 +190,8 @@ def _worker_events(verb: str, words: list[ReplicaId], options: dict[str, str]) -
                 for name in names
             ]
         case _:
-            return [Finished(replica=name, committed=number) for name in names]
+            lineage = Lineage(int(options.get("lineage", "1")))
+            return [Finished(replica=name, committed=number, lineage=lineage) for name in names]
 
 
 def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") -> Spare:
@@ -198,7 +201,7 @@ def _spare(name: ReplicaId, options: dict[str, str], *, calls: str = "calls") ->
         calls=int(options.get(calls, "0")),
         num_slots=int(options.get("slots", "8")),
         layout=options.get("layout", "same"),
-        endpoint=f"{name}:1",
+        endpoint=f"{options.get('host', name)}:1",
         identity=tuple(named.items()) or (("seed", options.get("seed", "1")),),
         is_durable=options.get("keeps") == "checkpoints",
         checkpoints=tuple(_found(text) for text in options.get("sees", "").split(",") if text),

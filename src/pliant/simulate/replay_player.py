@@ -18,6 +18,8 @@ file is played by each, and the answers must be the same.  A file reads like thi
     at 14 old broken 1 r2           # the one before it is still there, and hears this
       conflict: another coordinator has taken over
 
+``placement spread:rack`` says where replicas go by labels of nodes (``node n1 devices=4
+labels=rack=a,host=x``).
 A policy names fields of ``ElasticPolicy`` (``min``, ``max``, ``start`` for short); ``at 9 set`` and
 the same words set another while the job runs.  What is held back is shown as ``wait until``;
 ``explain`` on a line of its own shows the reason of the last decision.  A file that was made of a
@@ -40,6 +42,7 @@ from pliant.core.errors import ConfigError, ConflictError
 from pliant.core.events import Event, Progressed, Registered, Ticked
 from pliant.core.job.state import Job, JobSettings, Ready
 from pliant.core.membership.state import Timeouts
+from pliant.core.sites import PlacementRule
 from pliant.core.values import NO_GENERATION, Incarnation, Register, ReplicaId
 from pliant.observe.core_values import value_of
 from pliant.simulate.replay_notation import options_of, parse, policy_of, words_of
@@ -119,6 +122,8 @@ class _Player:
                 self.settings = replace(self.settings, policy=policy_of(options_of(options)))
             case ["budget", number] if self.driver is None:
                 self.settings = replace(self.settings, restart_budget=int(number))
+            case ["placement", rule] if self.driver is None:
+                self.settings = replace(self.settings, placement=PlacementRule.of(rule))
             case ["waits", *options] if self.driver is None:
                 waits = {name: float(value) for name, value in options_of(options).items()}
                 self.settings = replace(self.settings, timeouts=Timeouts(**waits))

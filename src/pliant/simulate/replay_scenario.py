@@ -15,14 +15,15 @@ from datetime import datetime
 from typing import Any
 
 from pliant.core.errors import ConfigError
-from pliant.core.events import Event, Registered, Spare
+from pliant.core.events import Event, NodeJoined, Registered, Spare
 from pliant.core.job.recording import record
-from pliant.core.job.state import Job
+from pliant.core.job.state import Job, JobSettings
 from pliant.core.printable import in_one_line
-from pliant.core.values import Register
+from pliant.core.values import Register, host_of
 from pliant.observe.core_values import written
 from pliant.simulate.replay import Break, Step, Turn
 from pliant.simulate.replay_core import CoreAlone
+from pliant.simulate.replay_log import LogPlace
 from pliant.simulate.replay_player import play
 from pliant.simulate.replay_wording import line_of, render, settings_lines
 
@@ -200,7 +201,7 @@ def _moments(turns: Sequence[Turn]) -> dict[int, float]:
 
 
 def _plain_models(turns: Sequence[Turn]) -> Callable[[Any], Any]:
-    """Return what shortens the descriptions of models, if all are alike."""
+    """Return what shortens the descriptions of models, and where workers are, if all are alike."""
     spares = [one for turn in turns if (one := _spare_of(turn.event)) is not None]
     before = turns[0].before
     if before is not None:
@@ -211,13 +212,22 @@ def _plain_models(turns: Sequence[Turn]) -> Callable[[Any], Any]:
     short: dict[str, Any] = {"layout": "same"} if len(layouts) == 1 else {}
     if len(identities) == 1:
         short["identity"] = (("seed", "1"),)
+    has_hosts = len({host_of(one.endpoint) for one in spares}) > 1
+
+    is_free = turns[0].settings.placement == JobSettings().placement
+
+    def shortly(spare: Spare) -> Spare:
+        endpoint = spare.endpoint if has_hosts else f"{spare.replica}:1"
+        return replace(spare, endpoint=endpoint, **short)
 
     def plainly(value: Any) -> Any:
         match value:
+            case NodeJoined() if is_free:
+                return replace(value, labels=())
             case Spare():
-                return replace(value, **short)
+                return shortly(value)
             case Registered(spare=Spare() as spare):
-                return replace(value, spare=replace(spare, **short))
+                return replace(value, spare=shortly(spare))
             case Job():
                 return _plain_job(value, plainly)
             case _:
@@ -250,7 +260,7 @@ def _spare_of(event: Event | None) -> Spare | None:
             return None
 
 
-def title_of(log: str, first: Step, version: str) -> str:
+def title_of(log: str, first: LogPlace, version: str) -> str:
     """Say what a scenario was made of."""
-    day = datetime.fromtimestamp(first.place.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    day = datetime.fromtimestamp(first.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return in_one_line(f"Recorded {day} in {log}, replayed by pliant {version}.").replace("\r", "")

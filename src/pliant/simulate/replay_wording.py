@@ -31,11 +31,12 @@ from pliant.core.commands import (
 from pliant.core.job.state import JobSettings, Ready
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.decide import Policy, PolicyBackoff
-from pliant.core.values import Found, Order, ReplicaId
+from pliant.core.values import Found, Order, ReplicaId, host_of
 from pliant.simulate.replay_notation import SHORT
 
 _PLAIN = re.compile(r"[!$-\[\]-~]+")
 """What need not be quoted: visible ASCII but for the quotation mark, the hash and the backslash."""
+_LOOPBACK = ("127.0.0.1", "[::1]")
 _LIMITS = ("restart_forget_s", "start_wait_s", "start_s", "slow_s", "node_s", "exit_s", "finish_s")
 
 # --- answers ------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def _order(order: Order, to: tuple[ReplicaId, ...], joiners: frozenset[str]) -> 
 
 
 def line_of(event: events.Event) -> str:
-    """Write an event as scenario files have it; where a worker is reached is not told."""
+    """Write an event as scenario files have it; of where a worker is reached only the host."""
     match event:
         case events.Ticked():
             return "tick"
@@ -116,9 +117,10 @@ def line_of(event: events.Event) -> str:
 
 def _agent_words(event: events.AgentEvent) -> Iterator[str]:
     match event:
-        case events.NodeJoined(node=node, devices=devices, replicas=replicas):
+        case events.NodeJoined(node=node, devices=devices, replicas=replicas, labels=labels):
             yield from ("node", node, f"devices={devices}")
             yield from _named(runs=replicas)
+            yield from _options(labels=",".join(map("=".join, labels)))
         case events.Running(node=node, replicas=replicas):
             yield from ("running", node)
             yield from _named(runs=replicas)
@@ -166,6 +168,7 @@ def _worker_words(event: events.WorkerEvent) -> Iterator[str]:
             yield from ("busy", name, f"max_s={max_s!r}")
         case events.Finished(committed=committed):
             yield from ("finished", str(committed), name)
+            yield from [] if event.lineage == 1 else [f"lineage={event.lineage}"]
         case events.PublishAsked() | events.Saved() | events.Unrestorable():
             yield from _about_checkpoint(event)
         case _:
@@ -199,6 +202,8 @@ def _spare(event: events.Spare, *, calls: str = "calls") -> Iterator[str]:
     yield from _options(**{calls: event.calls})
     if event.num_slots != 8:
         yield f"slots={event.num_slots}"
+    if (host := host_of(event.endpoint)) not in ("", event.replica, *_LOOPBACK):
+        yield f"host={host}"
     if event.layout != "same":
         yield f"layout={event.layout}"
     if [name for name, _ in event.identity] != ["seed"]:
@@ -288,6 +293,8 @@ def settings_lines(settings: JobSettings) -> Iterator[str]:
     usual = JobSettings()
     if words := list(policy_words(settings.policy)):
         yield _said(["policy", *words])
+    if settings.placement != usual.placement:
+        yield f"placement {settings.placement}"
     if settings.restart_budget != usual.restart_budget:
         yield f"budget {settings.restart_budget}"
     waits = [f"{one.name}={getattr(settings.timeouts, one.name)!r}" for one in fields(Timeouts)]

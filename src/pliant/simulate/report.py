@@ -47,6 +47,7 @@ def duration(seconds: float) -> str:
 ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("jobs", "jobs", _count),
     ("unfinished", "not finished", _count),
+    ("waiting", "  not even begun", _count),
     ("makespan_h", "makespan, hours", _hours),
     ("there_h", "accelerator-hours there", _hours),
     ("used_h", "  used", _hours),
@@ -60,6 +61,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("short_h", "short for inference, hours", _hours),
     ("utilisation", "utilisation", _share),
     ("goodput", "goodput beside inference", _share),
+    ("work_h", "work done, hours at sizes asked", _hours),
     ("queue_mean_s", "queue time, mean", duration),
     ("queue_p50_s", "queue time, p50", duration),
     ("queue_p99_s", "queue time, p99", duration),
@@ -91,7 +93,7 @@ def table(columns: Sequence[Measures]) -> list[tuple[str, ...]]:
     return rows
 
 
-_OPTIONAL = {"serving_h", "short_h", "cost", "cost_per_useful_h", "unfinished", "lost_h"}
+_OPTIONAL = {"serving_h", "short_h", "cost", "cost_per_useful_h", "unfinished", "waiting", "lost_h"}
 """Shown only where there is something."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pliant.core.allocation import Action, Asked, Claim, Grant, Overdue, Refuse, Shrink, Suspend
 from pliant.core.tenancy import Demand
 from pliant.simulate.event_queue import Timer, call_off
-from pliant.simulate.training_run import TrainingRun
+from pliant.simulate.training_run import TrainingRun, left_of_step, part_of_step
 
 
 class RigidRun(TrainingRun):
@@ -17,6 +17,7 @@ class RigidRun(TrainingRun):
 
     _start: Timer | None = None
     _stop: Timer | None = None
+    _trains_since_s = 0.0
 
     def arrive(self) -> None:
         """Ask for its devices."""
@@ -70,14 +71,18 @@ class RigidRun(TrainingRun):
 
     def _started(self) -> None:
         self.account()
-        self._start = None
+        self._start, self._trains_since_s = None, self.pool.now_s
         self.num_starting, self.num_training, self.rate = 0, self.job.devices, 1.0
         self.plan_end()
 
     def _stop_soon(self) -> None:
         """Save and stop at the end of the step, unless it has lost everything already."""
-        if self._stop is None and self.held:
-            self._stop = self.pool.queue.at(self.pool.now_s + self.job.step_s, self._stopped)
+        if self._stop is not None or not self.held:
+            return
+        now_s, step_s = self.pool.now_s, self.job.step_s
+        part_s = part_of_step(now_s - self._trains_since_s, step_s)
+        left_s = left_of_step(part_s, step_s) if self.rate else 0.0
+        self._stop = self.pool.queue.at(now_s + left_s, self._stopped)
 
     def _stopped(self) -> None:
         self.account()

@@ -23,6 +23,7 @@ from pliant.core.allocation import (
     Uncordoned,
     checking,
 )
+from pliant.core.counts import counted
 from pliant.core.errors import ConfigError
 from pliant.core.policy.decide import Policy
 from pliant.simulate.accounts import JobRecord
@@ -67,15 +68,6 @@ class SimulatedWorld:
 
     notes: tuple[str, ...] = ()
     """What was left out of an export, and what was assumed."""
-
-    def __post_init__(self) -> None:
-        """Refuse a policy that says what is not simulated.
-
-        Raises:
-            ConfigError: it wants spares.
-        """
-        if self.policy.spares:
-            raise ConfigError("spares are not simulated; leave spares=0 in the policy")
 
 
 @dataclass(slots=True)
@@ -221,7 +213,7 @@ class Simulation:
         return RigidRun(job, self.costs, self.pool, record)
 
     def _policy(self, job: WorkloadJob) -> Policy:
-        sizes = (job.min_devices, job.max_devices)
+        sizes = (job.min_devices // job.workers, job.max_devices // job.workers)
         if sizes not in self._policies:
             low, high = sizes
             policy = replace(self.world.policy, min_replicas=low, max_replicas=high)
@@ -237,6 +229,7 @@ class Simulation:
             except ConfigError as error:  # its sizes are none of those that the policy allows
                 raise ConfigError(f"{where}: {error}") from None
             self._require_claim(claim, where, who=f"{where}: {job.name}")
+            self._require_wide_node(job, where)
         for service in self.services:
             loads = self.world.load[service.entry.name]
             most = max((change.devices for change in loads), default=0)
@@ -253,6 +246,15 @@ class Simulation:
         if refused := checking.refusal(one, claim):
             raise ConfigError(f"{who} can never run: {refused}")
 
+    def _require_wide_node(self, job: WorkloadJob, where: str) -> None:
+        kind = job.device_kind or next(iter(self.pool.core.pools))
+        widest = max(one.entry.devices for one in self.groups if one.entry.kind == kind)
+        if job.workers > widest:
+            raise ConfigError(
+                f"{where}: {job.name} can never run: a replica has {job.workers} workers, all on"
+                f" one node, and no node has more than {counted(widest)}"
+            )
+
     # --- nodes ----------------------------------------------------------------------
 
     def _follow_trace(self, group: NodeGroup, changes: Sequence[Change]) -> None:
@@ -265,6 +267,8 @@ class Simulation:
     def _set_nodes(self, group: NodeGroup, number: int) -> None:
         """Let nodes come, or those with the highest numbers go."""
         wanted, before = min(number, group.entry.count), group.there
+        if wanted == before:
+            return
         group.there = wanted
         if wanted > before:
             for node in range(before, wanted):

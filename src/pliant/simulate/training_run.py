@@ -26,7 +26,8 @@ def speed(job: WorkloadJob, size: int) -> float:
     if size < 1:
         return 0.0
     if not job.curve:
-        return share(job.devices, job.num_slots) / share(size, job.num_slots)
+        before, now = job.devices // job.workers, size // job.workers
+        return share(before, job.num_slots) / share(now, job.num_slots)
     return _on_curve(job, size) / _on_curve(job, job.devices)
 
 
@@ -167,6 +168,8 @@ class TrainingRun:
         spent["lost"] += device_s
         self.record.lost_device_s += device_s
         self.done_s = max(0.0, self.done_s - work_s)
+        if self.job.target_s is not None and self.done_s < self.job.target_s - LEAST_S:
+            self.record.target_at_s = None  # the model that had reached it is gone
 
     def begin(self) -> None:
         """Take note that it has its first devices."""

@@ -61,17 +61,25 @@ def read_world(
                 f"{cluster}: the load of service {service.name} changes at {last_s:g} s, and begins"
                 f" again at {again_s:g} s already (repeatInSeconds)"
             )
+    capacity_of = {
+        name: _changes(text, "spot", generate.spot, most=MOST_DEVICES, where=places[name])
+        for name, text in traces.items()
+    }
     return SimulatedWorld(
         cluster=spec,
         jobs=jobs,
-        capacity={
-            name: _changes(text, "spot", generate.spot, most=counts[name], where=places[name])
-            for name, text in traces.items()
-        },
+        capacity=capacity_of,
         load=needs,
         policy=policy,
         source=workload,
-        notes=found.notes,
+        notes=(
+            *(f"{workload}: {note}" for note in found.notes),
+            *(
+                f"{places[name]}: of up to {most} nodes the {counts[name]} of the file count"
+                for name, changes in capacity_of.items()
+                if (most := max(change.devices for change in changes)) > counts[name]
+            ),
+        ),
         cluster_source=str(cluster),
     )
 
@@ -87,7 +95,12 @@ def read_workload(workload: str) -> Export:
         return parse_kubernetes_jobs(text, source=workload)
     if is_sacct(text):
         return parse_sacct(text, source=workload)
-    return Export(jobs=parse_workload(text, source=workload), notes=())
+    jobs = parse_workload(text, source=workload)
+    silent = [job.line for job in jobs if job.began_s is None]
+    notes: tuple[str, ...] = ()
+    if silent and len(silent) < len(jobs):
+        notes = (f"began_s is empty in line {min(silent)}: nothing is compared with what happened",)
+    return Export(jobs=jobs, notes=notes)
 
 
 def _placed(text: str, beside: Path) -> str:

@@ -17,6 +17,10 @@ from pliant.core.errors import ConfigError
 from pliant.spec.pool import MOST_DEVICES
 from pliant.spec.workload import Curve, WorkloadJob
 
+FEW = 0.1
+"""An export with a smaller share of its jobs in a larger share of its time than this begins with
+those that ran on from before; the others of that time had ended, and are not in it."""
+
 TWICE = 1.8
 """How much faster an elastic job is with twice the devices, where nothing better is known."""
 
@@ -77,7 +81,40 @@ def workload_of(
     running = sum(one.ended_s is None for one in found)
     if running:
         told.append(f"{running} jobs that still ran end with the export")
-    return Export(jobs=_jobs(kept), notes=tuple(told))
+    cut = _cut(kept)
+    if earlier := sum(one is not other for one, other in zip(kept, cut, strict=True)):
+        told.append(f"{earlier} jobs were submitted before the export begins, and arrive with it")
+    if sparse := _sparse_beginning(cut):
+        told.append(sparse)
+    return Export(jobs=_jobs(cut), notes=tuple(told))
+
+
+def _cut(kept: list[ExportedJob]) -> list[ExportedJob]:
+    """Let nobody arrive before the beginning of a window, where several jobs begin at once.
+
+    These ran already, and since when is not said; before it nothing is known of any other.
+    """
+    first_s = min(one.began_s for one in kept)
+    if sum(one.began_s == first_s for one in kept) < 2:
+        return kept
+    return [
+        one if one.submitted_s >= first_s else replace(one, submitted_s=first_s) for one in kept
+    ]
+
+
+def _sparse_beginning(kept: Sequence[ExportedJob]) -> str:
+    """Say so if a long time at the beginning has hardly a job."""
+    first_s = min(one.began_s for one in kept)
+    first_end_s, last_s = (which(one.ended_s or 0.0 for one in kept) for which in (min, max))
+    early = sum(one.began_s < first_end_s for one in kept)
+    if first_end_s - first_s <= FEW * (last_s - first_s) or early >= FEW * len(kept):
+        return ""
+    hours, whole = (first_end_s - first_s) / 3600, (last_s - first_s) / 3600
+    return (
+        f"only {early} of {len(kept)} jobs began in the first {hours:.0f} of {whole:.0f} hours:"
+        " others that had ended by then are missing, and what seems idle there was not; cut the"
+        " export to a window (sacct -T)"
+    )
 
 
 def _jobs(kept: Sequence[ExportedJob]) -> list[WorkloadJob]:
@@ -86,11 +123,12 @@ def _jobs(kept: Sequence[ExportedJob]) -> list[WorkloadJob]:
     times: Counter[str] = Counter()
     jobs = []
     for one in sorted(kept, key=lambda one: one.submitted_s):
-        times[one.name] += 1
-        again = times[one.name]
+        name = one.name.lstrip("/") or f"line {one.line}"  # a slash before it is for services
+        times[name] += 1
+        again = times[name]
         jobs.append(
             WorkloadJob(
-                name=one.name if again == 1 else f"{one.name}#{again}",
+                name=name if again == 1 else f"{name}#{again}",
                 arrival_s=one.submitted_s - first_s,
                 began_s=one.began_s - first_s,
                 work_s=(one.ended_s or math.nan) - one.began_s,
@@ -110,15 +148,16 @@ def made_elastic(jobs: Sequence[WorkloadJob], *, least: int) -> list[WorkloadJob
         if job.is_elastic or job.devices < least
         else replace(
             job,
-            min_devices=max(1, job.devices // 2),
-            max_devices=min(MOST_DEVICES, 2 * job.devices),
-            curve=_curve(job.devices),
+            min_devices=max(1, job.devices // job.workers // 2) * job.workers,
+            max_devices=2 * job.devices if 2 * job.devices <= MOST_DEVICES else job.devices,
+            curve=_curve(job.devices, job.workers),
         )
         for job in jobs
     ]
 
 
-def _curve(devices: int) -> Curve:
+def _curve(devices: int, workers: int) -> Curve:
     """Return speeds of which each doubling makes ``TWICE`` as much."""
-    sizes = sorted({max(1, devices // 2), devices, 2 * devices})
+    half = max(1, devices // workers // 2) * workers
+    sizes = sorted({half, devices, 2 * devices})
     return tuple((size, TWICE ** math.log2(size / devices)) for size in sizes)

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from pliant.core.errors import ConfigError
 from pliant.core.pool_defaults import DEFAULT_POOL
+from pliant.core.sites import PlacementRule
 from pliant.spec.limits import Limits
 from pliant.spec.model import Model, SomeSeconds, check_name, impossible
 from pliant.spec.policy import ElasticPolicy, core_policy
@@ -95,6 +96,10 @@ class JobSpec(Model):
     balance: Literal["even", "speed"] = "even"
     """By what the micro-batches of a step are divided over the replicas."""
 
+    placement: str = "free"
+    """Where replicas go: ``free``, ``spread`` or ``pack``, the last two with ``:rack`` if they go
+    by that label of the nodes and not by hosts."""
+
     pool: PlaceEntry | None = None
     """The pool whose devices it runs on; without one every device is its own."""
 
@@ -105,6 +110,7 @@ class JobSpec(Model):
     def _possible(self) -> Self:
         try:
             core_policy(self.elastic_policy, self.start_replicas)
+            PlacementRule.of(self.placement)
         except ConfigError as error:
             raise impossible(str(error)) from None
         return self

@@ -1,7 +1,7 @@
 """What ``kubectl get jobs -A -o json`` prints, read as jobs.
 
 Owns the fields that are needed, and the sentence for what cannot be read.  A Job's devices are
-those of its containers' limits, times its parallelism.
+those of its containers' limits, times the pods that it has at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pliant.spec.exported_jobs import Export, ExportedJob, unix_s, workload_of
 from pliant.spec.pool import MOST_DEVICES
 
 EXPORT = "`kubectl get jobs -A -o json`"
-ACCELERATORS = ("/gpu", "/tpu")
-"""How resources that are accelerators end: nvidia.com/gpu, amd.com/gpu, google.com/tpu."""
+ACCELERATORS = ("/gpu", "/tpu", "/gaudi", "/neuron")
+"""How resources that are accelerators end: nvidia.com/gpu, amd.com/gpu, google.com/tpu,
+habana.ai/gaudi, aws.amazon.com/neuron."""
 
 
 def is_kubernetes(text: str) -> bool:
@@ -88,6 +89,8 @@ def _devices(wanted: dict[str, Any], where: str) -> int:
             if name.endswith(ACCELERATORS):
                 each += _count(number, f"{where}: limits of {name[:40]}")
     pods = _count(wanted.get("parallelism", 1), f"{where}: spec.parallelism")
+    if wanted.get("completions") is not None:
+        pods = min(pods, _count(wanted["completions"], f"{where}: spec.completions"))
     if each * pods > MOST_DEVICES:
         raise ConfigError(
             f"{where}: {each * pods} accelerators; at most {MOST_DEVICES} can be simulated"

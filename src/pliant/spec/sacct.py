@@ -4,6 +4,9 @@ Owns the columns that are needed, and the sentence for a line that cannot be rea
 
     JobID|Submit|Start|End|AllocTRES
     4711|2026-10-01T08:00:00|2026-10-01T09:30:00|2026-10-02T01:00:00|cpu=64,gres/gpu=8,node=1
+
+A column Eligible counts where it is there: a job that waits for another, or for a time that its
+user has set, waits for no accelerator.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pliant.spec.exported_jobs import Export, ExportedJob, unix_s, workload_of
 from pliant.spec.pool import MOST_DEVICES
 
 NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
+ELIGIBLE = "Eligible"
 NEVER = ("Unknown", "None", "")
 """What stands for a moment that has not come."""
 
@@ -63,6 +67,8 @@ def _job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
     """Return a job, or why it is none."""
     if "." in row["JobID"]:
         return "steps of jobs"
+    if not row["AllocTRES"]:  # not even a processor: it waits, or was cancelled while it did
+        return "jobs that never began"
     devices = _devices(row["AllocTRES"])
     if not devices:
         return "jobs without an accelerator"
@@ -82,7 +88,13 @@ def _job(row: dict[str, str], where: str, line: int) -> ExportedJob | str:
         ("End", "Start", "End", began_s, began_s if ended_s is None else ended_s),
     ):
         if until_s < at_s:
-            raise ConfigError(f"{where}: {name} {row[later]} is before {earlier} {row[earlier]}")
+            raise ConfigError(
+                f"{where}: {name} {row[later]} is before {earlier} {row[earlier]}; if the clock was"
+                " put back, export with TZ=UTC"
+            )
+    eligible_s = _moment(row, ELIGIBLE, where) if ELIGIBLE in row else None
+    if eligible_s is not None:
+        submitted_s = max(submitted_s, min(eligible_s, began_s))
     return ExportedJob(
         name=row["JobID"],
         submitted_s=submitted_s,

@@ -43,6 +43,9 @@ class WorkloadJob:
     devices: int = 1
     min_devices: int = 1
     max_devices: int = 1
+    workers: int = 1
+    """Of a replica, all on one node; sizes are multiples of it."""
+
     num_slots: int | None = None
     curve: Curve = ()
     """Sizes with their speed, ascending; empty: what the slots make of it."""
@@ -117,6 +120,12 @@ def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _require_columns(header: list[str], where: str) -> None:
+    if header[0].startswith("JobID"):
+        raise ConfigError(f"{where} is of sacct without bars; export with `sacct --parsable2`")
+    if ";" in header[0]:
+        raise ConfigError(
+            f"{where}: columns stand between commas, not semicolons, and numbers have a point"
+        )
     for name in header:
         if name not in _COLUMNS:
             nearest = get_close_matches(name, _COLUMNS, n=1, cutoff=0.5)
@@ -142,7 +151,7 @@ def _job(header: list[str], row: list[str], source: str, number: int) -> Workloa
         if name not in values:
             raise ConfigError(f"{where}: {name} is empty; expected {_COLUMNS[name][2]}")
     values.setdefault("name", f"job{number}")
-    values.setdefault("devices", values.get("min_devices", 1))
+    values.setdefault("devices", values.get("min_devices", values.get("workers", 1)))
     values.setdefault("min_devices", values["devices"])
     values.setdefault("max_devices", max(values["devices"], values["min_devices"]))
     job = WorkloadJob(**values, line=number)
@@ -162,7 +171,12 @@ def _require_consistent(job: WorkloadJob, where: str) -> None:
     low, high = job.min_devices, job.max_devices
     if not low <= job.devices <= high:
         raise ConfigError(f"{where}: devices {job.devices} is not between min {low} and max {high}")
-    if job.num_slots is not None and high > job.num_slots:
+    for name, size in (("devices", job.devices), ("min", low), ("max", high)):
+        if size % job.workers:
+            raise ConfigError(
+                f"{where}: {name} {size} is no multiple of the {job.workers} workers of a replica"
+            )
+    if job.num_slots is not None and high // job.workers > job.num_slots:
         raise ConfigError(
             f"{where}: max {high} is above the {job.num_slots} slots of a step; each replica needs"
             " one"
@@ -232,6 +246,7 @@ _COLUMNS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "devices": (_DEVICES[0], "devices", _DEVICES[1]),
     "min": (_DEVICES[0], "min_devices", _DEVICES[1]),
     "max": (_DEVICES[0], "max_devices", _DEVICES[1]),
+    "workers": (_DEVICES[0], "workers", _DEVICES[1]),
     "slots": (_count(MOST_SLOTS), "num_slots", "a whole number from 1 on"),
     "curve": (_curve, "curve", "sizes that ascend with their speeds, such as 1:1 2:1.9 8:6.5"),
     "priority": (_word, "priority", "the name of a class"),

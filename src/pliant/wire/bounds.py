@@ -7,7 +7,9 @@ and written whoever sent it.  Knows nothing of what a message means.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from pliant.core.durations import MOST_S
@@ -17,6 +19,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 REPLICA = re.compile(r"r[1-9][0-9]{0,14}")
 """Of a replica: the core orders them by their numbers."""
+
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+"""Of the key of a label of a node, or its value."""
+
+MOST_LABELS = 16
+"""Of one node."""
 
 MOST_DEVICES = 10_000
 """Of one node: commands for more could not wait for it."""
@@ -28,6 +36,8 @@ REPLICAS = frozenset({"replica", "replicas", "to", "leave", "origin", "unreached
 """Fields that name a replica, or several."""
 
 NODES = frozenset({"node", "others"})
+
+LABELS = frozenset({"labels"})
 
 CHECKPOINTS = frozenset({"checkpoint", "name"})
 """Fields that name a checkpoint; empty: none."""
@@ -42,9 +52,29 @@ def name_from(text: str) -> str:
     return name or "node"
 
 
-def excess(fields: Mapping[str, Any]) -> str | None:
+def _names_of(kind: type) -> tuple[str, ...] | None:
+    return tuple(one.name for one in fields(kind)) if is_dataclass(kind) else None
+
+
+names_of: Callable[[type], tuple[str, ...] | None] = cache(_names_of)
+"""Returns the names of the fields of a value of a message; None: it has none."""
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a value of a message; what they hold is what it is.
+
+    Raises:
+        TypeError: it has none.
+    """
+    names = names_of(type(value))
+    if names is None:
+        raise TypeError(f"{type(value).__name__} is no value of a message")
+    return {name: getattr(value, name) for name in names}
+
+
+def excess(known: Mapping[str, Any]) -> str | None:
     """Name the first field that is out of bounds, and how; None if all is well."""
-    for key, value in fields.items():
+    for key, value in known.items():
         if (found := _excess(key, value)) is not None:
             return found
     return None
@@ -62,11 +92,13 @@ def _excess(key: str, value: Any) -> str | None:
         return None
     if kind is float:
         return None if 0 <= value <= MOST_S else f"{key}: {value!r} is no number of seconds"
-    if kind is dict:
-        found = excess(value)
-        return found and f"{key}.{found}"
     if kind is tuple or kind is list:
+        if key in LABELS and len(value) > MOST_LABELS:
+            return f"{key}: {len(value)} are more than {MOST_LABELS}"
         return next(filter(None, (_excess(key, item) for item in value)), None)
+    if kind is dict or names_of(kind) is not None:
+        found = excess(value if kind is dict else fields_of(value))
+        return found and f"{key}.{found}"
     return None  # true, false, none, one of a few words
 
 
@@ -74,6 +106,8 @@ def _is_name(key: str, text: str) -> bool:
     """Whether a text names what its field names; other texts may be anything."""
     if key in REPLICAS:
         return REPLICA.fullmatch(text) is not None
+    if key in LABELS:
+        return LABEL.fullmatch(text) is not None
     if key in NODES or (key in CHECKPOINTS and text):
         return NAME.fullmatch(text) is not None
     return True

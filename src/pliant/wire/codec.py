@@ -1,6 +1,6 @@
 """Messages as bytes: one JSON object with version, type and incarnation, checked to the last field.
 
-Owns the envelope ``{"v": 5, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
+Owns the envelope ``{"v": 6, "type": "prepare", "incarnation": 3, ...fields}`` and its check.
 Knows nothing of sockets.  What cannot be read is an answer, not an exception: ``decode`` returns
 a ``Refusal`` with its reason; the caller counts it and goes on, and nothing changes.
 
@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import pydantic_core
@@ -25,10 +25,10 @@ from pliant.core.commands import Command, Prepare, Reform
 from pliant.core.events import Event, WorkerEvent
 from pliant.core.printable import in_one_line
 from pliant.core.values import Incarnation
-from pliant.wire.bounds import MOST, excess
+from pliant.wire.bounds import MOST, excess, fields_of, names_of
 from pliant.wire.messages import AgentNote, CoordinatorNote, FollowerNote, Note, WorkerNote
 
-VERSION = 5
+VERSION = 6
 """Raised when the meaning of a message changes; both sides must agree exactly."""
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -45,6 +45,9 @@ AGENT_NOTES: frozenset[type] = frozenset(get_args(AgentNote))
 COORDINATOR_NOTES: frozenset[type] = frozenset(get_args(CoordinatorNote))
 
 _ENVELOPE = ("v", "type", "incarnation")
+TWICE = ": given twice, and not alike"
+"""Of a field: which of both counts is not for a sender to choose."""
+
 _SECRET = re.compile(r"([0-9a-f]{64})?")
 
 
@@ -74,13 +77,15 @@ TYPES: dict[str, type] = {
 }
 """Every message by its name on the wire."""
 
+_names = {kind: name for name, kind in TYPES.items()}
+_encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=fields_of)
 _adapter = functools.cache(TypeAdapter)
 
 
 def encode(message: Message, incarnation: Incarnation) -> bytes:
     """Turn a message into UTF-8 JSON.  NaN and infinities are written as JavaScript does."""
-    envelope = {"v": VERSION, "type": type_name(type(message)), "incarnation": incarnation}
-    body = json.dumps(envelope | asdict(message), separators=(",", ":"), ensure_ascii=False)
+    envelope = {"v": VERSION, "type": _names[type(message)], "incarnation": incarnation}
+    body = _encoder.encode(envelope | fields_of(message))
     return body.encode("utf-8", "replace")  # a traceback may hold lone surrogates
 
 
@@ -109,24 +114,27 @@ def decode(data: bytes | str, allowed: Iterable[type] | None = None) -> Envelope
         return Refusal(reason=f"{name} is not for this side to say")
     if type(incarnation) is not int or not 0 <= incarnation <= MOST:
         return Refusal(reason=f"incarnation {incarnation!r:.40} of {name}")
-    return _body(kind, fields, Incarnation(incarnation))
+    return _body(kind, fields, data, Incarnation(incarnation))
 
 
-def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envelope | Refusal:
+def _body(
+    kind: type, fields: dict[str, Any], data: bytes | str, incarnation: Incarnation
+) -> Envelope | Refusal:
     """Check the fields of one type.
 
     Strict validation of JSON, not of Python values: only there is an array a tuple.  pydantic
-    cannot forbid extra fields of plain dataclasses, so the value is written again and compared.
+    cannot forbid extra fields of plain dataclasses, those of the envelope among them, so the value
+    is compared with what was received.
     """
     try:
-        message = _adapter(kind).validate_json(pydantic_core.to_json(fields), strict=True)
+        message = _adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         return Refusal(reason=in_one_line(f"{type_name(kind)}.{where}: {first['msg']}"))
     except ValueError as error:
         return Refusal(reason=f"{type_name(kind)}: {error}")
-    known = asdict(message)
+    known = fields_of(message)
     difference = _difference(fields, known)
     if difference is not None:
         return Refusal(reason=in_one_line(f"{type_name(kind)}{difference}"))
@@ -139,16 +147,19 @@ def _body(kind: type, fields: dict[str, Any], incarnation: Incarnation) -> Envel
 
 def _difference(received: Any, known: Any) -> str | None:
     """Name the first field that was received and is unknown, or the other way round."""
-    if isinstance(known, dict) and isinstance(received, dict):
-        for key in received.keys() ^ known.keys():
+    if isinstance(received, dict):
+        if not isinstance(known, dict) and names_of(type(known)) is None:
+            return TWICE
+        there = known if isinstance(known, dict) else fields_of(known)
+        for key in received.keys() ^ there.keys():
             return f".{key!s:.40}: " + ("unknown field" if key in received else "missing field")
-        pairs = [(f".{key}", received[key], known[key]) for key in known]
-    elif isinstance(known, list | tuple) and isinstance(received, list):
-        pairs = [(f"[{i}]", *pair) for i, pair in enumerate(zip(received, known, strict=False))]
-    else:
-        return None
-    for where, one, other in pairs:
-        inner = _difference(one, other)
-        if inner is not None:
-            return where + inner
+        for key, value in received.items():
+            if (inner := _difference(value, there[key])) is not None:
+                return f".{key}{inner}"
+    elif isinstance(received, list):
+        if not isinstance(known, list | tuple):
+            return TWICE
+        for i, (one, other) in enumerate(zip(received, known, strict=False)):
+            if (inner := _difference(one, other)) is not None:
+                return f"[{i}]{inner}"
     return None

@@ -80,10 +80,7 @@ class KillReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardFiles:
-    """Remove these files if the agent dies, unless others lie there by then.
-
-    Directories in which workers meet are guarded without being asked for.
-    """
+    """Remove these files and directories if the agent dies, unless others lie there by then."""
 
     paths: tuple[str, ...]
     type: Literal["guard"] = "guard"

@@ -189,6 +189,19 @@ class LedgerGrown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputGrown:
+    """What a worker printed, where the coordinator does not see its file."""
+
+    replica: ReplicaId
+    offset: int
+    """Of the first letter among all that this worker has printed; where it is beyond the last one
+    that was told, what lies between is in the worker's own file alone."""
+
+    text: str
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What a job runs: the first thing that a coordinator says to an agent, on each connection."""
 
@@ -235,6 +248,9 @@ class Heard:
 
     count: int
 
+    signs_every_s: float
+    """How far apart the signs of life of an agent, and of each of its replicas, need to be."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
@@ -259,6 +275,6 @@ WorkerNote = (
 )
 FollowerNote = Noted | Usage | Traceback | Ended
 """What a worker says that does not speak for its replica."""
-AgentNote = Started | Alive | AgentFailed | NodeFacts | LedgerGrown
+AgentNote = Started | Alive | AgentFailed | NodeFacts | LedgerGrown | OutputGrown
 CoordinatorNote = Work | Heard | Unfit
 Note = WorkerNote | AgentNote | CoordinatorNote

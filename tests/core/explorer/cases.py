@@ -18,6 +18,11 @@ from pliant.core.policy.decide import Policy
 from pliant.core.policy.hysteresis import Pace
 from pliant.core.values import Found, Lineage, Register
 
+SLOW_S = 20.0
+
+HANG_S = 300.0
+"""Shorter than a job's: until then a sign of life is a deadline that passes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -47,6 +52,12 @@ class Case:
     """Checkpoints that are there before the job: committed steps and lineage."""
 
     saves: int = 0
+    is_balanced: bool = False
+    """Slots are divided by speed."""
+
+    replaces_slow: bool = False
+    """A spare takes the place of who is slow for long."""
+
     may_stop: bool = False
     is_eager: bool = True
     is_prompt: bool = False
@@ -66,11 +77,13 @@ def prepare(case: Case) -> tuple[Universe, World]:
             max_replicas=case.max_replicas,
             start_replicas=max(case.members, 1),
             spares=case.spares,
+            replace_slow_after_s=2 * SLOW_S if case.replaces_slow else None,
         ),
-        timeouts=Timeouts(),
+        timeouts=Timeouts(hang_s=HANG_S),
         start_s=100.0,
         finish_s=100.0,
         restart_budget=20,
+        slow_s=SLOW_S,
     )
 
     def decide(job: Job, event: Event, now_s: float) -> Answer:
@@ -90,12 +103,14 @@ def prepare(case: Case) -> tuple[Universe, World]:
         begin=begin,
         next_deadline=next_deadline,
         steps=case.steps,
+        num_slots=8 if case.is_balanced else 4,
         call_ends=case.call_ends,
         nodes=(case.devices, *case.others),
         min_replicas=min([case.min_replicas, *_set_minimums(case)]),
         max_replicas=case.max_replicas,
         reclaims=sum(len(w.replicas) for w in case.wishes if isinstance(w, Reclaimed)),
         is_durable=bool(case.saves or case.storage),
+        is_balanced=case.is_balanced,
         may_stop=case.may_stop,
         is_eager=case.is_eager,
         is_prompt=case.is_prompt,

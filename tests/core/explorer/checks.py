@@ -10,8 +10,11 @@ from tests.core.explorer.world import Violation, World, find, running_on
 
 from pliant.core.commands import Prepare, Publish, Reform, Switch
 from pliant.core.errors import NoStateError
+from pliant.core.job.state import Job
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
+from pliant.core.membership.state import Timeouts
+from pliant.core.membership.transitions import Phase
 from pliant.core.values import NO_CHECKPOINT, Order, Register, ReplicaId
 
 
@@ -32,8 +35,18 @@ def check_register(before: Register, after: Register) -> None:
 
 def check_start(universe: Universe, world: World, name: ReplicaId, node: int) -> None:
     devices = universe.nodes[node]
-    if world.finished:
-        raise Violation(f"{name} started although {min(world.finished)[0]} has finished and left")
+    left = {one for one, _ in world.finished} - world.left_behind  # of a leaver it may not know yet
+    if left:
+        raise Violation(f"{name} started although {min(left)} has finished and left")
+    lineage, count, heard_at = world.heard_end
+    job: Job = universe.states[world.coordinator]
+    if (
+        lineage == recorded(universe, world).lineage
+        and count >= count_committed(universe, world)
+        and world.now < heard_at + Timeouts().step_s
+        and job.membership.phase is not Phase.LOST
+    ):
+        raise Violation(f"{name} started although it was heard that the last step is done")
     if len(running_on(world, node)) >= devices:
         raise Violation(f"{name} started while all {devices} devices run a process")
 
@@ -58,6 +71,8 @@ def check_end(universe: Universe, world: World, code: int) -> None:
         return  # nobody can tell how the leader's script has ended
     if code == 1 and world.late:
         return  # as for scripts that do not come to ``steps()``: alike, and in time
+    if code == 1 and any(process.unreaped for process in world.processes):
+        return  # joiners are blamed, and spend the budget, for one of whose death nobody can tell
     if code in (1, 2) and any(node.is_cut for node in world.nodes):
         return  # the devices that are left are too few
     if code not in (0, 4) and not (code == 3 and universe.may_stop):
@@ -172,6 +187,14 @@ def check_entered(universe: Universe, world: World, mine: Member) -> None:
             raise Violation(f"{name} enters with a step {mine.committed - 1} of {mine.made_by}")
     elif mine.committed < past.start:
         raise Violation(f"{name} enters lineage {mine.lineage} with {mine.committed} steps")
+
+
+def check_divided(universe: Universe, name: ReplicaId, said: list[tuple[int, ...]]) -> None:
+    """All who commit a step have computed by one division, and every slot was somebody's."""
+    if len(set(said)) != 1:
+        raise Violation(f"{name} commits a step that was divided in several ways: {said}")
+    if universe.is_balanced and (sum(said[0]) != universe.num_slots or min(said[0]) < 1):
+        raise Violation(f"{name} commits a step of which the replicas have {said[0]} slots")
 
 
 def check_counts(universe: Universe, world: World, entered: Member) -> None:

@@ -49,7 +49,16 @@ from pliant.core.commands import (
     Stop,
     Switch,
 )
-from pliant.core.events import Event, Exited, ExitKind, NodeJoined, NodeLost, Running, Ticked
+from pliant.core.events import (
+    Event,
+    Exited,
+    ExitKind,
+    Finished,
+    NodeJoined,
+    NodeLost,
+    Running,
+    Ticked,
+)
 from pliant.core.membership.member_value import Member
 from pliant.core.values import Incarnation, NodeId, Register, ReplicaId
 
@@ -91,6 +100,8 @@ def decide_and_write(
     """Let the coordinator take one event and write its register."""
     state, register, commands, again = universe.answer(world.coordinator, event, world.now)
     world = world._replace(coordinator=state)
+    if isinstance(event, Finished) and event.lineage != world.heard_end[0]:
+        world = world._replace(heard_end=(event.lineage, event.committed, world.now))
     if register is not None:
         world = write_register(universe, world, register)
     return world, commands, again
@@ -150,7 +161,7 @@ def send(
         return order_end(universe, world, command, incarnation)
     if isinstance(command, EndJob):
         return end_job(universe, world, command.exit_code)
-    check_command(universe, world, command)
+    check_command(universe, world, command, is_again=only is not None)
     if isinstance(command, Prepare | Switch | Reform):
         world = _with_leavers(world, command)
     if isinstance(command, Release) and recorded(universe, world).outcome is not None:
@@ -165,8 +176,13 @@ def send(
     return world
 
 
-def check_command(universe: Universe, world: World, command: WorkerCommand) -> None:
-    """Check what a worker is told, as far as it may be wrong to tell it."""
+def check_command(
+    universe: Universe, world: World, command: WorkerCommand, *, is_again: bool
+) -> None:
+    """Check what a worker is told, as far as it may be wrong to tell it.
+
+    Who is released again was let go while others held its state, and is in no later generation.
+    """
     match command:
         case Prepare(order=order) | Switch(order=order) | Reform(order=order):
             check_order(universe, world, command, order)
@@ -174,7 +190,8 @@ def check_command(universe: Universe, world: World, command: WorkerCommand) -> N
             for name in names:
                 if isinstance(command, Dismiss):
                     check_expected(universe, world, name, "dismissed")
-                check_holder(universe, world, name)
+                if not is_again:
+                    check_holder(universe, world, name)
         case Publish():
             check_publish(universe, world, command)
         case FallThrough() | Look() | Stop() | RollCall():
@@ -351,18 +368,24 @@ def reboot(universe: Universe, world: World, number: int) -> World:
     return join(universe, world, number)
 
 
-def lose_node(universe: Universe, world: World, number: int) -> World:
-    """Let a node count as lost; an agent that finds no coordinator gives up with its workers."""
-    node = world.nodes[number]
-    if node.is_cut:
-        for process in world.processes:
-            if process.node == number and process.alive:
-                world = vanish(universe, world, process)
-    if not node.is_known:
-        return world
-    world = with_node(world, number, is_known=False)
-    state = NodeLost(node=universe.node_name(number))
-    return hear(universe, world, state, number)
+def lose_nodes(universe: Universe, world: World, numbers: list[int]) -> World:
+    """Let nodes count as lost; an agent that finds no coordinator gives up with its workers.
+
+    Those that are lost at one moment a coordinator hears of in one event.
+    """
+    for process in world.processes:
+        if process.node in numbers and process.alive and node_of(world, process).is_cut:
+            world = vanish(universe, world, process)
+    for is_old in (False, True):
+        lost = [
+            n for n in numbers if world.nodes[n].is_known and world.nodes[n].follows_old is is_old
+        ]
+        for number in lost:
+            world = with_node(world, number, is_known=False)
+        if lost:
+            first, *others = map(universe.node_name, lost)
+            world = hear(universe, world, NodeLost(node=first, others=tuple(others)), lost[0])
+    return world
 
 
 # --- time --------------------------------------------------------------------------------
@@ -384,10 +407,10 @@ def tick(universe: Universe, world: World) -> World:
     for process in world.processes:
         if process.alive and not process.hung and process.phase != "starting":
             world = _speak(universe, world, process)
+    away = [not n.is_connected and world.now - n.away_since > NODE_GRACE_S for n in world.nodes]
+    world = lose_nodes(universe, world, [number for number, is_away in enumerate(away) if is_away])
     for number, node in enumerate(world.nodes):
-        if not node.is_connected and world.now - node.away_since > NODE_GRACE_S:
-            world = lose_node(universe, world, number)
-        elif node.is_connected:
+        if node.is_connected:
             world = list_all(universe, world, number)
     return hear(universe, world, Ticked())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from tests.core.explorer.coordinator import (
     crash,
@@ -20,7 +21,7 @@ from tests.core.explorer.coordinator import (
 from tests.core.explorer.process import Process
 from tests.core.explorer.universe import Universe, tell
 from tests.core.explorer.workers import die, fail, sign_of_life, vanish
-from tests.core.explorer.world import World, change, detail_of, node_of
+from tests.core.explorer.world import World, change, detail_of, node_of, replaced
 
 from pliant.core.events import Event, Exited, ExitKind
 
@@ -42,6 +43,7 @@ def go_wrong(universe: Universe, world: World) -> Iterator[Action]:
                 faults=faults._replace(hangs=faults.hangs - 1), expected=world.expected | {name}
             )
             yield (name, "hangs"), partial(change, spent, name, hung=True)
+        yield from wear(universe, world, process)
         if faults.breaks and process.phase in ("voted", "header", "transfer"):
             spent = world._replace(faults=faults._replace(breaks=faults.breaks - 1))
             yield (
@@ -67,6 +69,29 @@ def go_wrong(universe: Universe, world: World) -> Iterator[Action]:
     if faults.ticks:
         spent = world._replace(faults=faults._replace(ticks=faults.ticks - 1), late=True)
         yield ("a deadline passes",), partial(tick, universe, spent)
+
+
+def wear(universe: Universe, world: World, process: Process) -> Iterator[Action]:
+    """A replica becomes slow, or one of its workers hangs."""
+    faults, name = world.faults, process.name
+    if faults.slows and not process.slow:
+        slower = world._replace(
+            faults=faults._replace(slows=faults.slows - 1), expected=world.expected | {name}
+        )
+        yield (name, "becomes slow"), partial(become, universe, slower, process, slow=30)
+    if faults.stalls and process.phase != "starting" and not process.stalled:
+        stuck = world._replace(
+            faults=faults._replace(stalls=faults.stalls - 1), expected=world.expected | {name}
+        )
+        label = ("a worker of", name, "hangs")
+        yield label, partial(become, universe, stuck, process, stalled=True)
+
+
+def become(universe: Universe, world: World, process: Process, **fields: Any) -> World:
+    """Change a process, which says so."""
+    changed = process._replace(**fields)
+    sign = sign_of_life(universe, changed, universe.members[process.member])
+    return tell(universe, replaced(world, changed), process.name, sign)
 
 
 def lose_connections(universe: Universe, world: World) -> Iterator[Action]:

@@ -88,6 +88,7 @@ def actions(universe: Universe, world: World) -> Iterator[Action]:
     able = [process for process in world.processes if process.alive and not process.hung]
     for process in able:
         yield from work(universe, world, process)
+    able = [process for process in able if not process.stalled]
     for process in able:
         if process.phase == "computing" and universe.members[process.member].reform is None:
             yield next_step(universe, world, process, universe.members[process.member])
@@ -116,7 +117,7 @@ def eager(universe: Universe, world: World) -> Action | None:
         has_news = is_heard and (process.outbox or process.exit is not None)
         if (universe.is_prompt or is_known_dead) and has_news:
             return next(messages(universe, world, process))
-        if process.alive and not process.hung:
+        if process.alive and not (process.hung or process.stalled):
             if is_behind(process, universe.members[process.member]):
                 return next(work(universe, world, process))
             if process.phase == "starting":
@@ -184,6 +185,8 @@ def work(universe: Universe, world: World, process: Process) -> Iterator[Action]
     """Yield what this worker's threads can do now."""
     name, mine = process.name, universe.members[process.member]
     yield from building(universe, world, process, mine)
+    if process.stalled:
+        return
     if process.phase == "starting":
         yield (name, "is spare"), partial(report_spare, universe, world, process)
     elif process.released and process.phase in PARTING:

@@ -80,6 +80,18 @@ class Process(NamedTuple):
     """The agent was told to end it and has not yet."""
 
     hung: bool = False
+    stalled: bool = False
+    """One of its workers never comes to what the others wait for: it lives, and says so."""
+
+    slow: int = 0
+    """How many times as long as the others it takes, in tenths; 0: it does not."""
+
+    paces: tuple[int, ...] = ()
+    """What the members of the generation it is entering have said of their times."""
+
+    division: int = -1
+    """Number of the division of slots it goes by, where they are divided by speed."""
+
     spare: int = -1
     """Number of the Spare it said last."""
 

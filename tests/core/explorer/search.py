@@ -14,11 +14,12 @@ from typing import Any
 
 from tests.core.explorer.coordinator import tick
 from tests.core.explorer.generator import actions
-from tests.core.explorer.universe import Universe
+from tests.core.explorer.universe import Universe, possible_holders
 from tests.core.explorer.world import NO_FAULTS, Violation, World, node_of
 
 from pliant.core.commands import Prepare, Reform, Switch
-from pliant.core.job.state import Job, Stage
+from pliant.core.job.state import Job, Stage, is_held
+from pliant.core.membership.transitions import Phase
 
 IN_PLACE = ("computing", "held", "spare")
 
@@ -108,6 +109,8 @@ def end_fairly(universe: Universe, world: World, live: dict[World, int]) -> int:
         ticks = ticks + 1 if label is None else 0
         if ticks > MAX_TICKS:
             raise Violation(f"silence does not end: {MAX_TICKS} deadlines passed")
+        if world.now - began > LIVENESS_S:
+            raise Violation(f"the job has not ended after {LIVENESS_S} s")
     ended = live.get(world, world.now)
     live.update(dict.fromkeys(passed, ended))
     if ended - began > LIVENESS_S:
@@ -119,8 +122,8 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it is offered less than its minimum, if the last holder of the state is silent for
-    ever, and if too few devices are left on nodes that reach each other and are reached, without
-    those that the outside has taken back.
+    ever, or has a worker that hangs and is to enter a generation, and if too few devices are left
+    on nodes that reach each other and are reached, without those that the outside has taken back.
     """
     if world.ended is not None:
         return True
@@ -129,6 +132,10 @@ def is_over(universe: Universe, world: World) -> bool:
         return False
     if job.offered is not None and job.offered < universe.min_replicas:
         return True
+    if job.membership.phase is not Phase.STEADY or is_held(job):
+        holders = possible_holders(universe, world)
+        if holders and all(holder.stalled for holder in holders):
+            return True
     mute = {process.name for process in world.processes if process.hung or process.unreaped}
     nodes = [(number, node) for number, node in enumerate(world.nodes) if not node.is_cut]
     room = sum(universe.nodes[number] for number, _ in nodes) - sum(

@@ -16,6 +16,7 @@ from pliant.core.commands import Command, Prepare, Reform, Switch
 from pliant.core.events import Event
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
+from pliant.core.step.balance import Division
 from pliant.core.values import Incarnation, NodeId, Order, Register, ReplicaId
 
 Answer = tuple[Any, Register | None, tuple[Command, ...], tuple[Command, ...]]
@@ -52,6 +53,9 @@ class Universe:
     reclaims: int = 0
     """Replicas that the outside may take back, with their devices."""
 
+    is_balanced: bool = False
+    """Slots are divided by speed."""
+
     is_durable: bool = False
     """The script keeps checkpoints."""
 
@@ -65,6 +69,7 @@ class Universe:
     events: Pool[Event] = field(default_factory=Pool)
     commands: Pool[tuple[Command, Incarnation]] = field(default_factory=Pool)
     registers: Pool[Register] = field(default_factory=Pool)
+    divisions: Pool[Division] = field(default_factory=Pool)
     said: list[Command] = field(default_factory=list)
     """What the coordinator commanded since someone last cleared this; for telling traces."""
 
@@ -169,10 +174,15 @@ def count_committed(universe: Universe, world: World) -> int:
 
 
 def holders_of(universe: Universe, world: World) -> list[ReplicaId]:
-    """Return who holds the state of the newest lineage and may still be in a generation."""
+    """Return who holds the state of the newest lineage, can hand it over, and may yet."""
+    return [process.name for process in possible_holders(universe, world) if not process.stalled]
+
+
+def possible_holders(universe: Universe, world: World) -> list[Process]:
+    """Return the same and those of which a worker hangs."""
     lineage = recorded(universe, world).lineage
     return [
-        process.name
+        process
         for process in world.processes
         if process.alive
         and not process.hung

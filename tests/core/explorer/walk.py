@@ -26,7 +26,7 @@ FAULT_SHARE = 0.2
 
 MOST_OF = Faults(
     kills=2, hangs=1, breaks=1, ticks=1, repeats=2, restarts=1, crashes=1, overlaps=1, damages=1,
-    drops=2, cuts=1, reboots=1, unreaped=1, beats=2, lists=3, severs=1,
+    drops=2, cuts=2, reboots=1, unreaped=1, beats=2, lists=3, severs=1, slows=2, stalls=1,
 )  # fmt: skip
 """How many of each kind a walk may meet."""
 
@@ -104,6 +104,7 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
     members = drawn.randint(1, sum(sizes))
     kinds = drawn.sample(Faults._fields, drawn.randint(1, 5))
     faults = Faults(**{kind: drawn.randint(1, getattr(most_of, kind)) for kind in kinds})
+    is_balanced, is_watched = drawn.random() < 0.3, bool(faults.slows) and drawn.random() < 0.7
     wishes = tuple(_draw_wish(drawn, members) for _ in range(drawn.randint(0, 2)))
     return Case(
         members=members,
@@ -112,8 +113,10 @@ def draw_case(drawn: random.Random, most_of: Faults) -> Case:
         # Where nodes that hold the state are apart, the budget bounds the trying to be two.
         min_replicas=drawn.choice([1, 2]) if members > 1 and not faults.severs else 1,
         max_replicas=4,
-        spares=drawn.choice([0, 0, 0, 1]),
-        steps=drawn.randint(1, 5),
+        spares=1 if is_watched else drawn.choice([0, 0, 0, 1]),
+        steps=drawn.randint(1, 24 if is_balanced else 5),
+        is_balanced=is_balanced,
+        replaces_slow=is_watched,
         call_ends=drawn.choice([(), (), (1,)]),
         wishes=wishes,
         saves=drawn.choice([0, 0, 1, 2]),

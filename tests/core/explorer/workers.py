@@ -10,11 +10,13 @@ from typing import Any, assert_never
 
 from tests.core.explorer.checks import (
     check_counts,
+    check_divided,
     check_entered,
     check_survivor,
     check_without_state,
     record_commit,
 )
+from tests.core.explorer.dividing import divided, heard, known_pace, pace, sizes_of
 from tests.core.explorer.process import Post, Process
 from tests.core.explorer.universe import Universe, tell
 from tests.core.explorer.world import (
@@ -76,10 +78,16 @@ def sign_of_life(universe: Universe, process: Process, mine: Member) -> Progress
         committed=mine.committed if mine.has_state else 0,
         calls=mine.calls,
         waiting=generation_awaited(universe, process),
+        held_up_by=1 if process.stalled else None,
+        slow=process.slow,
     )
 
 
 def generation_awaited(universe: Universe, process: Process) -> Generation:
+    if process.stalled:
+        return NO_GENERATION
+    if process.phase == "voted":
+        return universe.orders[process.home].generation
     if process.phase in ("header", "transfer"):
         return universe.orders[process.going].generation
     return NO_GENERATION
@@ -153,7 +161,8 @@ def enter(universe: Universe, world: World, process: Process, mine: Member, orde
     changed = change(
         world, process.name, phase="header", going=universe.orders.put(order), boundary=0
     )
-    post: Post = (order.generation, "header", 0, protocol.header(mine))
+    said = protocol.header(mine), known_pace(universe, process)
+    post: Post = (order.generation, "header", 0, said)
     return posted(changed, process_of(changed, process.name), post)
 
 
@@ -169,7 +178,7 @@ def cross(universe: Universe, world: World, process: Process, mine: Member) -> W
 
 def finish(universe: Universe, world: World, process: Process, mine: Member) -> World:
     changed = change(world, process.name, phase="finished", finishing=True)
-    event = Finished(replica=process.name, committed=mine.committed)
+    event = Finished(replica=process.name, committed=mine.committed, lineage=mine.lineage)
     return tell(universe, changed, process.name, event)
 
 
@@ -178,7 +187,8 @@ def vote(
 ) -> World:
     step = mine.committed
     moved = universe.apply(process, protocol.voted, step)
-    post: Post = (mine.current, "metadata", step, (number, mine.stopping))
+    said = number, mine.stopping, sizes_of(universe, process), pace(universe, process)
+    post: Post = (mine.current, "metadata", step, said)
     posts = (*process.posts, post)
     return change(world, process.name, member=moved, phase="voted", posts=posts)
 
@@ -193,14 +203,16 @@ def commit(
     universe: Universe, world: World, process: Process, mine: Member, values: tuple[Any, ...]
 ) -> World:
     moved = universe.apply(process, protocol.committed, mine.current)
-    number = protocol.boundary(universe.members[moved], [ready for ready, _ in values])
+    number = protocol.boundary(universe.members[moved], [ready for ready, *_ in values])
+    check_divided(universe, process.name, [sizes for _, _, sizes, _ in values])
     return change(
         record_commit(universe, world, universe.members[moved]),
         process.name,
         member=moved,
         phase="computing",
         boundary=int(number),
-        stop_seen=any(stop for _, stop in values),
+        stop_seen=any(stop for _, stop, *_ in values),
+        division=process.division if number else heard(universe, process, values),
     )
 
 
@@ -215,8 +227,11 @@ def end_null_round(
 
 
 def resolve_headers(
-    universe: Universe, world: World, process: Process, order: Order, headers: tuple[Any, ...]
+    universe: Universe, world: World, process: Process, order: Order, said: tuple[Any, ...]
 ) -> World:
+    headers = [header for header, _ in said]
+    process = process._replace(paces=tuple(known_us for _, known_us in said))
+    world = replaced(world, process)
     origin = None if order.origin is None else order.replicas.index(order.origin)
     try:
         resolution = resolve(headers, origin, order.restore)
@@ -285,6 +300,8 @@ def entered(universe: Universe, world: World, name: ReplicaId, where: int) -> Wo
         round=0,
         boundary=0,
         abandoned=gone,
+        paces=(),
+        division=divided(universe, process),
     )
     check_counts(universe, changed, mine)
     event = Switched(replica=name, generation=order.generation, step=mine.committed)
@@ -322,7 +339,7 @@ def obey(
             return world
         case Publish(checkpoint=checkpoint):
             return publish(universe, world, process, checkpoint)
-        case Dismiss():
+        case Dismiss() if not process.stalled:
             return die(universe, world, process, ExitKind.LEFT)
         case Release():
             return change(world, name, released=True)

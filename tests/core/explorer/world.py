@@ -66,6 +66,12 @@ class Faults(NamedTuple):
     lists: int = 0
     """Agents that list what they run although nothing was lost."""
 
+    slows: int = 0
+    """Replicas that take far longer than the others from then on."""
+
+    stalls: int = 0
+    """Replicas of several workers of which one hangs."""
+
     severs: int = 0
     """Pairs of nodes that do not reach each other any more, though both reach the coordinator."""
 
@@ -160,6 +166,10 @@ class World(NamedTuple):
     finished: frozenset[tuple[ReplicaId, int]] = frozenset()
     """Replicas that have left by themselves after their last step, and the nodes whose agents
     remember it."""
+
+    heard_end: tuple[int, int, int] = (0, 0, 0)
+    """Of which lineage the newest coordinator has heard that the last step is done, how many steps
+    that are, and when it heard it."""
 
     leader: ReplicaId | None = None
     """Who alone does after the last step what is to be done once; None before the last Release."""

@@ -66,6 +66,16 @@ def test_a_loss_is_neither_a_step_nor_a_planned_change() -> None:
     assert after.step_s == costs.step_s
 
 
+def test_steps_of_nobody_knows_how_many_measure_nothing() -> None:
+    """After a loss the next change was ordered before a step of the survivors was heard of."""
+    costs = interrupted(trained(Costs(), 1, 0.5))
+
+    after = trained(costs, costs.size, 0.5, 2 * RIPE)
+
+    assert after.step_s == costs.step_s
+    assert predicted_step_s(after, 4, 8) == 0.125
+
+
 @pytest.mark.parametrize(("size", "step_s"), [(2, 1.0), (4, 0.5), (5, 0.5), (7, 0.5), (8, 0.25)])
 def test_a_size_that_nobody_tried_takes_as_long_as_its_slots(size: int, step_s: float) -> None:
     assert predicted_step_s(trained(Costs(), 2, 1.0), size, 8) == step_s

@@ -231,6 +231,11 @@ def test_a_job_without_devices_waits_for_the_minimum() -> None:
             "minStabilityPeriodInSeconds must be a number of at least 0, got nan",
         ),
         (
+            {"replace_slow_after_s": 300.0},
+            "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow "
+            "replica; give spares=1 as well",
+        ),
+        (
             {"graceful_shutdown_timeout_s": 0.0},
             "gracefulShutdownTimeoutInSeconds must be more than 0",
         ),

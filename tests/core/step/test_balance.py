@@ -173,6 +173,7 @@ def test_steps_in_which_somebody_computed_nothing_say_nothing() -> None:
 
 def test_who_comes_anew_is_taken_for_one_in_the_middle() -> None:
     assert divide(8, [30, 10, UNKNOWN_US]).sizes == divide(8, [30, 10, 10]).sizes
+    assert divide(32, [20, 10, 40, UNKNOWN_US]).sizes == divide(32, [20, 10, 40, 20]).sizes
     assert divide(8, [10, 10, UNKNOWN_US]).sizes == even_sizes(8, 3)
     assert divide(8, [UNKNOWN_US] * 3).sizes == even_sizes(8, 3)
 

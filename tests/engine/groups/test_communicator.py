@@ -192,6 +192,19 @@ def test_transfers_may_be_waited_for_in_another_order_than_posted(way: str) -> N
 
 
 @every_way
+def test_some_members_meet_without_the_others(way: str) -> None:
+    def exchange(comm: Communicator) -> str:
+        if comm.rank != 1:
+            comm.meet([0, 2])
+        comm.meet([comm.rank])
+        comm.meet()
+        return "met"
+
+    with circle(3, way) as members:
+        assert members.run(exchange) == ["met"] * 3
+
+
+@every_way
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_collectives_do_what_they_say(size: int, way: str) -> None:
     def everything(comm: Communicator) -> list[Any]:

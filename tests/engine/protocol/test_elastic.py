@@ -154,7 +154,7 @@ def test_a_last_checkpoint_that_is_never_written_is_one_that_failed(
 ) -> None:
     said: list[Any] = []
     monkeypatch.setattr(elastic._runtime, "tell", said.append)
-    monkeypatch.setattr("pliant.engine.protocol.elastic.KEPT_S", -1.0)
+    monkeypatch.setattr("pliant.engine.protocol.keeping.KEPT_S", -1.0)
     callbacks.is_kept = lambda: False
 
     elastic.await_kept()

@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from pliant.core.errors import UsageError
 from pliant.core.step import batching
 from pliant.core.step.batching import Node
-from pliant.engine.reduce.accumulate import GradientSums, positions
+from pliant.engine.reduce.accumulate import GradientSums
 from pliant.engine.reduce.buckets import Layout
+from pliant.engine.reduce.positions import positions
 
 
 class Net(nn.Module):

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, fold, shard_sizes
+from pliant.engine.reduce.plan import (
+    BlockwiseFold,
+    HostwisePlan,
+    ReductionPlan,
+    as_real,
+    fold,
+    shard_sizes,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.complex64]
 BLOCK = 256 * 1024 // 4
@@ -69,3 +76,46 @@ def test_shards_tile_the_tensor_and_the_first_is_the_largest(numel: int, num_sha
     assert sum(sizes) == numel
     assert len(sizes) == num_shards
     assert sizes[0] == max(sizes)
+
+
+# On several hosts
+
+
+@given(plan=plans(), data=st.data())
+def test_hosts_that_add_up_their_own_first_come_to_the_bits_of_the_plan(
+    plan: ReductionPlan, data: st.DataObject
+) -> None:
+    """Wherever the members are, also where those of one host are no neighbours."""
+    size = len(plan.partials)
+    homes = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    hosts = [[r for r in range(size) if homes[r] == home] for home in dict.fromkeys(homes)]
+    partials = partials_of(plan, 15, torch.float32)
+
+    levels = HostwisePlan.of(plan, hosts)
+
+    home = [h for r, count in enumerate(plan.partials) for h in [homes[r]] * count]
+    sums = []
+    for host, found in zip(dict.fromkeys(homes), levels.sums, strict=True):
+        assert {home[n] for each in found for n in each.partials} == {host}
+        sums += [fold(each.plan, [partials[n] for n in each.partials]) for each in found]
+    root = fold(levels.outer, sums)
+    assert torch.equal(root.view(torch.uint8), fold(plan, partials).view(torch.uint8))
+
+
+def test_neighbouring_subtrees_of_one_host_leave_it_as_one_sum() -> None:
+    plan = ReductionPlan.of(8, [range(2 * rank, 2 * rank + 2) for rank in range(4)])
+
+    beside = HostwisePlan.of(plan, [[0, 1], [2, 3]])
+    apart = HostwisePlan.of(plan, [[0, 2], [1, 3]])
+
+    assert beside.outer.partials == (1, 1)
+    assert apart.outer.partials == (2, 2)
+
+
+def test_fast_reduction_adds_up_each_host_first() -> None:
+    plan = ReductionPlan.of(4, [range(rank, rank + 1) for rank in range(4)])
+    hosts = [[0, 2], [1, 3]]
+
+    levels = HostwisePlan.of(plan.one_each(hosts), hosts)
+
+    assert levels.outer.partials == (1, 1)

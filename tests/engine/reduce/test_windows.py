@@ -23,6 +23,7 @@ from pliant.engine.reduce.windows import (
     Windows,
     WindowSize,
     WindowView,
+    neighbourhoods,
 )
 
 SIZE = WindowSize(nbytes=100_000)
@@ -199,3 +200,31 @@ def test_a_dropped_window_leaves_no_mapping_and_no_descriptor() -> None:
     assert part.numel() == 10
     del part
     assert mapped() == before
+
+
+# Hosts
+
+
+@pytest.mark.parametrize(
+    ("reach", "hosts"),
+    [
+        ([{1, 2}, {0, 2}, {0, 1}], ((0, 1, 2),)),
+        ([{2}, {3}, {0}, {1}], ((0, 2), (1, 3))),
+        ([{1, 2}, {0}, {0}], ((0, 1), (2,))),
+        ([{1}, set(), {0, 1}], ((0,), (1,), (2,))),
+    ],
+    ids=["one", "two", "not all reach each other", "only one way"],
+)
+def test_members_that_all_reach_each_other_are_of_one_host(
+    reach: list[set[int]], hosts: tuple[tuple[int, ...], ...]
+) -> None:
+    assert neighbourhoods(reach) == hosts
+
+
+def test_a_worker_without_a_window_has_none_to_enter_and_nothing_to_check() -> None:
+    windows = Windows(3, None, [None, None], rank=1, hosts=[(0,), (1,)], sizes=[100, 0])
+
+    windows.enter()
+    windows.check()
+
+    assert [memory.numel() for memory in windows.memories] == [0, 0]

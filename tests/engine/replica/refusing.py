@@ -91,7 +91,6 @@ def groups() -> None:
 
 
 CASES: list[Callable[[], object]] = [
-    lambda: train(network(), scaler=torch.amp.GradScaler("cpu")),
     lambda: train(network(), kind=torch.optim.AdamW, options={"fused": True}),
     lambda: train(network(), lambda session, step: step.grad_norm),
     lambda: train(network(), lambda session, step: session.save("weights.pt")),

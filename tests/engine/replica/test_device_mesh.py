@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import pliant
 from pliant.core.errors import ConfigError
 from pliant.engine.worker import bootstrap
+
+CONTEXT = Path(__file__).with_name("context.py")
 
 
 @pytest.fixture
@@ -41,13 +44,36 @@ def test_a_mesh_has_dimensions() -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_a_dimension_over_which_gradients_are_parts_is_refused() -> None:
+def test_a_dimension_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        pliant.mesh(ep=2)
+
+    assert str(refused.value) == (
+        "pliant.mesh(ep=2): 'ep' is not possible yet; the dimensions of a mesh are shard, tp and pp"
+    )
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("two_workers")
+def test_context_parallelism_is_refused_as_long_as_torch_has_none_on_the_cpu(
+    tmp_path: Path,
+) -> None:
+    """What torch says on two processes of a CPU is the reason; once it works, this fails."""
     with pytest.raises(ConfigError) as refused:
         pliant.mesh(cp=2)
 
     assert str(refused.value) == (
-        "pliant.mesh(cp=2): 'cp' is not possible yet; the dimensions of a mesh are shard and tp"
+        "pliant.mesh(cp=2): context parallelism is not possible on the CPU, for which PyTorch's "
+        "context_parallel has no attention; the dimensions of a mesh are shard, tp and pp"
     )
+    both = [
+        subprocess.Popen(
+            [sys.executable, CONTEXT, tmp_path, str(rank)], stdout=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=150)[0] for process in both]
+    assert [text.partition(":")[0] for text in said] == ["failed"] * 2, said
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.0, True])

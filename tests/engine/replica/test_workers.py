@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from pliant.core.errors import ConfigError, UsageError
+from pliant.core.errors import ConfigError
 from pliant.engine import local_tensors
 from pliant.engine.replica import device_mesh, workers
 from pliant.engine.replica.follower_crew import FollowerCrew
+from pliant.engine.replica.inner_messages import FollowerCame
+from pliant.engine.replica.stages import Stages
 
 WORK = SimpleNamespace(verify_every=0)
 TWO: Any = SimpleNamespace(assignment=SimpleNamespace(workers_per_replica=2, place=0, work=WORK))
@@ -64,17 +66,52 @@ def test_what_cannot_be_done_with_a_sharded_model_is_told(tmp_path: Path) -> Non
 
     said = [line.removeprefix("said: ") for line in done.stdout.splitlines()]
     assert [line for line in said if line == "nothing"] == [], done.stderr
-    words = ["scaler= with", "fused=True with", "step.grad_norm of", "save of"]
+    words = ["fused=True with", "step.grad_norm of", "save of"]
     words += ["FullyShardedDataParallel", "Short keeps", "is not this replica's", "two dimensions"]
     words += ["CPUOffloadPolicy", "several groups"]
     assert [word for word, line in zip(words, said, strict=True) if word not in line] == []
 
 
-def test_a_sharded_model_takes_no_weights_from_a_file(monkeypatch: Any) -> None:
-    monkeypatch.setattr(local_tensors, "is_sharded", lambda tensor: True)
+def test_what_cannot_be_done_with_a_model_in_stages_is_told(monkeypatch: Any) -> None:
+    stages = Stages()
+    scaled: Any = SimpleNamespace(model=nn.Linear(2, 2), scaler=object())
+    workers.check_stages(stages, scaled, is_durable=True)  # a model that is whole
 
-    with pytest.raises(UsageError, match="--init of a sharded model is not possible yet"):
-        local_tensors.refuse_shards(PLAIN.model, "--init")
+    stages.is_several = True
+    monkeypatch.setattr(stages, "gather_texts", lambda text: [text, '["other"]'])
+    workers.check_stages(stages, PLAIN, is_durable=True)
+    monkeypatch.setattr(stages, "gather_texts", lambda text: [text, text])
+    workers.check_stages(stages, PLAIN, is_durable=False)
+    with pytest.raises(ConfigError, match="two stages of the model have 'weight', and a"):
+        workers.check_stages(stages, PLAIN, is_durable=True)
+    with pytest.raises(ConfigError, match="scaler= with a model in stages"):
+        workers.check_stages(stages, scaled, is_durable=False)
+
+
+def test_workers_are_compared_with_the_first_of_their_stage(tmp_path: Path) -> None:
+    """Workers 0 and 1 have one stage, 2 and 3 the other; the last one is not like its first."""
+
+    def said(shape: str, seed: str = "1") -> tuple[tuple[str, str], ...]:
+        return (("seed", seed), ("parameter 'a'", shape))
+
+    def compare(*followers: tuple[tuple[str, str], ...]) -> None:
+        (meeting := tmp_path / str(len(list(tmp_path.iterdir())))).mkdir()
+        crew = FollowerCrew(
+            meeting, 4, traits=said("[2]"), within_s=9.0, stage_of=lambda place: place // 2
+        )
+        for place, traits in enumerate(followers, start=1):
+            crew._endpoints[place] = "there"
+            crew._came[place] = FollowerCame(place=place, endpoint="there", traits=traits)
+        try:
+            crew.await_all()
+        finally:
+            crew._listener.close()
+
+    compare(said("[2]"), said("[3]"), said("[3]"))
+    with pytest.raises(ConfigError, match=r"'a' is \[4\] on worker 3 .* and \[3\] on worker 2"):
+        compare(said("[2]"), said("[3]"), said("[4]"))
+    with pytest.raises(ConfigError, match=r"seed is 2 on worker 2 .* and 1 on worker 0"):
+        compare(said("[2]"), said("[3]", "2"), said("[3]", "2"))
 
 
 def test_parts_that_are_no_boxes_are_not_for_checkpoints(monkeypatch: Any) -> None:

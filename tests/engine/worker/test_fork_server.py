@@ -134,6 +134,8 @@ def test_where_workers_met_is_removed_when_the_agent_is_gone(tmp_path: Path, wai
         for name, inner in (("r1", mine), ("r2", theirs)):
             for place in range(2):
                 servant.start(tmp_path, waits, name=name, place=place, workers=2, inner=str(inner))
+        servant.ask(GuardFiles(paths=(str(mine), str(theirs))))
+        servant.start(tmp_path, waits, name="r3")
         theirs.rename(tmp_path / "removed")
         theirs.mkdir()
         (theirs / "of another by now").write_text("")
@@ -147,21 +149,21 @@ def test_where_workers_met_is_removed_when_the_agent_is_gone(tmp_path: Path, wai
 
 def test_what_an_agent_asked_for_that_died_first_is_removed(tmp_path: Path, waits: str) -> None:
     """It is killed while its fork server imports, as in the first seconds of every job."""
-    token, inner = tmp_path / "token", tmp_path / "inner"
+    token, meeting = tmp_path / "token", tmp_path / "meeting"
     token.write_text("secret")
-    inner.mkdir()
+    (meeting / "r1").mkdir(parents=True)
     with starting_server() as servant:
         servant.process.send_signal(signal.SIGSTOP)
-        servant.ask(GuardFiles(paths=(str(token),)))
-        control, output = servant.ask_to_start(tmp_path, waits, workers=2, inner=str(inner))
+        servant.ask(GuardFiles(paths=(str(token), str(meeting))))
+        ends = servant.ask_to_start(tmp_path, waits, workers=2, inner=str(meeting / "r1"))
 
-        for end in (control, output, servant.sock):
+        for end in (*ends, servant.sock):
             end.close()
         servant.process.send_signal(signal.SIGCONT)
 
         assert servant.process.wait(DEADLINE_S) == 0
     assert not token.exists()
-    assert not inner.exists()
+    assert not meeting.exists()
 
 
 def test_all_workers_of_a_replica_are_killed_together(tmp_path: Path, waits: str) -> None:

@@ -36,6 +36,7 @@ def new_kinded_pool(
     kinds: tuple[str, ...] = (),
     classes: Iterable[values.PriorityClass] = values.CLASSES,
     teams: Iterable[values.Team] = (),
+    rules: values.PoolRules | None = None,
     is_open: bool = True,
 ) -> KindedPool:
     """Return a pool of idle devices; see ``new_pool``."""
@@ -45,6 +46,7 @@ def new_kinded_pool(
             devices,
             classes=classes,
             teams=teams,
+            rules=rules,
             is_open=is_open,
             foreign=[at for at, other in enumerate(kinds) if other != kind],
         )

@@ -24,10 +24,11 @@ from typing import assert_never
 from pliant.core import events
 from pliant.core.errors import TransitionError
 from pliant.core.job import apart, handlers, lifecycle, node_loss, registration, replicas, sizing
+from pliant.core.job.last_step import is_done
 from pliant.core.job.recording import record, record_to_write, remembered
-from pliant.core.job.state import Job, JobSettings, Ready, ReplicaState, Stage, company, is_durable
+from pliant.core.job.state import Job, JobSettings, Ready, Stage, company, is_durable
 from pliant.core.job.transaction import Transaction
-from pliant.core.job.transitions import ReplicaCause, StageCause
+from pliant.core.job.transitions import StageCause
 from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
@@ -112,7 +113,8 @@ def next_deadline_s(job: Job) -> float:
     if job.stage is Stage.STOPPING:
         look_s = again_s = NEVER
     slow_s = job.slow_look_s if job.stage is Stage.RUNNING else NEVER
-    deadline_s = min(group.next_deadline_s(job.membership), slow_s)
+    done_s = job.last_step_by_s if is_done(job, job.seen_s) else NEVER
+    deadline_s = min(group.next_deadline_s(job.membership), slow_s, done_s)
     return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s, again_s)
 
 
@@ -230,10 +232,7 @@ def _settle(tx: Transaction) -> None:
     if tx.job.apart and membership.phase is Phase.STEADY:
         tx.job = replace(tx.job, apart=apart.met(tx.job.apart, company(tx.job)))
     for name in group.members(membership):
-        replica = tx.job.replicas.get(name)
-        is_spare = replica is not None and replica.state is ReplicaState.SPARE
-        if replica is not None and is_spare and name not in membership.joiners:
-            tx.move(name, replica, ReplicaState.TRAINING, ReplicaCause.ENTERED)
+        replicas.enter(tx, name)
     has_begun = membership.recorded is not None and membership.phase is not Phase.LOST
     if tx.job.stage is Stage.STARTING and has_begun:
         tx.enter(Stage.RUNNING, StageCause.PREPARED)

@@ -16,6 +16,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.exits import EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import (
     apart,
+    last_step,
     lifecycle,
     node_loss,
     registration,
@@ -43,6 +44,8 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     replica = tx.job.replicas.get(event.replica)
     if isinstance(event, events.PublishAsked):
         _on_publish_asked(tx, event)
+    if isinstance(event, events.Finished):
+        last_step.hear_finished(tx, event)
     if replica is None or replica.is_lost:
         tx.must_advance = False
         if not isinstance(event, events.Progressed | events.Busy | events.PublishAsked):
@@ -58,6 +61,8 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
             _on_unrestorable(tx, event)
         case events.Saved(lineage=lineage) if lineage == before.lineage:
             tx.job = restoring.saved(tx.job, event)
+        case events.Switched() if event.replica in before.awaiting - tx.job.membership.awaiting:
+            replicas.enter(tx, event.replica)
         case _:
             pass
     after = tx.job.membership
@@ -66,18 +71,18 @@ def on_worker_event(tx: Transaction, event: events.WorkerEvent) -> None:
     has_learnt = isinstance(event, events.Progressed) and sizing.measure(tx, event, before, after)
     if not isinstance(event, events.Spare | events.Finished | events.Registered | events.Saved):
         has_learnt = has_learnt or _speaks_again(before, after, event.replica)
-        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after)
+        tx.must_advance = has_learnt or _is_more_than_an_answer(before, after, event.replica)
 
 
-def _is_more_than_an_answer(before: Membership, after: Membership) -> bool:
-    """Whether more has changed than who has answered so far."""
+def _is_more_than_an_answer(before: Membership, after: Membership, name: ReplicaId) -> bool:
+    """Whether more has changed than who has answered so far, and is a spare no more for that."""
     return (
         before.phase is not after.phase
         or before.attempt is not after.attempt
         or before.recorded is not after.recorded
         or before.calls != after.calls
         or before.leavers != after.leavers
-        or before.spares.keys() != after.spares.keys()
+        or bool((before.spares.keys() ^ after.spares.keys()) - {name})
     )
 
 

@@ -67,6 +67,7 @@ def lose_nodes(tx: Transaction, nodes: Sequence[NodeId]) -> None:
             tx.job,
             unheard_nodes=tx.job.unheard_nodes.drop(node),
             nodes=tx.job.nodes.drop(node),
+            labels=tx.job.labels.drop(node),
             apart=apart.without(tx.job.apart, node),
         )
     for name, replica in lost.items():

@@ -34,6 +34,8 @@ def remembered(register: Register | None, *, now_s: float, settings: JobSettings
         ),
         has_checkpoints=register.has_checkpoints,
         outcome=register.outcome,
+        last_step=register.last_step,
+        last_step_by_s=now_s + settings.timeouts.step_s,
     )
     if not group.members(membership) and register.outcome is None:
         return entered(job, Stage.STARTING, StageCause.NONE_RECORDED)
@@ -63,6 +65,7 @@ def record(job: Job) -> Register:
         homes=tuple(homes),
         stop=job.stop,
         outcome=job.outcome,
+        last_step=job.last_step,
     )
 
 
@@ -71,7 +74,7 @@ def record_to_write(before: Job, after: Job) -> Register | None:
     old, new = before.membership, after.membership
     parts = ("phase", "issued", "lineage", "restore", "recorded", "gone", "joiners", "leavers")
     jobs = ("replicas", "homes", "named", "wished", "policy", "pace", "has_checkpoints")
-    ends = ("stop", "outcome")
+    ends = ("stop", "outcome", "last_step")
     if all(getattr(old, name) is getattr(new, name) for name in parts) and all(
         getattr(before, name) is getattr(after, name) for name in (*jobs, *ends)
     ):

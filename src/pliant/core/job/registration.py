@@ -19,6 +19,7 @@ from pliant.core.events import (
     Event,
     Exited,
     ExitKind,
+    Finished,
     KillRequested,
     NodeFailed,
     NodeJoined,
@@ -34,8 +35,10 @@ from pliant.core.events import (
     StopRequested,
     SuspendRequested,
     Ticked,
+    WorkerEvent,
 )
 from pliant.core.job import node_loss
+from pliant.core.job.last_step import hear_finished
 from pliant.core.job.lifecycle import (
     begin_stop,
     go_on_ending,
@@ -60,7 +63,11 @@ def on_node_joined(tx: Transaction, event: NodeJoined) -> None:
     """Take note of a node, and ask the workers that it runs already where they stand."""
     node_loss.hear_again(tx, event.node, frozenset(event.replicas))
     job = tx.job
-    tx.job = replace(job, nodes=job.nodes.put(event.node, event.devices))
+    tx.job = replace(
+        job,
+        nodes=job.nodes.put(event.node, event.devices),
+        labels=job.labels.put(event.node, event.labels),
+    )
     is_registering = job.stage is Stage.RECOVERING
     if is_registering:
         here = {name for name, node in job.homes.items() if node == event.node}
@@ -158,8 +165,15 @@ def collect(tx: Transaction, event: Event) -> tuple[Event, ...]:
         case _ if isinstance(event, Saved) or event.replica in tx.job.registered:
             tx.job = replace(tx.job, kept=(*tx.job.kept, event))
         case _:
-            tx.count_stale()
+            _hear_unregistered(tx, event)
     return _conclude(tx)
+
+
+def _hear_unregistered(tx: Transaction, event: WorkerEvent) -> None:
+    """What it says is contained in its registration; but who has finished may be gone by now."""
+    if isinstance(event, Finished):
+        hear_finished(tx, event)
+    tx.count_stale()
 
 
 def _register(tx: Transaction, event: Registered) -> None:

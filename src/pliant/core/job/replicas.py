@@ -25,9 +25,11 @@ from pliant.core.job.state import (
     Replica,
     ReplicaState,
     Stage,
+    age,
     company,
     free_devices,
     is_member,
+    live,
     trainers,
 )
 from pliant.core.job.transaction import Transaction, charge
@@ -36,20 +38,23 @@ from pliant.core.membership import changes
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership, Outcome
 from pliant.core.policy import costs
+from pliant.core.sites import next_home, next_mover
 from pliant.core.values import NodeId, ReplicaId
 
 ON_THE_WAY = (ReplicaState.STARTING, ReplicaState.SPARE)
 
 
 def start(tx: Transaction, count: int) -> None:
-    """Start so many, each where most devices are free, as far as there are any."""
+    """Start so many, each where the job wants it, as far as devices are free."""
     free = _startable(tx)
+    homes = [tx.job.replicas[name].node for name in live(tx.job)]
     for _ in range(count):
         if tx.job.apart:  # who was just started counts
             free = _startable(tx)
         if not free:
             return
-        node = max(sorted(free), key=lambda name: free[name])
+        node, why = next_home(tx.settings.placement, free, homes, tx.job.labels)
+        homes.append(node)
         free[node] -= 1
         if not free[node]:
             del free[node]
@@ -59,7 +64,24 @@ def start(tx: Transaction, count: int) -> None:
         due_s = tx.now_s + tx.settings.start_s
         tx.put(name, Replica(node=node, started_at=tx.now_s, due_s=due_s))
         tx.commands.append(StartReplica(replica=name, node=node))
-        tx.notes.append(f"start {name} on {node}")
+        tx.notes.append(f"start {name} on {node}" + (f": {why}" if why else ""))
+
+
+def move_before_they_begin(tx: Transaction) -> None:
+    """End who is to start anew elsewhere, as nodes have come, while nothing is trained yet."""
+    job, labels, rule = tx.job, tx.job.labels, tx.settings.placement
+    if job.stage is not Stage.STARTING or job.membership.attempt is not None:
+        return
+    newest_first = sorted(live(job), key=age, reverse=True)
+    names = [name for name in newest_first if job.replicas[name].state in ON_THE_WAY]
+    stay, free = [job.replicas[name].node for name in names], _startable(tx)
+    moved: list[NodeId] = []
+    while (index := next_mover(rule, stay, [*stay, *moved], free, labels)) is not None:
+        send_away(tx, names.pop(index), tx.settings.exit_s, "there is room elsewhere by now")
+        stay.pop(index)
+        moved.append(next_home(rule, free, [*stay, *moved], labels).node)
+        free[moved[-1]] -= 1
+        free = {node: count for node, count in free.items() if count}
 
 
 def _startable(tx: Transaction) -> dict[NodeId, int]:
@@ -132,6 +154,14 @@ def send_away(
     tx.put(name, replace(replica, is_reclaimed=was_reclaimed))
     end(tx, name, ReplicaCause.SENT_AWAY, reason)
     drop_from_membership(tx, name)
+
+
+def enter(tx: Transaction, name: ReplicaId) -> None:
+    """Call a member training that was a spare, once it is in."""
+    replica = tx.job.replicas.get(name)
+    is_spare = replica is not None and replica.state is ReplicaState.SPARE
+    if replica is not None and is_spare and name not in tx.job.membership.joiners:
+        tx.move(name, replica, ReplicaState.TRAINING, ReplicaCause.ENTERED)
 
 
 def drop_from_membership(tx: Transaction, *names: ReplicaId) -> None:

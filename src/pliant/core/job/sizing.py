@@ -14,6 +14,7 @@ from pliant.core.errors import ConfigError
 from pliant.core.events import PolicySet, Progressed
 from pliant.core.exits import EXIT_FAILED, EXIT_STATE_LOST, EXIT_USAGE
 from pliant.core.job import lifecycle, replicas, restoring
+from pliant.core.job.last_step import is_done
 from pliant.core.job.state import (
     Job,
     ReplicaState,
@@ -33,6 +34,7 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.policy import costs
 from pliant.core.policy.decide import Decision, Policy, PolicyView, consider, require_slots
+from pliant.core.sites import PlacementRule, next_leaver
 from pliant.core.values import ReplicaId
 
 LOOK_STEPS = 100
@@ -42,7 +44,10 @@ LOOK_STEPS = 100
 def resize(tx: Transaction) -> None:
     """Ask the policy how many there should be; start or send away the difference."""
     replicas.send_away_apart(tx)
+    replicas.move_before_they_begin(tx)
     missing = _follow_policy(tx)
+    if is_done(tx.job, tx.now_s):
+        return
     if is_spent(tx):
         _give_up_if_too_few(tx)
         return
@@ -66,7 +71,7 @@ def _follow_policy(tx: Transaction) -> int:
     if _says_more(tx.job.decision, decision):
         tx.job = replace(tx.job, decision=decision)
     names, wanted = live(tx.job), decision.target_replicas + decision.spare_replicas
-    for name in _surplus(tx.job, len(names) - wanted):
+    for name in _surplus(tx.job, len(names) - wanted, tx.settings.placement):
         replicas.send_away(tx, name, _notice_s(tx, len(names)), "more than the target")
     return wanted - len(names)
 
@@ -201,16 +206,21 @@ def _notice_s(tx: Transaction, num_live: int) -> float:
     return tx.settings.policy.graceful_shutdown_timeout_s
 
 
-def _surplus(job: Job, count: int) -> list[ReplicaId]:
-    """Choose whom the job can best do without: the least far on the way in, then the newest."""
-    if count <= 0:
-        return []
-    progress = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
+def _surplus(job: Job, count: int, placement: PlacementRule) -> list[ReplicaId]:
+    """Choose whom the job can best do without: the least far on the way in, then by where it is."""
+    left = sorted(live(job), key=lambda name: (_progress(job, name), -age(name)))
+    found: list[ReplicaId] = []
+    while len(found) < count and left:
+        alike = [name for name in left if _progress(job, name) == _progress(job, left[0])]
+        here, all_here = ([job.replicas[n].node for n in names] for names in (alike, left))
+        found.append(alike[next_leaver(placement, here, all_here, job.labels)])
+        left.remove(found[-1])
+    return found
 
-    def cost(name: ReplicaId) -> tuple[int, int]:
-        return progress.index(job.replicas[name].state), -age(name)
 
-    return sorted(live(job), key=cost)[:count]
+def _progress(job: Job, name: ReplicaId) -> int:
+    order = (ReplicaState.STARTING, ReplicaState.SPARE, ReplicaState.TRAINING)
+    return order.index(job.replicas[name].state)
 
 
 # --- who joins and leaves now ------------------------------------------------------------

@@ -21,11 +21,14 @@ from pliant.core.membership.state import NEVER, Membership, Timeouts
 from pliant.core.policy.costs import Costs
 from pliant.core.policy.decide import Decision, Policy
 from pliant.core.policy.hysteresis import Pace
+from pliant.core.sites import PlacementRule
 from pliant.core.table import Table
 from pliant.core.transitions import Story
 from pliant.core.values import (
     Found,
     Incarnation,
+    Labels,
+    Lineage,
     NodeId,
     Outcome,
     Register,
@@ -78,6 +81,8 @@ class JobSettings:
     """Until someone sets another while the job runs."""
 
     timeouts: Timeouts = Timeouts()  # noqa: RUF009 - frozen
+
+    placement: PlacementRule = PlacementRule()  # noqa: RUF009 - frozen
 
     restart_budget: int = 5
     """Losses that nobody asked for (script errors, crashes, hangs, lost nodes, refused joiners)
@@ -172,6 +177,9 @@ class Job:
     nodes: Table[NodeId, int] = field(default_factory=Table)
     """Devices of each node."""
 
+    labels: Table[NodeId, Labels] = field(default_factory=Table)
+    """What nodes say of where they are; of none that says nothing."""
+
     unheard_nodes: Table[NodeId, float] = field(default_factory=Table)
     """Nodes that count as lost only then: the last holders of the state are there."""
 
@@ -194,6 +202,12 @@ class Job:
     failed_at: tuple[int, str] | None = None
     """When the script failed on the last replica: the step that was committed last, and the
     likeness (``Loss``).  What fails alike again at the same step always will."""
+
+    last_step: tuple[Lineage, int] | None = None
+    """A replica has done the last step: of which history, and how many steps that are."""
+
+    last_step_by_s: float = NEVER
+    """By when the others should have done it, too."""
 
     is_urgent: bool = False
     """Someone has just asked for a size or a policy: nothing holds it back."""

@@ -15,7 +15,7 @@ from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
-from pliant.core.values import Generation, Order, ReplicaId, Seat
+from pliant.core.values import Generation, Order, ReplicaId, Seat, arranged
 
 MAX_FAILURES = 5
 """Attempts in a row that may fail with nobody to blame before all the awaited are given up."""
@@ -133,7 +133,7 @@ def fall_through(state: Membership, spares: Iterable[ReplicaId]) -> tuple[Comman
 def _order(state: Membership, places: tuple[Seat, ...], moment: Moment) -> Order:
     return Order(
         generation=Generation(state.issued + 1),
-        members=places,
+        members=arranged(places),
         origin=None if state.formed else _origin(state, places),
         restore=None if state.formed else state.restore,
         hold=len(places) < moment.min_replicas,
@@ -283,8 +283,8 @@ def tick(state: Membership, moment: Moment) -> Outcome:
     Every replica that is lost here is named by an EndReplica among the commands.
     """
     now_s = moment.now_s
-    silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
-    if silent:
+    if group.found_silent_at_s(state) <= now_s:
+        silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
         patience_s = moment.timeouts.heartbeat_s
         ended = group.dispensable(state, silent)
         state = group.waited_for(state, silent - ended, now_s + patience_s)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pliant.core.commands import Command
 from pliant.core.errors import ConfigError, TransitionError
 from pliant.core.events import Spare
+from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.links import Link
 from pliant.core.membership.transitions import PHASES, Phase
 from pliant.core.membership.whereabouts import EACH_OTHER
@@ -68,11 +69,12 @@ class Timeouts:
     grace_s: float = 0.1
     """From a Broken until everybody reforms: time for the exit report of whoever died."""
 
-    heartbeat_s: float = 10.0
+    heartbeat_s: float = SILENCE_S
     """Silence that ends a replica, unless nobody else holds the state.  Heartbeats come twice a
-    second, from its agent if its script keeps the interpreter lock; from one that was stopped, or
-    that waits for a device that does not answer, none do.  If no event at all came for a
-    quarter of it, it was the coordinator that slept: then everyone has another fifth to report."""
+    second, less often from more than 200 replicas (``core.heartbeats``), from its agent if its
+    script keeps the interpreter lock; from one that was stopped, or that waits for a device that
+    does not answer, none do.  If no event at all came for a quarter of it, it was the coordinator
+    that slept: then everyone has another fifth to report."""
 
     retry_s: float = 0.5
     """Pause after an attempt that failed with nobody to drop; grows with each in a row."""
@@ -255,6 +257,7 @@ def forget(state: Membership, lost: frozenset[ReplicaId]) -> Membership:
         late=state.late - lost,
         unheard=state.unheard - lost,
         passed_over=state.passed_over - lost,
+        finished=state.finished - lost,
     )
 
 
@@ -360,8 +363,12 @@ def register(state: Membership) -> Register:
 
 def next_deadline_s(state: Membership) -> float:
     """Return when ``tick`` will next have something to do, if nothing else happens."""
-    pulse_s = min((pulse.silent_at_s for pulse in state.pulses.values()), default=NEVER)
-    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, pulse_s)
+    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, found_silent_at_s(state))
+
+
+def found_silent_at_s(state: Membership) -> float:
+    """Return when the next are to be lost for their silence, and all together that are so then."""
+    return found_at_s(pulse.silent_at_s for pulse in state.pulses.values())
 
 
 def under_way(state: Membership) -> Order:

@@ -95,7 +95,7 @@ def _on_spare(state: Membership, event: events.Spare) -> Outcome:
 
 def _on_prepared(state: Membership, event: events.Prepared, moment: Moment) -> Outcome:
     # Even if late: it is not silent, and must not count towards a loss.
-    state = replace(state, late=state.late - {event.replica})
+    state = replace(state, late=_without(state.late, event.replica))
     if state.attempt is None or event.generation != state.attempt.generation:
         return _stale(state)
     awaiting = state.awaiting - {event.replica}
@@ -164,8 +164,8 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
     state = replace(
         state,
         awaiting=state.awaiting - {event.replica},
-        joiners=state.joiners - {event.replica},
-        late=state.late - {event.replica},
+        joiners=_without(state.joiners, event.replica),
+        late=_without(state.late, event.replica),
         spares=state.spares.drop(event.replica),
         committed=max(state.committed, event.step),
     )
@@ -178,6 +178,11 @@ def _on_switched(state: Membership, event: events.Switched, moment: Moment) -> O
     if state.awaiting:
         return state, release
     return _formed(state, moment), release
+
+
+def _without(names: frozenset[ReplicaId], name: ReplicaId) -> frozenset[ReplicaId]:
+    """Return the others; the same set if it is not among them, by which no change is seen."""
+    return names - {name} if name in names else names
 
 
 def _formed(state: Membership, moment: Moment) -> Membership:

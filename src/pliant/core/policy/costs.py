@@ -65,14 +65,17 @@ class Costs:
 
 
 def committed(costs: Costs, *, size: int, num_steps: int, now_s: float) -> Costs:
-    """Take note that so many replicas have committed so many more steps."""
+    """Take note that so many replicas have committed so many more steps.
+
+    A ``size`` of 0 is of nobody knows how many, and measures nothing.
+    """
     spent_s = now_s - costs.committed_at
     after = replace(costs, size=size, committed_at=now_s, is_crossing=False)
     if costs.is_crossing and costs.size and num_steps == 1:
         normal_s = costs.step_time_s(size) or costs.step_time_s(costs.size)
         if normal_s is not None:
             return replace(after, pause_s=_with(costs.pause_s, max(0.0, spent_s - normal_s)))
-    elif size == costs.size and not costs.is_crossing and num_steps > 0:
+    elif size and size == costs.size and not costs.is_crossing and num_steps > 0:
         known = _with(costs.step_s.get(size, ()), spent_s / num_steps)
         after = replace(after, step_s=costs.step_s.put(size, known))
         usual_s = max(after.step_time_s(one) or 0.0 for one in after.step_s)

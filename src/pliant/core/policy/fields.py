@@ -140,6 +140,11 @@ class Policy:
             ("replaceSlowAfterInSeconds", self.replace_slow_after_s or 0.0),
         ):
             _require_number(name, value, 0.0)
+        if self.replace_slow_after_s is not None and not self.spares:
+            raise ConfigError(
+                "replaceSlowAfterInSeconds needs spares, of which one takes the place of a slow "
+                "replica; give spares=1 as well"
+            )
         if self.graceful_shutdown_timeout_s == 0:
             raise ConfigError("gracefulShutdownTimeoutInSeconds must be more than 0")
         if self.min_marginal_efficiency > 1:

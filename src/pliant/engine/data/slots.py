@@ -28,11 +28,16 @@ from pliant.engine.data import randomness
 from pliant.engine.data.ledger import Ledger
 from pliant.engine.data.loading import BatchRequest, Schedule, SlotLoader
 from pliant.engine.data.other_loaders import LoaderWatch
-from pliant.engine.reduce.accumulate import GradientSums, Position, positions
+from pliant.engine.reduce.accumulate import GradientSums
+from pliant.engine.reduce.positions import Position, positions
 from pliant.engine.reduce.sums import ValueSums
+from pliant.engine.replica.stages import Shapes, Stages
 from pliant.engine.state.buffers import BufferRules
 
 Launch = Callable[[int, list[torch.Tensor]], None]
+
+Backwards = Callable[[], float | None]
+"""Leaves a micro-batch's gradients in ``.grad``; returns the loss, if this worker has it."""
 
 _LOSS, _WEIGHT, _COMPUTED, _INVALID, _PRESENCE = range(5)
 
@@ -122,6 +127,7 @@ class Slots:
         watch: LoaderWatch,
         ledger: Ledger,
         scaler: torch.amp.GradScaler | None,
+        stages: Stages,
     ) -> None:
         self._sums = sums
         self._num_parameters = num_parameters
@@ -134,6 +140,7 @@ class Slots:
         self._watch = watch
         self._ledger = ledger
         self._scaler = scaler
+        self._stages = stages
         self._attempt: Attempt | None = None
         self._left: list[Position] = []
         self._open: _OpenSlot | None = None
@@ -145,6 +152,7 @@ class Slots:
         """How long what is computed at once took here, in the newest whole attempt."""
         self._began_s = 0.0
         self._entered = 0
+        self._has_rehearsed = False
 
     def begin(self, attempt: Attempt) -> None:
         """Start an attempt at a step; what is left of an earlier one is given up."""
@@ -191,13 +199,8 @@ class Slots:
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run the open slot's one backward."""
-        slot = self._open
-        if slot is None:
-            raise UsageError("step.backward was called outside of the loop over the step")
-        if slot.has_backward:
-            raise UsageError(
-                "step.backward was called twice for one micro-batch; add the losses, call it once"
-            )
+        slot = self._without_backward("step.backward")
+        self._stages.refuse_backward()
         weight = _checked_weight(weight, len(slot.request.samples))
         _check_loss(loss)
         slot.has_backward = True
@@ -208,7 +211,48 @@ class Slots:
         with torch.autocast(loss.device.type, enabled=False):
             scale = weight / self._schedule.micro_batch_size
             self._sums.capture(lambda: torch.autograd.backward(root), scale)
-        slot.loss = float(loss.detach())
+        self._end_backward(slot, float(loss.detach()))
+
+    def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
+        """Run forward and backward of the open slot as a schedule has it; all have ``shapes``."""
+        slot = self._without_backward("step.pipeline")
+        self._stages.check_shapes(shapes)
+        if self._scaler is not None:
+            raise UsageError(
+                "step.pipeline with scaler= is not possible: the schedule computes the loss by "
+                "itself; use bfloat16, which needs no scaler"
+            )
+        slot.weight = _checked_weight(weight, len(slot.request.samples))
+        slot.has_backward = True
+        if not self._has_rehearsed:  # what is sent has its shapes found out by a forward
+            self._has_rehearsed = True
+            self._sums.let_accumulate(run)
+            self._sums.take_accumulated(None)
+            self._buffers.rewind()
+        place = (self._schedule.seed, slot.request.step, slot.request.slot)
+        randomness.seed_place("slot", *place, *self._stages.coordinates)
+        found: list[float | None] = []
+        self._sums.let_accumulate(lambda: found.append(run()))
+        loss, slot.weight = self._stages.agree(found[0], slot.weight)
+        if slot.weight == 0.0:
+            self._sums.take_accumulated(None)
+            return
+        self._sums.take_accumulated(slot.weight / self._schedule.micro_batch_size)
+        self._end_backward(slot, loss)
+
+    def _without_backward(self, call: str) -> _OpenSlot:
+        """Return the open slot, which this call is for."""
+        slot = self._open
+        if slot is None:
+            raise UsageError(f"{call} was called outside of the loop over the step")
+        if slot.has_backward:
+            raise UsageError(
+                f"{call} was called twice for one micro-batch; add the losses, call it once"
+            )
+        return slot
+
+    def _end_backward(self, slot: _OpenSlot, loss: float) -> None:
+        slot.loss = loss
         if not math.isfinite(slot.loss) and not self.nonfinite:
             samples = textwrap.shorten(", ".join(map(str, slot.request.samples)), 100)
             self.nonfinite = f" in micro-batch {slot.request.slot} (samples {samples})"

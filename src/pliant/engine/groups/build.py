@@ -4,7 +4,7 @@ Owns one attempt, from the first knock to a connected group, and giving up at an
 Must not know who decided on the members, nor what the group is for.
 
     provide the own window -> meet, comparing layouts with rank 0 -> map the others' windows
-        -> use windows if everybody could
+        -> tell whose could be mapped: members that all could are of one host
 
 Nobody is knocked at before the layouts agree, so a member whose model differs leaves without the
 others noticing; they wait until they are told to give up.
@@ -37,6 +37,7 @@ from pliant.engine.reduce.windows import (
     Windows,
     WindowSize,
     WindowView,
+    neighbourhoods,
 )
 from pliant.machine.tls import TlsContexts
 
@@ -70,8 +71,8 @@ class GroupBuild:
 
         Args:
             generation: never used before.
-            seats: (replica, endpoint) in rank order; survivors first: rank 0 is the reference
-                for the layout.
+            seats: (replica, endpoint) in rank order; rank 0, a survivor, is the reference for
+                the layout.
             secret: of this generation; who knows it is a member.
             port: this worker's own.
             collective_s: longest wait inside one collective before the group counts as broken.
@@ -222,20 +223,38 @@ class GroupBuild:
     def _map_windows(
         self, communicator: SocketCommunicator, peers: dict[int, Peer]
     ) -> Windows | None:
-        """Map the windows of the others; use them if every member could map all."""
+        """Map the windows of the others; those are used whose members can map each other's."""
         said = {rank: json.loads(peer.greeting)["window"] for rank, peer in peers.items()}
-        if self._window is None or self._window_cache is None or None in said.values():
+        said[self._rank] = None if self._window is None else asdict(self._window.address)
+        size = len(self._endpoints)
+        if sum(said[rank] is not None for rank in range(size)) < 2:
             return None  # so all conclude
-        views: list[WindowView | None] = [None] * len(self._endpoints)
-        trouble = ""
-        try:
-            for rank, where in said.items():
-                views[rank] = self._window_cache.map(Address(**where))
-        except WindowError as error:
-            trouble = str(error)
-        troubles = [text for text in communicator.share("windows", trouble.encode()) if text]
-        if troubles:
-            why = troubles[0].decode("utf-8", "replace")
-            _log.debug("generation %d reduces through sockets: %s", self._generation, why)
+        views = self._mapped(said)
+        reached = json.dumps([rank for rank, view in enumerate(views) if view is not None])
+        told = communicator.share("windows", reached.encode())
+        hosts = neighbourhoods([frozenset(json.loads(ranks)) for ranks in told])
+        (mine,) = (host for host in hosts if self._rank in host)
+        if len(hosts) == size:
             return None
-        return Windows(self._generation, self._window, views)
+        return Windows(
+            self._generation,
+            self._window,
+            [view if rank in mine else None for rank, view in enumerate(views)],
+            rank=self._rank,
+            hosts=hosts,
+            sizes=[said[rank]["nbytes"] if said[rank] else 0 for rank in range(size)],
+        )
+
+    def _mapped(self, said: dict[int, Any]) -> list[WindowView | None]:
+        """Map what can be mapped of the windows that the others have told of."""
+        views: list[WindowView | None] = [None] * len(said)
+        if self._window is None or self._window_cache is None:
+            return views
+        for rank, where in said.items():
+            if where is None or rank == self._rank:
+                continue
+            try:
+                views[rank] = self._window_cache.map(Address(**where))
+            except WindowError as error:
+                _log.debug("generation %d: not in memory: %s", self._generation, error)
+        return views

@@ -156,12 +156,17 @@ class Communicator(ABC):
         self.all_gather(gathered.unbind())
         return gathered
 
-    def meet(self) -> None:
+    def meet(self, ranks: Iterable[int] | None = None) -> None:
         """Return when all members have come to this call; the smallest collective there is.
 
-        What a member wrote before it, the others see after it.
+        What a member wrote before it, the others see after it.  ``ranks``: only these meet, this
+        member among them.
         """
-        self.all_gather(torch.zeros(self.size, 1, dtype=torch.uint8).unbind())
+        others = self.others if ranks is None else [rank for rank in ranks if rank != self.rank]
+        token = torch.zeros(1, dtype=torch.uint8)
+        heard = torch.empty(len(others), 1, dtype=torch.uint8).unbind()
+        sends = [(rank, token) for rank in others]
+        self.wait(self.post(sends=sends, receives=zip(others, heard, strict=True)))
 
 
 class SingleCommunicator(Communicator):

@@ -122,8 +122,9 @@ class Alone:
         """Never called: there is no group to break."""
         raise AssertionError(reason)
 
-    def settle(self, *, is_over: bool) -> Ending:
+    def settle(self, *, is_over: bool, is_last: bool = False) -> Ending:
         """Return whether the script asked to stop; at the end of a call, count it."""
+        del is_last
         if is_over:
             self.member = protocol.call_finished(self.member)
         return self._ending

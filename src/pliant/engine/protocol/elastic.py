@@ -3,7 +3,8 @@
 Owns the main thread's way from one step boundary to the next and into the next generation (DESIGN
 5.2, 5.3): vote and commit, cross, recover, hold, finish.  What is decided is in
 ``core.membership``; what happens on other threads is in ``runtime``; how members agree on the state
-is in ``meeting``, how they hand it over in ``state_handover``.  Must not know what is trained.
+is in ``meeting``, how they hand it over in ``state_handover``, how it is kept in ``keeping``.  Must
+not know what is trained.
 
     arrive --Spare--> wait --Switch--> enter --> steps: decide, settle --boundary--> enter ...
                         |                           |
@@ -12,8 +13,6 @@ is in ``meeting``, how they hand it over in ``state_handover``.  Must not know w
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,11 +29,9 @@ from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.identity import describe_layout
 from pliant.engine.protocol.formed import Formed, Shape
+from pliant.engine.protocol.keeping import Keeping
 from pliant.engine.protocol.meeting import LoopFlags, Meeting, StepMetadata, check_alike, meet
 from pliant.engine.protocol.membership_port import (
-    KEPT_LOOK_S,
-    KEPT_S,
-    NOT_KEPT,
     Condition,
     Ending,
     StepDecision,
@@ -47,13 +44,9 @@ from pliant.engine.protocol.state_handover import StateHandover
 from pliant.engine.protocol.tail_team import TailTeam
 from pliant.engine.replica.followers import NO_FOLLOWERS, Followers
 from pliant.engine.worker.bootstrap import WorkerContext
-from pliant.wire.messages import SaveFailed
 
 LEFT_EARLY_S = 30.0
 """How long one replica that left the loop with ``break`` waits for the others to do the same."""
-
-BUSY_S = 60.0
-"""For how long a replica that waits for its last checkpoint asks to be waited for, each time."""
 
 
 class ElasticMembership:
@@ -86,6 +79,7 @@ class ElasticMembership:
         self._followers = followers
         self._handover = StateHandover(runtime, callbacks, followers)
         self._slots = SlotDivision(context.replica, shape, runtime.tell, runtime.say_slow)
+        self._keeping = Keeping(runtime, callbacks, followers, self._current, self.recover)
         self._crossing: Order | None = None
         self._owes_tail = False
         self._asked = Ending.NONE
@@ -207,7 +201,7 @@ class ElasticMembership:
             else:
                 return
 
-    def settle(self, *, is_over: bool) -> Ending:
+    def settle(self, *, is_over: bool, is_last: bool = False) -> Ending:
         """Between steps: hand over state, serve a Reform, cross a boundary."""
         self._owes_tail = False
         if is_over:
@@ -222,7 +216,8 @@ class ElasticMembership:
                     return self._ending
                 if self._crossing is not None:
                     self._cross(self._crossing)
-                self.formed()
+                if not is_last:
+                    self.formed()
             except GroupBroken as broken:
                 self.recover(broken.reason)
             else:
@@ -237,12 +232,12 @@ class ElasticMembership:
                 "`for step in session.steps(total):`"
             )
         self._has_left_loop = has_left_loop
-        self._keep_to_the_end()
-        self._runtime.finish()
+        self._keeping.keep_to_the_end()
+        self._runtime.finish(has_left_loop=has_left_loop)
         while not self._runtime.await_release(LEFT_EARLY_S if has_left_loop else None):
             self.recover("this replica left the loop over steps early")
-            self._keep_to_the_end(is_new=True)
-        self._keep_to_the_end()
+            self._keeping.keep_to_the_end(is_new=True)
+        self._keeping.keep_to_the_end()
         self._context.end_as(ExitKind.FINISHED)
 
     def team(self, generation: Generation) -> EvaluationTeam:
@@ -256,45 +251,7 @@ class ElasticMembership:
 
     def await_kept(self) -> None:
         """Wait until this replica has done its part of what is being kept."""
-        told_s, deadline_s = -math.inf, time.monotonic() + KEPT_S
-        others_have = self._followers.ask_kept(self.member.current)
-        while not (self._callbacks.is_kept() and others_have()):
-            if time.monotonic() > deadline_s:
-                replica, committed = self.member.replica, self.member.committed
-                self._runtime.tell(
-                    SaveFailed(replica=replica, committed=committed, reason=NOT_KEPT, retry_s=0.0)
-                )
-                break
-            if time.monotonic() - told_s > BUSY_S / 3:
-                told_s = time.monotonic()
-                self._runtime.tell_busy(BUSY_S)
-            if not self._runtime.released:
-                self._current()
-            self._runtime.await_news(KEPT_LOOK_S)
-        if told_s > 0:
-            self._runtime.tell_busy(0.0)
-
-    def _keep_to_the_end(self, *, is_new: bool = False) -> None:
-        """Do this replica's part of the last checkpoint; of a new one once somebody has died."""
-        while True:
-            try:
-                self.await_kept()
-                if is_new:
-                    is_new = False
-                    self._keep()
-                    continue
-            except GroupBroken as broken:
-                if self._runtime.released:  # nobody is left to do it with
-                    return
-                self.recover(broken.reason)
-                is_new = True
-            else:
-                return
-
-    def _keep(self) -> None:
-        """Keep the state of this boundary, on all workers of this replica."""
-        self._followers.keep(self.place, self.member)
-        self._callbacks.keep(self.place, is_needed=True)
+        self._keeping.await_kept()
 
     def _recover_in_tail(self, reason: str) -> None:
         self._owes_tail = True
@@ -358,7 +315,7 @@ class ElasticMembership:
         """Wait below the minimum for a Switch, then agree on the boundary by a null round."""
         generation = formed.order.generation
         self.await_kept()
-        self._keep()  # these may be the last that have it
+        self._keeping.keep()  # these may be the last that have it
 
         def ask_to_be_waited_for() -> None:
             if not self._callbacks.is_kept():

@@ -24,13 +24,11 @@ from collections.abc import Callable
 from pliant.core.commands import Command
 from pliant.core.events import Event, Progressed
 from pliant.core.exits import EXIT_AGENT_GONE
+from pliant.core.heartbeats import HEARTBEAT_S
 from pliant.core.values import Generation, Incarnation, ReplicaId
 from pliant.wire.codec import COMMANDS, Message, Refusal, decode, encode
 from pliant.wire.framing import FrameError, Unframer, frame
 from pliant.wire.messages import WorkerNote
-
-HEARTBEAT_S = 0.5
-"""Between two signs of life, in seconds.  A tenth of the shortest useful silence deadline."""
 
 LINGER_S = 0.1
 """How long a message that is not urgent may wait for company, in seconds."""

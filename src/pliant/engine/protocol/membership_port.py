@@ -177,10 +177,11 @@ class WorkerMembership(Protocol):
     def recover(self, reason: str) -> None:
         """Enter the generation that follows a broken one; commits what was voted if told so."""
 
-    def settle(self, *, is_over: bool) -> Ending:
+    def settle(self, *, is_over: bool, is_last: bool = False) -> Ending:
         """Between steps: hand over state, cross a boundary, serve a Reform.
 
-        ``is_over``: this replica will compute no step of this ``steps()`` call any more.  Return
+        ``is_over``: this replica will compute no step of this ``steps()`` call any more.
+        ``is_last``: that was the last, so too few replicas to train on are enough.  Return
         whether the job has agreed to end here.  Raises SystemExit on a replica that leaves.
         """
 

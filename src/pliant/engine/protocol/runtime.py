@@ -25,7 +25,7 @@ from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build, Outcome
 from pliant.core.membership.member_value import Member
 from pliant.core.membership.resolve import Resolution
-from pliant.core.values import NO_GENERATION, Generation, Incarnation, Order, ReplicaId
+from pliant.core.values import NO_GENERATION, NO_LINEAGE, Generation, Incarnation, Order, ReplicaId
 from pliant.engine.groups.ending import GroupBroken
 from pliant.engine.groups.group import Group
 from pliant.engine.protocol.group_builds import GroupBuilds
@@ -176,12 +176,12 @@ class ProtocolRuntime:
             self._become((protocol.call_finished(self._member), ()))
         self.tell(self._heartbeat())  # a joiner must not be sent where the members no longer are
 
-    def finish(self) -> None:
+    def finish(self, *, has_left_loop: bool) -> None:
         """Say Finished; a coordinator that comes later learns it from the registration."""
         with self._changed:
-            self.tell(
-                events.Finished(replica=self._member.replica, committed=self._member.committed)
-            )
+            me = self._member
+            lineage = NO_LINEAGE if has_left_loop else me.lineage
+            self.tell(events.Finished(replica=me.replica, committed=me.committed, lineage=lineage))
             self._is_finishing = True
 
     # --- main thread: what holds now ------------------------------------------------------

@@ -26,7 +26,6 @@ from functools import partial
 import torch
 
 from pliant.core.errors import UsageError
-from pliant.core.step.batching import Node, merge_plan
 from pliant.engine.local_tensors import local_gradient, local_of
 from pliant.engine.reduce.buckets import BucketEntry, Layout
 from pliant.engine.reduce.sums import SumStack
@@ -99,7 +98,7 @@ class GradientSums:
         self._tracked: list[_Column] = []
         self._waiting = [0] * len(self._buckets)
         self._on_ready: BucketReady = _nobody
-        self._is_capturing = False
+        self._is_capturing = self._is_accumulating = False
         self._merges = 0
         self._part = 0
         self._is_last_of_part = False
@@ -162,6 +161,23 @@ class GradientSums:
             backward()
         finally:
             self._is_capturing = False
+
+    def let_accumulate(self, backwards: Callable[[], object]) -> None:
+        """Run backwards that together leave the open slot's gradients in ``.grad``."""
+        self._is_accumulating = True
+        try:
+            backwards()
+        finally:
+            self._is_accumulating = False
+
+    def take_accumulated(self, factor: float | None) -> None:
+        """Take the gradients that lie in ``.grad``, each times ``factor``; None: forget them."""
+        self._factor = 1.0 if factor is None else factor
+        for column in self._tracked:
+            leaf, column.parameter.grad = column.parameter.grad, None
+            if leaf is not None and factor is not None:
+                column.is_deferred = column.fired = True
+                column.pending = _checked_leaf(leaf, column)
 
     @property
     def factor(self) -> float:
@@ -286,6 +302,8 @@ class GradientSums:
 
     def _take_gradient(self, column: _Column, parameter: torch.Tensor) -> None:
         """Take a finished gradient out of its parameter; runs inside backward."""
+        if self._is_accumulating:
+            return
         leaf, parameter.grad = parameter.grad, None
         if not self._is_capturing:
             raise UsageError(
@@ -298,12 +316,7 @@ class GradientSums:
             column.fired = True
             column.of_slots = _added(column.of_slots, together)
             return
-        leaf = local_gradient(leaf, parameter)
-        if leaf.layout is not torch.strided:
-            raise UsageError(
-                f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
-                "supported (use sparse=False in the embedding)"
-            )
+        leaf = _checked_leaf(leaf, column)
         if column.is_merged:
             column.is_deferred = True
             self.is_invalid = True
@@ -335,28 +348,19 @@ class GradientSums:
                 self._on_ready(column.bucket)
 
 
-@dataclass(slots=True, eq=False)
-class Position:
-    """Where one slot stands in this replica's sums; computed from the tree."""
+def _checked_leaf(gradient: torch.Tensor, column: _Column) -> torch.Tensor:
+    """Return the part of a gradient that lies here.
 
-    slot: int
-    merges: int
-    part: int
-    is_last_of_part: bool
-    is_last: bool = False
-
-
-def positions(nodes: Sequence[Node]) -> list[Position]:
-    """Return the slots of these maximal subtrees in the order in which to compute them."""
-    found: list[Position] = []
-    for part, node in enumerate(nodes):
-        visits = merge_plan(node)
-        found += [
-            Position(visit.slot, visit.merges, part, number == len(visits))
-            for number, visit in enumerate(visits, start=1)
-        ]
-    found[-1].is_last = True
-    return found
+    Raises:
+        UsageError: it is sparse.
+    """
+    leaf = local_gradient(gradient, column.parameter)
+    if leaf.layout is not torch.strided:
+        raise UsageError(
+            f"the gradient of {column.entry.name!r} is sparse; sparse gradients are not "
+            "supported (use sparse=False in the embedding)"
+        )
+    return leaf
 
 
 def _zero_frozen(column: _Column) -> None:

@@ -6,7 +6,8 @@ autograd, what a slot is, when a step commits.
 Exact: the additions are those of the fold plan, element by element, whoever does them; so the
 result is the same bits for every ownership, every number of members and both ways to travel.
 
-    members of one node               read each other's partials in place: ``reduce.shared_memory``
+    members of one host               read each other's partials in place: ``reduce.shared_memory``
+    members of several hosts          so within a host, then hosts among them: ``reduce.hostwise``
 
 or, through sockets, and always for small buckets and the extras:
 
@@ -31,15 +32,16 @@ partials; ``docs/exchange.md``):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import torch
 
 from pliant.engine.groups.communicator import Communicator
 from pliant.engine.groups.group import Group, Ticket
 from pliant.engine.reduce.buckets import Layout
-from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_sizes
-from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared
+from pliant.engine.reduce.hostwise import Hostwise
+from pliant.engine.reduce.plan import BlockwiseFold, ReductionPlan, as_real, shard_cuts
+from pliant.engine.reduce.scratch import Scratch
+from pliant.engine.reduce.shared_memory import SMALL_BYTES, Shared, fit
 
 
 class Reduction:
@@ -68,12 +70,16 @@ class Reduction:
             raise ValueError(f"a plan for {len(plan.partials)} ranks, a group of {group.size}")
         self.group = group
         self.layout = layout
-        self._plan = plan if exact else plan.one_each()
+        windows = group.windows
+        self._plan = plan if exact else plan.one_each(() if windows is None else windows.hosts)
         self._exact = exact
         self._blockwise = BlockwiseFold(self._plan)
-        windows, self._shared = group.windows, None
-        if windows is not None and Shared.fit(windows, layout, self._plan):
-            self._shared = Shared(windows, layout, self._plan, group.rank)
+        self._shared: Shared | Hostwise | None = None
+        if windows is not None and fit(windows, layout, self._plan):
+            if len(windows.hosts) == 1:
+                self._shared = Shared(windows, layout, self._plan, group.rank)
+            else:
+                self._shared = Hostwise(windows, layout, self._plan, group.rank)
         self.lent: Sequence[Sequence[torch.Tensor]] = (
             () if self._shared is None else self._shared.lent
         )
@@ -85,7 +91,7 @@ class Reduction:
         self._turn = 0
         self._tickets: dict[int, Ticket[torch.Tensor]] = {}
         self._finished = True
-        self._scratch = _Scratch()
+        self._scratch = Scratch()
         if previous is not None and previous.layout.digest == layout.digest:
             self._turn, self._sets, self._scratch = previous.give_away()
 
@@ -135,7 +141,7 @@ class Reduction:
         self, bucket_index: int, partials: Sequence[torch.Tensor], reduced: torch.Tensor
     ) -> Callable[[Communicator], torch.Tensor]:
         shared = self._shared
-        if shared is None or not shared.lent[bucket_index]:
+        if shared is None or not shared.serves(bucket_index):
             job = _Job(reduced, tuple(partials), self._plan, self._blockwise, self._scratch)
             return job.exact if self._exact else job.fast
 
@@ -148,7 +154,7 @@ class Reduction:
     def _no_buffers(self) -> list[torch.Tensor | None]:
         return [None] * len(self.layout.buckets)
 
-    def give_away(self) -> tuple[int, list[list[torch.Tensor | None]], _Scratch]:
+    def give_away(self) -> tuple[int, list[list[torch.Tensor | None]], Scratch]:
         """Give the buffers to a later generation's reduction: which set was last, and all of them.
 
         New memory would cost a page fault per 4 KB in the first step.  The set of the last step
@@ -157,21 +163,8 @@ class Reduction:
         if not self._finished:  # that step was broken off: nothing may write into these late
             self.group.abandon("its last step was broken off")
         last, sets, scratch = self._turn, self._sets, self._scratch
-        self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], _Scratch()
+        self._sets, self._scratch = [self._no_buffers(), self._no_buffers()], Scratch()
         return last, sets, scratch
-
-
-class _Scratch:
-    """Memory that a bucket's exchange needs only while it runs; one at a time uses it."""
-
-    def __init__(self) -> None:
-        self._memory: torch.Tensor | None = None
-
-    def provide(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        size = numel * dtype.itemsize
-        if self._memory is None or self._memory.numel() < size:
-            self._memory = torch.empty(size, dtype=torch.uint8)
-        return self._memory[:size].view(dtype)
 
 
 class _Job:
@@ -183,7 +176,7 @@ class _Job:
         partials: tuple[torch.Tensor, ...],
         plan: ReductionPlan,
         blockwise: BlockwiseFold,
-        scratch: _Scratch,
+        scratch: Scratch,
     ) -> None:
         self._result = reduced
         self._reduced = as_real(reduced)
@@ -218,9 +211,7 @@ class _Job:
         torch.add(pair[0], pair[1], out=self._reduced)
 
     def _by_shards(self, comm: Communicator) -> None:
-        sizes = shard_sizes(self._reduced.numel(), comm.size)
-        ends = list(accumulate(sizes))
-        cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        cuts = shard_cuts(self._reduced.numel(), comm.size)
         pieces = self._collect(comm, cuts)
         if pieces:
             self._blockwise.fold(pieces, self._reduced[cuts[comm.rank]])

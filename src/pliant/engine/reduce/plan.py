@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 
 import torch
 
@@ -47,13 +47,17 @@ class ReductionPlan:
             merges=tuple(batching.fold_plan(num_slots, flat)),
         )
 
-    def one_each(self) -> ReductionPlan:
-        """Return the plan of fast reduction: one partial per rank, added in rank order."""
+    def one_each(self, hosts: Sequence[Sequence[int]] = ()) -> ReductionPlan:
+        """Return the plan of fast reduction: one partial per rank, added in rank order.
+
+        ``hosts``: ranks that are added among themselves first.
+        """
         size = len(self.partials)
+        hosts = hosts or (range(size),)
+        inner = [(host[0], other) for host in hosts for other in host[1:]]
+        outer = [(0, host[0]) for host in hosts if host[0]]
         return ReductionPlan(
-            num_slots=self.num_slots,
-            partials=(1,) * size,
-            merges=tuple((0, other) for other in range(1, size)),
+            num_slots=self.num_slots, partials=(1,) * size, merges=(*inner, *outer)
         )
 
     @property
@@ -84,6 +88,74 @@ class ReductionPlan:
         if found:
             found[-1] = (*found[-1][:2], self.num_partials)
         return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSum:
+    """What the members of one host add up among themselves; nothing, if it is a partial sum."""
+
+    partials: tuple[int, ...]
+    """Numbers of its partial sums in the whole plan."""
+
+    plan: ReductionPlan
+    """How they are added, numbered through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostwisePlan:
+    """A plan in two levels: additions within a host, and those that are left.
+
+    The additions are those of the plan, so the root has the same bits.
+    """
+
+    sums: tuple[tuple[HostSum, ...], ...]
+    """Of each host, as ``outer`` numbers them through."""
+
+    outer: ReductionPlan
+    """With hosts in place of ranks."""
+
+    @classmethod
+    def of(cls, plan: ReductionPlan, hosts: Sequence[Sequence[int]]) -> HostwisePlan:
+        """Cut a plan where its additions leave a host; each rank is in one of ``hosts``."""
+        home = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
+        ranks = [rank for rank, count in enumerate(plan.partials) for _ in range(count)]
+        of_host: dict[int, int | None] = {n: home[rank] for n, rank in enumerate(ranks)}
+        inner: dict[int, list[tuple[int, int]]] = {n: [] for n in of_host}
+        outer: list[tuple[int, int]] = []
+        for left, right in plan.merges:
+            if of_host[left] is not None and of_host[left] == of_host[right]:
+                inner[left] += [*inner.pop(right), (left, right)]
+                continue
+            of_host[left] = None
+            outer.append((left, right))
+        sums: list[list[HostSum]] = [[] for _ in hosts]
+        order: list[list[int]] = [[] for _ in hosts]
+        for first, merges in inner.items():
+            host = home[ranks[first]]
+            sums[host].append(_host_sum(plan, first, merges))
+            order[host].append(first)
+        place = {first: number for number, first in enumerate(chain.from_iterable(order))}
+        return cls(
+            sums=tuple(map(tuple, sums)),
+            outer=ReductionPlan(
+                num_slots=plan.num_slots,
+                partials=tuple(map(len, sums)),
+                merges=tuple((place[left], place[right]) for left, right in outer),
+            ),
+        )
+
+
+def _host_sum(plan: ReductionPlan, first: int, merges: Sequence[tuple[int, int]]) -> HostSum:
+    partials = (first, *(right for _, right in merges))
+    place = {number: index for index, number in enumerate(partials)}
+    return HostSum(
+        partials=partials,
+        plan=ReductionPlan(
+            num_slots=plan.num_slots,
+            partials=(len(partials),),
+            merges=tuple((place[left], place[right]) for left, right in merges),
+        ),
+    )
 
 
 class BlockwiseFold:
@@ -133,6 +205,12 @@ def shard_sizes(numel: int, num_shards: int) -> list[int]:
     base, extra = divmod(lines, num_shards)
     ends = [min(numel, _ALIGN * (base * k + min(k, extra))) for k in range(num_shards + 1)]
     return [end - start for start, end in pairwise(ends)]
+
+
+def shard_cuts(numel: int, num_shards: int) -> list[slice]:
+    """Return where each shard of a flat tensor lies."""
+    sizes = shard_sizes(numel, num_shards)
+    return [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:

@@ -46,12 +46,16 @@ _ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Regions:
+class Regions:
     """Where things lie in the window of one rank: shards of all buckets, then partials.
 
     The shards' places do not depend on the plan, so two reductions over one group, one after the
     other, never write partials over shards that are still read.
     """
+
+    carried: dict[int, int]
+    """First byte of a whole bucket, for the shards that this rank keeps for its host where there
+    are several (``engine.reduce.hostwise``): each at its own place."""
 
     shards: dict[int, int]
     """First byte of this rank's shard of a bucket."""
@@ -64,13 +68,18 @@ class _Regions:
     @classmethod
     def of(
         cls, layout: Layout, plan: ReductionPlan, rank: int, num_partials: int | None = None
-    ) -> _Regions:
+    ) -> Regions:
         """``num_partials``: of this rank, where it is not as the plan says."""
         num_partials = plan.partials[rank] if num_partials is None else num_partials
         size, end = len(plan.partials), 0
         shards: dict[int, int] = {}
         partials: dict[int, list[int]] = {}
-        buckets = _through_windows(layout)
+        buckets = through_windows(layout)
+        carried: dict[int, int] = {}
+        for bucket in buckets if size > 1 else ():
+            carried[bucket.index] = end
+            end += _aligned(_nbytes(bucket))
+        unused = end
         for bucket in buckets if size > 1 else ():
             shards[bucket.index] = end
             root = as_real(torch.empty(bucket.numel, dtype=bucket.dtype, device="meta"))
@@ -81,8 +90,15 @@ class _Regions:
             for _ in range(num_partials):
                 partials[bucket.index].append(end)
                 end += _aligned(_nbytes(bucket))
-        idle = reserved if _is_direct(plan) else 0
-        return cls(shards, partials, WindowSize(nbytes=end, reserved=idle))
+        idle = reserved if _is_direct(plan) else unused
+        return cls(carried, shards, partials, WindowSize(nbytes=end, reserved=idle))
+
+    def partials_in(self, memory: torch.Tensor, bucket: Bucket) -> tuple[torch.Tensor, ...]:
+        """Return this rank's partials of a bucket, ``memory`` being its window."""
+        return tuple(
+            memory[start : start + _nbytes(bucket)].view(bucket.dtype)
+            for start in self.partials[bucket.index]
+        )
 
 
 def window_size(
@@ -92,14 +108,24 @@ def window_size(
 
     ``most_partials``: how many it may come to have by other plans over the same group.
     """
-    planned = _Regions.of(layout, plan, rank).window_size
+    planned = Regions.of(layout, plan, rank).window_size
     most = max(most_partials, plan.partials[rank])
-    whole = _Regions.of(layout, plan, rank, most).window_size
+    whole = Regions.of(layout, plan, rank, most).window_size
     return replace(whole, spare=whole.nbytes - planned.nbytes)
 
 
+def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
+    """Whether every window that others read is large enough; all members conclude the same."""
+    return all(
+        window_size(layout, plan, rank).nbytes <= windows.sizes[rank]
+        for host in windows.hosts
+        for rank in host
+        if len(host) > 1 or len(windows.hosts) == 1
+    )
+
+
 class Shared:
-    """The windows of one group, divided up for one layout and plan."""
+    """The windows of one group, all of one host, divided up for one layout and plan."""
 
     def __init__(self, windows: Windows, layout: Layout, plan: ReductionPlan, rank: int) -> None:
         """Divide, and take the own into use; all whose windows ``fit`` must do the same."""
@@ -107,8 +133,8 @@ class Shared:
         self._windows = windows
         self._plan = plan
         self._rank = rank
-        self._buckets = {bucket.index: bucket for bucket in _through_windows(layout)}
-        self._regions = [_Regions.of(layout, plan, r) for r in range(len(plan.partials))]
+        self._buckets = {bucket.index: bucket for bucket in through_windows(layout)}
+        self._regions = [Regions.of(layout, plan, r) for r in range(len(plan.partials))]
         self._blockwise = BlockwiseFold(plan)
         self.lent: tuple[tuple[torch.Tensor, ...], ...] = tuple(
             self._partials(bucket.index, rank) if bucket.index in self._buckets else ()
@@ -119,14 +145,6 @@ class Shared:
         Partials that lie elsewhere are copied.
         """
 
-    @staticmethod
-    def fit(windows: Windows, layout: Layout, plan: ReductionPlan) -> bool:
-        """Whether everybody's window is large enough; all members conclude the same."""
-        return all(
-            window_size(layout, plan, rank).nbytes <= memory.numel()
-            for rank, memory in enumerate(windows.memories)
-        )
-
     def reduce(
         self,
         comm: Communicator,
@@ -135,10 +153,7 @@ class Shared:
         reduced: torch.Tensor,
     ) -> None:
         """Reduce one bucket into ``reduced``, as part of a job of the communication thread."""
-        for place, partial in zip(self.lent[bucket_index], partials, strict=True):
-            if place.data_ptr() != partial.data_ptr():  # it was added up elsewhere
-                with self._windows.writing():
-                    place.copy_(partial)
+        put_in_place(self._windows, self.lent[bucket_index], partials)
         comm.meet()
         pieces = [
             as_real(partial)
@@ -171,12 +186,13 @@ class Shared:
             if rank != comm.rank:
                 target.copy_(self._shard(bucket_index, rank, target))
 
+    def serves(self, bucket_index: int) -> bool:
+        """Whether this bucket is reduced here."""
+        return bucket_index in self._buckets
+
     def _partials(self, bucket_index: int, rank: int) -> tuple[torch.Tensor, ...]:
-        bucket, memory = self._buckets[bucket_index], self._windows.memories[rank]
-        return tuple(
-            memory[start : start + _nbytes(bucket)].view(bucket.dtype)
-            for start in self._regions[rank].partials[bucket_index]
-        )
+        memory = self._windows.memories[rank]
+        return self._regions[rank].partials_in(memory, self._buckets[bucket_index])
 
     def _shard(self, bucket_index: int, rank: int, like: torch.Tensor) -> torch.Tensor:
         start = self._regions[rank].shards[bucket_index]
@@ -184,7 +200,17 @@ class Shared:
         return memory[start : start + like.nbytes].view(like.dtype)
 
 
-def _through_windows(layout: Layout) -> list[Bucket]:
+def put_in_place(
+    windows: Windows, places: Sequence[torch.Tensor], partials: Sequence[torch.Tensor]
+) -> None:
+    """Copy what was added up elsewhere to where the others read it."""
+    for place, partial in zip(places, partials, strict=True):
+        if place.data_ptr() != partial.data_ptr():
+            with windows.writing():
+                place.copy_(partial)
+
+
+def through_windows(layout: Layout) -> list[Bucket]:
     """Return the buckets for which it pays; the extras have memory of their own."""
     last = layout.extras_index if layout.extras else len(layout.buckets)
     return [bucket for bucket in layout.buckets[:last] if _nbytes(bucket) > SMALL_BYTES]

@@ -26,7 +26,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,8 @@ _F_SEAL_FUTURE_WRITE = 0x10
 
 _LOOSE = 2
 """A window more than this many times as large as needed is replaced by a smaller one."""
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -173,15 +175,37 @@ class WindowView:
 
 
 class Windows:
-    """The windows of all members of one generation, as one of them sees them."""
+    """The windows of the members of one generation, as one of them sees them."""
 
-    def __init__(self, generation: int, own: Window, others: Sequence[WindowView | None]) -> None:
-        """``others``: in rank order, None in the place of this member."""
+    def __init__(
+        self,
+        generation: int,
+        own: Window | None,
+        others: Sequence[WindowView | None],
+        *,
+        rank: int = 0,
+        hosts: Sequence[Sequence[int]] = (),
+        sizes: Sequence[int] = (),
+    ) -> None:
+        """Take them together.
+
+        Args:
+            own: None if it has none, which no other member reads then.
+            others: in rank order, None in the place of this member and of those elsewhere.
+            rank: of this member.
+            hosts: ranks that read each other's windows, each rank in one; none: all do.
+            sizes: bytes of each member's window, 0 of who has none; none: as they are mapped.
+        """
         self._generation = generation
         self._own = own
         self._others = tuple(others)
-        self.memories = tuple(own.memory if view is None else view.memory for view in others)
-        """Flat bytes, in rank order."""
+        found = [_NOTHING if view is None else view.memory for view in others]
+        if own is not None:
+            found[rank] = own.memory
+        self.memories = tuple(found)
+        """Flat bytes, in rank order; nothing of members elsewhere."""
+        self.hosts = tuple(map(tuple, hosts)) or (tuple(range(len(found))),)
+        self.sizes = tuple(sizes) or tuple(memory.numel() for memory in found)
 
     def enter(self) -> None:
         """Use this worker's window for this generation from now on.
@@ -189,10 +213,13 @@ class Windows:
         For the thread that fills it, when no member of an earlier generation whose result may
         still count can be reading: after its last commit, or after it was abandoned.
         """
-        self._own.enter(self._generation)
+        if self._own is not None:
+            self._own.enter(self._generation)
 
     def writing(self) -> AbstractContextManager[None]:
         """Write into the own window on the communication thread; see ``Window.writing``."""
+        if self._own is None:
+            raise AssertionError("this worker has no window")
         return self._own.writing(self._generation)
 
     def check(self) -> None:
@@ -201,7 +228,8 @@ class Windows:
         Raises:
             OperationFailed: a member has gone on without this one.
         """
-        self._own.fence()
+        if self._own is not None:
+            self._own.fence()
         for rank, view in enumerate(self._others):
             if view is not None and view.mark != self._generation:
                 raise OperationFailed(f"rank {rank} has gone on to another generation")
@@ -227,7 +255,8 @@ class WindowCache:
         """
         with self._lock:
             own = self._own
-            if own is None or not size.nbytes <= own.memory.numel() <= _LOOSE * size.nbytes:
+            most = size.reserved + _LOOSE * (size.nbytes - size.reserved)
+            if own is None or not size.nbytes <= own.memory.numel() <= most:
                 own = self._own = Window(size)
             return own
 
@@ -248,6 +277,22 @@ class WindowCache:
             if view is None:
                 view = self._views[address.token] = WindowView(address)
             return view
+
+
+def neighbourhoods(reach: Sequence[Collection[int]]) -> tuple[tuple[int, ...], ...]:
+    """Divide members into hosts, each of those who all reach each other; everybody concludes alike.
+
+    ``reach``: in rank order, the ranks whose windows that member has mapped.
+    """
+    hosts: list[list[int]] = []
+    for rank, reached in enumerate(reach):
+        for host in hosts:
+            if all(other in reached and rank in reach[other] for other in host):
+                host.append(rank)
+                break
+        else:
+            hosts.append([rank])
+    return tuple(map(tuple, hosts))
 
 
 def _map(descriptor: int, size: int, protection: int) -> torch.Tensor:

@@ -29,7 +29,10 @@ from pliant.machine.loopback import INTERFACE
 SHARD = "shard"
 """The dimension over which workers compute different slots."""
 
-DIMENSIONS = (SHARD, "tp")
+STAGES = "pp"
+"""The dimension over which each worker has another stage of the model."""
+
+DIMENSIONS = (SHARD, "tp", STAGES)
 """What a mesh may be larger than 1 in: over others, gradients would have to be added up as well."""
 
 PATIENCE = timedelta(days=7)
@@ -84,10 +87,11 @@ def mesh_identity() -> tuple[tuple[str, str], ...]:
 
 
 def coordinates() -> dict[str, int]:
-    """Return where in the mesh this worker is, by dimension."""
+    """Return where in the mesh this worker is among those of its stage, by dimension."""
     if _made is None:
         return {}
-    return dict(zip(_made.mesh_dim_names or (), _made.get_coordinate() or (), strict=True))
+    found = zip(_made.mesh_dim_names or (), _made.get_coordinate() or (), strict=True)
+    return {name: at for name, at in found if name != STAGES}
 
 
 def shard_group(found: DeviceMesh) -> dist.ProcessGroup | None:
@@ -95,6 +99,21 @@ def shard_group(found: DeviceMesh) -> dist.ProcessGroup | None:
     if SHARD not in (found.mesh_dim_names or ()) or found[SHARD].size() == 1:
         return None
     return found[SHARD].get_group()
+
+
+def stages_group() -> dist.ProcessGroup | None:
+    """Return the group of those who have the other stages of this worker's pipeline, if any do."""
+    if _made is None or STAGES not in (_made.mesh_dim_names or ()) or _made[STAGES].size() == 1:
+        return None
+    return _made[STAGES].get_group()
+
+
+def stage_of(place: int) -> int:
+    """Return which stage of a pipeline the worker at a place has; 0 if there is but one."""
+    names = () if _made is None else _made.mesh_dim_names or ()
+    if _made is None or STAGES not in names:
+        return 0
+    return int((_made.mesh == place).nonzero()[0][names.index(STAGES)])
 
 
 def is_over_shards(tensor: object) -> bool:
@@ -126,11 +145,17 @@ def _shape(sizes: dict[str, int], context: WorkerContext | None) -> dict[str, in
     for size in sizes.values():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"pliant.mesh({said}): every size is an integer of at least 1")
+    if sizes.get("cp", 1) > 1:
+        raise ConfigError(
+            f"pliant.mesh({said}): context parallelism is not possible on the CPU, for which "
+            "PyTorch's context_parallel has no attention; the dimensions of a mesh are shard, tp "
+            "and pp"
+        )
     other = next((n for n, size in sizes.items() if size > 1 and n not in DIMENSIONS), None)
     if other is not None:
         raise ConfigError(
             f"pliant.mesh({said}): {other!r} is not possible yet; the dimensions of a mesh are "
-            "shard and tp"
+            "shard, tp and pp"
         )
     count = math.prod(sizes.values())
     if context is None:

@@ -63,6 +63,9 @@ from pliant.engine.replica.inner_messages import (
 LOOK_S = 1.0
 """Between two looks of who waits for followers, in seconds; their answers wake it at once."""
 
+OF_THE_MODEL = ("parameter ", "buffer ")
+"""How the names of those traits begin that are the model's."""
+
 _PLACES = "places"
 """Name under which the members of a generation say where their followers are."""
 
@@ -77,9 +80,19 @@ class FollowerCrew(Followers):
         *,
         traits: Sequence[tuple[str, str]],
         within_s: float,
+        stage_of: Callable[[int], int] = lambda place: 0,
     ) -> None:
-        """``traits``: of worker 0, as every other must have; ``within_s``: until each is there."""
+        """Of worker 0.
+
+        Args:
+            directory: in which the workers meet.
+            num_workers: of the replica.
+            traits: of worker 0, as every other must have.
+            within_s: until each is there.
+            stage_of: the model that the worker at a place has: others have another one.
+        """
         self._traits = dict(traits)
+        self.stage_of = stage_of
         self._within_s = within_s
         self._said = FollowersSaid(places=tuple(range(1, num_workers)))
         self._endpoints: dict[int, str] = {}
@@ -150,8 +163,12 @@ class FollowerCrew(Followers):
                 self._changed.wait(LOOK_S)
                 self._check_lost()
         self._listener.close()
+        firsts = {self.stage_of(0): (0, self._traits)}
         for place, came in sorted(self._came.items()):
-            _check_traits(self._traits, dict(came.traits), place)
+            theirs = dict(came.traits)
+            first, its = firsts.setdefault(self.stage_of(place), (place, theirs))
+            _check_traits(its, theirs, place, first)
+            _check_traits(_of_session(self._traits), _of_session(theirs), place)
 
     def end_orderly(self) -> None:
         """Take note that all workers end from now on."""
@@ -321,13 +338,19 @@ class FollowerCrew(Followers):
         self.tell(EnterPlace(order=order, standing=MemberStanding.of(member), sizes=sizes))
 
 
-def _check_traits(own: dict[str, str], theirs: dict[str, str], place: int) -> None:
+def _of_session(traits: dict[str, str]) -> dict[str, str]:
+    """Return those that workers with other stages of the model have alike, too."""
+    return {name: said for name, said in traits.items() if not name.startswith(OF_THE_MODEL)}
+
+
+def _check_traits(own: dict[str, str], theirs: dict[str, str], place: int, other: int = 0) -> None:
     for name in own | theirs:
         here, there = own.get(name, "missing"), theirs.get(name, "missing")
         if here != there:
             raise ConfigError(
-                f"{name} is {there} on worker {place} of this replica and {here} on worker 0; "
-                "every worker makes the same model and the same session, whatever its RANK"
+                f"{name} is {there} on worker {place} of this replica and {here} on worker "
+                f"{other}; every worker makes the same model and the same session, whatever its "
+                "RANK"
             )
 
 

@@ -193,8 +193,9 @@ class FollowerMembership:
         self._handover.check()
         self._follow("recover")
 
-    def settle(self, *, is_over: bool) -> Ending:
+    def settle(self, *, is_over: bool, is_last: bool = False) -> Ending:
         """Between steps: whatever worker 0 does there."""
+        del is_last
         self._check_leaving()
         if not is_over:
             try:

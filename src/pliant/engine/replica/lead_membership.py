@@ -11,7 +11,7 @@ has ended here.  What a call does in between, the followers are told by ``Elasti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -93,7 +93,9 @@ class LeadMembership:
         with self._ended_alike():
             votes = self._followers.await_voted(self.member.current, step)
             own = condition.alike(condition.digests)
-            _check_alike(step, own, votes, is_verified=condition.is_verified)
+            _check_alike(
+                step, own, votes, self._followers.stage_of, is_verified=condition.is_verified
+            )
             digests = joint_digests(
                 condition.digests, [vote.digests for vote in votes], unknown=UNKNOWN
             )
@@ -116,10 +118,10 @@ class LeadMembership:
             self._elastic.recover(reason)
         self._return("recover")
 
-    def settle(self, *, is_over: bool) -> Ending:
+    def settle(self, *, is_over: bool, is_last: bool = False) -> Ending:
         """Between steps: whatever is due there."""
         with self._ended_alike():
-            ending = self._elastic.settle(is_over=is_over)
+            ending = self._elastic.settle(is_over=is_over, is_last=is_last)
         self._return("settle", number=ending)
         return ending
 
@@ -182,21 +184,30 @@ class LeadMembership:
 
 
 def _check_alike(
-    step: int, own: Sequence[int], votes: Sequence[Voted], *, is_verified: bool
+    step: int,
+    own: Sequence[int],
+    votes: Sequence[Voted],
+    stage_of: Callable[[int], int],
+    *,
+    is_verified: bool,
 ) -> None:
     """Refuse workers of one replica that differ in what is not sharded over them.
+
+    Those are compared that have the same stage of the model.
 
     Raises:
         UsageError: names the worker and the aspect.
         StateCorruptError: the state is verified, and they were alike before.
     """
-    for vote in votes:
-        for aspect, here, there in zip(ASPECTS, own, vote.alike, strict=True):
+    firsts = {stage_of(0): (0, own)}
+    for vote in sorted(votes, key=lambda vote: vote.place):
+        first, its = firsts.setdefault(stage_of(vote.place), (vote.place, vote.alike))
+        for aspect, here, there in zip(ASPECTS, its, vote.alike, strict=True):
             if UNKNOWN in (here, there) or here == there:
                 continue
             what = (
                 f"at step {step} the {aspect} of worker {vote.place} of this replica are not "
-                "those of worker 0"
+                f"those of worker {first}"
             )
             if is_verified and step and aspect == "tensors":
                 raise StateCorruptError(what)

@@ -21,8 +21,9 @@ import torch
 from pliant.core.errors import UsageError
 from pliant.core.step.passes import Pass, passes
 from pliant.engine.data.loading import BatchRequest
-from pliant.engine.data.slots import Attempt, Slots
-from pliant.engine.reduce.accumulate import Position
+from pliant.engine.data.slots import Attempt, Backwards, Slots
+from pliant.engine.reduce.positions import Position
+from pliant.engine.replica.stages import Shapes
 
 
 class LeafTeam(Protocol):
@@ -142,6 +143,15 @@ class TeamSlots(Slots):
             self._sums.put_leaves(its_leaves if is_computed else {})
             self._sums.close()
             self._push(visit, said if is_computed else None)
+
+    def pipeline(self, run: Backwards, weight: float | None, shapes: Shapes = ()) -> None:
+        """Run forward and backward of the open slot as a schedule has it."""
+        if self._team.is_sharded:
+            raise UsageError(
+                "step.pipeline of a model under fully_shard is not possible yet; leave out one of "
+                "the two"
+            )
+        super().pipeline(run, weight, shapes)
 
     def backward(self, loss: torch.Tensor, weight: float | None) -> None:
         """Run the open slot's one backward, also of a weight of 0: the others need this one."""

@@ -6,7 +6,9 @@ workers cannot do.  Must not know how any of it does its work.
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -24,12 +26,14 @@ from pliant.engine.replica.device_mesh import (
     is_over_shards,
     made_mesh,
     shard_group,
+    stage_of,
 )
-from pliant.engine.replica.follower_crew import FollowerCrew
+from pliant.engine.replica.follower_crew import OF_THE_MODEL, FollowerCrew
 from pliant.engine.replica.follower_membership import FollowerMembership
 from pliant.engine.replica.followers import wait_to_be_ended
 from pliant.engine.replica.fsdp import SlotGradients
 from pliant.engine.replica.leaf_exchange import LeafExchange
+from pliant.engine.replica.stages import Stages
 from pliant.engine.session_settings import SessionSettings, UserObjects
 from pliant.engine.worker.bootstrap import WorkerContext
 
@@ -75,6 +79,31 @@ def check_possible(
         )
 
 
+def check_stages(stages: Stages, objects: UserObjects, *, is_durable: bool) -> None:
+    """Refuse what cannot be done with a model of which each worker has a stage.
+
+    Raises:
+        ConfigError: says what to change.
+    """
+    if not stages.is_several:
+        return
+    if objects.scaler is not None:
+        raise ConfigError(
+            "scaler= with a model in stages (pliant.mesh(pp=...)) is not possible: the schedule "
+            "computes the loss by itself; use bfloat16, which needs no scaler"
+        )
+    if not is_durable:
+        return
+    everybodys = stages.gather_texts(json.dumps(list(objects.model.state_dict())))
+    names = Counter(name for one in everybodys for name in json.loads(one))
+    if double := [name for name, count in names.items() if count > 1]:
+        raise ConfigError(
+            f"two stages of the model have {double[0]!r}, and a checkpoint has one; give the "
+            "layers of each stage the names that they have in the whole model, or leave out "
+            "checkpoint="
+        )
+
+
 def _check_shards(objects: UserObjects) -> None:
     """Refuse what cannot be done with parameters of which each worker has a part."""
     for name, module in objects.model.named_modules():
@@ -93,16 +122,11 @@ def _check_shards(objects: UserObjects) -> None:
     if not sharded:
         return
     first = next(iter(sharded))
-    refused = [
-        ("scaler=", objects.scaler is not None),
-        ("fused=True", any(one.defaults.get("fused") for one in objects.optimizers)),
-    ]
-    for what, is_there in refused:
-        if is_there:
-            raise ConfigError(
-                f"{what} with sharded parameters ({first!r} is one) is not possible yet; leave it "
-                "out"
-            )
+    if any(one.defaults.get("fused") for one in objects.optimizers):
+        raise ConfigError(
+            f"fused=True with sharded parameters ({first!r} is one) is not possible: its bits "
+            "depend on where in memory a value lies; leave it out"
+        )
 
 
 def shape_of(context: WorkerContext | None, settings: SessionSettings, layout: Layout) -> Shape:
@@ -139,8 +163,9 @@ Identity = tuple[tuple[str, str], ...]
 
 def traits(model: torch.nn.Module, identity: Identity) -> Identity:
     """Return what every worker of a replica must have alike; sizes are of whole tensors."""
-    parameters = [(f"parameter {name!r}", one) for name, one in model.named_parameters()]
-    buffers = [(f"buffer {name!r}", one) for name, one in model.named_buffers()]
+    of_parameter, of_buffer = OF_THE_MODEL
+    parameters = [(f"{of_parameter}{name!r}", one) for name, one in model.named_parameters()]
+    buffers = [(f"{of_buffer}{name!r}", one) for name, one in model.named_buffers()]
     tensors = [
         (name, f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}")
         for name, one in (*parameters, *buffers)
@@ -160,6 +185,7 @@ def followers_of(
         assignment.workers_per_replica,
         traits=traits(model, identity),
         within_s=assignment.work.session_s,
+        stage_of=stage_of,
     )
 
 

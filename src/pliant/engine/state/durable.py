@@ -30,7 +30,8 @@ from pliant.engine.state.tagged_codec import WORDS, encode
 from pliant.engine.state.training_state import State
 
 VERSION = 1
-"""Of the document; one with a higher number is refused."""
+STAGED_VERSION = 2
+"""Of the document, and of one that has those of several stages; a higher number is refused."""
 
 
 class CheckpointDamaged(PliantError):  # noqa: N818  an event of a run, not a mistake
@@ -230,6 +231,14 @@ class Describer:
         state = json.dumps(document.decode())
         text = f'{position[:-1]}, "tensors": {self._looks}, "state": {state}}}'
         return text.encode(), dict(zip(self._names, tensors, strict=True))
+
+    def aliases(self) -> Mapping[str, str]:
+        """Return further names of tensors that the model holds more than once."""
+        return self._state.spelled().aliases
+
+    def objects(self) -> dict[str, Any]:
+        """Return what others than pliant read: plain values by name."""
+        return self._state.parameter_groups()
 
     def _note_looks(
         self, document: bytes, tensors: list[torch.Tensor], sharded: Mapping[int, torch.Tensor]

@@ -16,7 +16,7 @@ import torch
 from pliant.core.errors import ConfigError
 from pliant.engine.local_tensors import TensorPart, local_of, part_of
 from pliant.engine.reduce.buckets import dense_stride
-from pliant.engine.state.durable import VERSION, CheckpointDamaged, CheckpointReader
+from pliant.engine.state.durable import STAGED_VERSION, CheckpointDamaged, CheckpointReader
 from pliant.engine.state.stream import TensorSpec
 from pliant.engine.state.tagged_codec import DTYPES, DocumentError, TensorRef, decode
 from pliant.engine.state.training_state import State
@@ -28,8 +28,11 @@ def restore(
     *,
     committed: int,
     coordinates: Mapping[str, int] | None = None,
+    stage: tuple[int, ...] = (),
 ) -> str:
     """Put the checkpoint of a step into a session's objects; they may be half written if it raises.
+
+    ``stage``: of the model that this worker has; empty: all of it.
 
     Returns the words of the dataset that it was made with; empty: it has none.
 
@@ -40,12 +43,14 @@ def restore(
     text = reader.document()
     try:
         form = json.loads(text)
-        is_newer = form["version"] > VERSION
+        is_newer = form["version"] > STAGED_VERSION
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(error) from error
     if is_newer:
         raise ConfigError("the checkpoint was written by a newer pliant; install that version")
     try:
+        if stage:
+            form = form["stages"][stage[0]]
         kept = int(form["committed"])
         names, specs = [], []
         for name, word, shape, stride in form["tensors"]:

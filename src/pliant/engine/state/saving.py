@@ -20,8 +20,10 @@ from pliant.core.membership.member_value import Member
 from pliant.core.values import Found
 from pliant.engine import probe
 from pliant.engine.local_tensors import part_of
+from pliant.engine.replica.stages import Stages
 from pliant.engine.state.durable import CheckpointChannel, Describer, Durability, Facts, Snapshot
 from pliant.engine.state.restored import restore
+from pliant.engine.state.staged_describer import StagedDescriber
 from pliant.engine.state.training_state import State
 
 CLOSE_S = 3600.0
@@ -41,6 +43,7 @@ class Saver:
         worker: int = 0,
         num_workers: int = 1,
         coordinates: Mapping[str, int] | None = None,
+        stages: Stages | None = None,
     ) -> None:
         """Of a session.
 
@@ -50,13 +53,17 @@ class Saver:
             dataset: returns its words, which a run that goes on compares with its own.
             worker: which of its replica this is, and
             num_workers: of how many; each writes a share.
-            coordinates: of this worker in the mesh of its replica.
+            coordinates: of this worker among those of its replica that have the same model.
+            stages: of a model that its workers have in parts.
         """
         self._state = state
         self._durability = durability
         self._worker, self._num_workers = worker, num_workers
         self._coordinates = coordinates or {}
+        self._stages = stages or Stages()
         self._describer = Describer(state, self._coordinates)
+        if self._stages.is_several:
+            self._describer = StagedDescriber(state, self._coordinates, self._stages)
         self._dataset = dataset
         self._saved: tuple[int, int] | None = None
         self.found: Sequence[Found] = ()
@@ -96,13 +103,16 @@ class Saver:
             place: rank and number of the members, all of whose workers call this.
             is_needed: tried again if the storage refuses; the one before must be settled.
         """
-        if self._durability is None or self._saved == (member.lineage, member.committed):
+        if self._durability is None:
+            return
+        is_new = self._saved != (member.lineage, member.committed)
+        if not self._stages.any_has(is_new):
             return
         probe.at("save", member.committed)
         document, tensors = self._describer.describe(
             committed=member.committed, calls=member.calls, dataset=self._dataset().decode()
         )
-        taken = self._durability.begin(
+        taken = is_new and self._durability.begin(
             Snapshot(
                 committed=member.committed,
                 lineage=member.lineage,
@@ -114,8 +124,8 @@ class Saver:
                 tensors=tensors,
                 parts=self._describer.parts,
                 num_workers=self._num_workers,
-                objects=self._state.parameter_groups(),
-                aliases=self._state.spelled().aliases,
+                objects=self._describer.objects(),
+                aliases=self._describer.aliases(),
             ),
             is_needed=is_needed,
         )
@@ -134,7 +144,13 @@ class Saver:
         if self._durability is None:
             raise AssertionError("nothing was found without a place to find it in")
         reader = self._durability.reader(name)
-        kept = restore(self._state, reader, committed=committed, coordinates=self._coordinates)
+        kept = restore(
+            self._state,
+            reader,
+            committed=committed,
+            coordinates=self._coordinates,
+            stage=self._stages.coordinates,
+        )
         return kept.encode()
 
     @property

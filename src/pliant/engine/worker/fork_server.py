@@ -123,8 +123,6 @@ class ForkServer:
             if not data:
                 return
             match launch.REQUESTS.validate_json(data):
-                case launch.StartWorker(assignment=assignment) if assignment.inner:
-                    self._guard(assignment.inner)
                 case launch.GuardFiles(paths=paths):
                     for path in paths:
                         self._guard(path)
@@ -132,7 +130,7 @@ class ForkServer:
                     pass
 
     def _guard(self, path: str) -> None:
-        there = self._guarded.items()  # replicas of several workers have one each
+        there = self._guarded.items()
         self._guarded = {known: guarded for known, guarded in there if os.path.lexists(known)}
         with contextlib.suppress(OSError):
             self._guarded[path] = Path(path).stat()
@@ -156,8 +154,6 @@ class ForkServer:
         with contextlib.suppress(OSError):  # the child does it too, whoever is first
             os.setpgid(pid, pid)
         self._workers[pid] = assignment
-        if assignment.inner:
-            self._guard(assignment.inner)
         replica, place = assignment.replica, assignment.place
         self._report(launch.WorkerStarted(replica=replica, place=place, pid=pid))
 

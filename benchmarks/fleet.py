@@ -1,0 +1,342 @@
+"""Simulated agents for ``benchmarks.load``: real connections, one simulated worker each.
+
+Owns what an agent and its worker would say, and as little time as possible for it: a worker is
+ready at once, builds any group at once, and commits steps by the clock of its fleet.  Must not know
+what is measured; it writes down which commands came when.
+
+A WebSocket of a few lines (a client may mask with zeros, which leaves the text as it is), so that a
+thousand agents in one process hear a command when it is sent, and not when they come to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pliant.core.agreement import NodeFacts
+from pliant.core.events import (
+    Exited,
+    ExitKind,
+    NodeJoined,
+    Prepared,
+    Progressed,
+    Running,
+    Spare,
+    Switched,
+)
+from pliant.core.heartbeats import HEARTBEAT_S
+from pliant.core.values import AgentLife, Generation, Incarnation, NodeId, ReplicaId
+from pliant.wire.codec import Message, encode
+from pliant.wire.messages import Alive, Committed, Started
+
+ALIVE_S = 1.0
+"""Of an agent, in seconds, unless its coordinator wants fewer signs of life."""
+
+LINGER_S = 0.1
+"""How long a worker lets what is not urgent wait for company, in seconds."""
+
+LOOK_S = 0.05
+"""Between two looks whose signs of life are due, in seconds."""
+
+_HEAD = (
+    "GET /v1/agents HTTP/1.1\r\nHost: fleet\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    "Authorization: Bearer {token}\r\n\r\n"
+)
+_TEXT = 0x81
+_MASKED = 0x80
+_NO_MASK = bytes(4)
+
+_GENERATION = re.compile(rb'"generation":(\d+)')
+_TYPE = re.compile(rb'"type":"(\w+)"')
+
+
+@dataclass(slots=True)
+class Frame:
+    """A command that has arrived."""
+
+    at_s: float
+    kind: str
+    node: int
+    generation: int
+
+
+class Agent(asyncio.Protocol):
+    """One agent of a fleet, and its worker if it has one."""
+
+    def __init__(self, fleet: Fleet, number: int) -> None:
+        self.fleet = fleet
+        self.number = number
+        self.node = NodeId(f"n{number}")
+        self.replica: ReplicaId | None = None
+        self.generation = 0
+        self.is_gone = False
+        self.transport: asyncio.Transport | None = None
+        self._read = bytearray()
+        self._is_open = False
+        spread_s = number * 17 % 100 / 100
+        self._next_alive_s = self._next_beat_s = time.monotonic() + spread_s
+        self._num_alive = 0
+
+    def say(self, *messages: Message) -> None:
+        """Send messages, in one write."""
+        if self.transport is not None:
+            self.transport.write(b"".join(map(_frame, messages)))
+
+    def die(self) -> None:
+        """Let the worker be killed; its agent says so."""
+        self._exit(ExitKind.SIGNAL, "SIGKILL")
+
+    def vanish(self) -> None:
+        """Let the node be gone: its connection is reset."""
+        self.is_gone = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def cut_off(self) -> None:
+        """Let nothing of the node come any more, though its connection stays."""
+        self.is_gone = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def give_signs(self, now_s: float) -> None:
+        """Say what is due: as an agent and a worker do that know how often it is wanted."""
+        if not self._is_open:
+            return
+        said: list[Message] = []
+        if now_s >= self._next_alive_s:
+            self._next_alive_s += max(ALIVE_S, self.fleet.signs_every_s)
+            said.append(Alive(node=self.node, refused=0))
+            if self._num_alive % 5 == 0:
+                replicas = () if self.replica is None else (self.replica,)
+                said.append(Running(node=self.node, replicas=replicas))
+            self._num_alive += 1
+        if now_s >= self._next_beat_s and self.replica is not None:
+            self._next_beat_s += max(HEARTBEAT_S, self.fleet.signs_every_s)
+            said.append(self._beat(self.replica))
+        if said:
+            self.say(*said)
+
+    def commit(self, step: int, step_s: float) -> None:
+        """Say that a step is committed."""
+        if self.replica is not None:
+            self.say(
+                Committed(
+                    replica=self.replica,
+                    generation=Generation(self.generation),
+                    step=step,
+                    mono_s=time.monotonic(),
+                    loss=1.0,
+                    grad_norm=None,
+                    samples=self.fleet.num_slots,
+                    step_s=step_s,
+                )
+            )
+
+    # --- asyncio.Protocol ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for a WebSocket."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(_HEAD.format(token=self.fleet.token).encode())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the connection has ended."""
+        self.transport, self._is_open = None, False
+        if not self.is_gone:
+            self.fleet.lost.append(self.number)
+
+    def data_received(self, data: bytes) -> None:
+        """Obey what has come whole."""
+        at_s = time.monotonic()
+        if self.is_gone:
+            return
+        self._read += data
+        if not self._is_open and not self._has_opened():
+            return
+        while (message := self._next_message()) is not None:
+            self._obey(message, at_s)
+
+    def _has_opened(self) -> bool:
+        end = self._read.find(b"\r\n\r\n")
+        if end < 0:
+            return False
+        assert self._read.startswith(b"HTTP/1.1 101"), bytes(self._read)
+        del self._read[: end + 4]
+        self._is_open = True
+        life = AgentLife(boot=self.number + 1, uptime=1, at=1)
+        self.say(NodeFacts(boot=self.number + 1), NodeJoined(node=self.node, devices=1, life=life))
+        return True
+
+    def _next_message(self) -> bytes | None:
+        read = self._read
+        if len(read) < 2:
+            return None
+        size, begin = read[1], 2
+        if size > 125:
+            begin = 4 if size == 126 else 10
+            if len(read) < begin:
+                return None
+            size = int.from_bytes(read[2:begin], "big")
+        if len(read) < begin + size:
+            return None
+        message = bytes(read[begin : begin + size])
+        is_text = read[0] == _TEXT
+        del read[: begin + size]
+        return message if is_text else b'{"type":"close"}'
+
+    # --- what an agent and its worker do --------------------------------------------------
+
+    def _obey(self, message: bytes, at_s: float) -> None:
+        kind = _found(_TYPE, message).decode()
+        if kind == "heard":
+            self.fleet.signs_every_s = json.loads(message)["signs_every_s"]
+            return
+        generation = 0
+        if kind in ("prepare", "switch", "reform"):
+            generation = int(_found(_GENERATION, message))
+        self.fleet.frames.append(Frame(at_s, kind, self.number, generation))
+        match kind:
+            case "start_replica":
+                self._start(ReplicaId(json.loads(message)["replica"]))
+            case "prepare" if self.replica is not None:
+                self.fleet.last_prepared_s = time.monotonic()
+                self.say(Prepared(replica=self.replica, generation=Generation(generation)))
+            case "switch" | "reform":
+                self._enter(generation, message)
+            case "end_replica":
+                self.die()
+            case "release" | "dismiss":
+                self._exit(ExitKind.LEFT, "")
+            case _:
+                self.fleet.others[kind] += 1
+
+    def _start(self, replica: ReplicaId) -> None:
+        self.replica = replica
+        place = f"10.0.{self.number // 250}.{self.number % 250}:40000"
+        self.say(
+            Started(replica=replica, node=self.node, pid=self.number + 1),
+            Spare(
+                replica=replica,
+                calls=0,
+                num_slots=self.fleet.num_slots,
+                layout="layout",
+                endpoint=place,
+            ),
+        )
+
+    def _enter(self, generation: int, order: bytes) -> None:
+        if self.replica is None or self.replica not in self.fleet.members_of(generation, order):
+            return
+        self.generation = generation
+        committed = self.fleet.committed
+        entered = Switched(replica=self.replica, generation=Generation(generation), step=committed)
+        self.say(entered)
+
+    def _exit(self, kind: ExitKind, detail: str) -> None:
+        if self.replica is not None:
+            replica, self.replica, self.generation = self.replica, None, 0
+            self.say(Exited(replica=replica, kind=kind, detail=detail))
+
+    def _beat(self, replica: ReplicaId) -> Progressed:
+        return Progressed(
+            replica=replica,
+            generation=Generation(self.generation),
+            committed=self.fleet.committed if self.generation else 0,
+            calls=0,
+        )
+
+
+@dataclass(eq=False)
+class Fleet:
+    """Agents of one process."""
+
+    address: tuple[str, int]
+    token: str
+    num_slots: int
+    agents: list[Agent] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    """Commands that nobody here obeys."""
+
+    lost: list[int] = field(default_factory=list)
+    """Whose connection the coordinator has ended."""
+
+    last_prepared_s: float = 0.0
+    """When somebody has answered a Prepare last."""
+
+    committed: int = 0
+    signs_every_s: float = 0.0
+    _orders: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    async def join(self, count: int) -> None:
+        """Connect so many agents."""
+        loop = asyncio.get_running_loop()
+        for number in range(len(self.agents), len(self.agents) + count):
+            agent = Agent(self, number)
+            self.agents.append(agent)
+            await loop.create_connection(lambda agent=agent: agent, *self.address)  # type: ignore[misc]
+
+    async def live(self, step_s: float) -> None:
+        """Give signs of life, and commit a step now and then, of which every member tells."""
+        next_step_s = time.monotonic() + step_s
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            for agent in self.agents:
+                if not agent.is_gone:
+                    agent.give_signs(now_s)
+            if now_s >= next_step_s:
+                next_step_s = now_s + step_s
+                self._commit(step_s)
+
+    def members_of(self, generation: int, order: bytes) -> frozenset[str]:
+        """Return the members of an order: the same for all who hear it."""
+        if generation not in self._orders:
+            seats = json.loads(order)["order"]["members"]
+            self._orders[generation] = frozenset(seat["replica"] for seat in seats)
+        return self._orders[generation]
+
+    @property
+    def present(self) -> list[Agent]:
+        """The agents that are not gone."""
+        return [agent for agent in self.agents if not agent.is_gone]
+
+    @property
+    def generation(self) -> int:
+        """The generation that everybody who is here is in; 0: there is none."""
+        found = {agent.generation for agent in self.present}
+        return found.pop() if len(found) == 1 else 0
+
+    def arrivals(self, *kinds: str) -> list[Frame]:
+        """Return the commands of these kinds that have come."""
+        return [frame for frame in self.frames if frame.kind in kinds]
+
+    def _commit(self, step_s: float) -> None:
+        newest = max((agent.generation for agent in self.agents), default=0)
+        members = [agent for agent in self.present if agent.generation == newest != 0]
+        if members and len(members) == len(self._orders[newest]):
+            step, self.committed = self.committed, self.committed + 1
+            loop = asyncio.get_running_loop()
+            for agent in members:  # as a worker sends what is not urgent
+                loop.call_later(agent.number % 50 * LINGER_S / 50, agent.commit, step, step_s)
+
+
+def _frame(message: Message) -> bytes:
+    data = encode(message, Incarnation(1))
+    size = len(data)
+    if size < 126:
+        head = bytes((_TEXT, _MASKED | size))
+    else:
+        head = bytes((_TEXT, _MASKED | 126)) + size.to_bytes(2, "big")
+    return head + _NO_MASK + data
+
+
+def _found(pattern: re.Pattern[bytes], message: bytes) -> bytes:
+    found = pattern.search(message)
+    return found[1] if found else b"0"

@@ -1,0 +1,138 @@
+"""The core of one job as its driver holds it: what it knows, and what it answers to what comes.
+
+Owns the state between two calls of the core, and when the core is to be asked though nothing comes.
+An event that the core cannot take is answered by nothing at all, and the job is as it was.  Carries
+nothing out, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pliant.core.commands import Command, EndJob, Reform
+from pliant.core.events import Event, Exited, NodeJoined, Progressed, Running, Ticked, WorkerEvent
+from pliant.core.heartbeats import interval_s
+from pliant.core.job import controller
+from pliant.core.job.state import Job, JobSettings, Ready, age
+from pliant.core.policy.decide import Policy
+from pliant.core.printable import in_one_line
+from pliant.core.tenancy import Demand
+from pliant.core.values import Register, ReplicaId
+from pliant.machine.clock import TICK_S
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An event that the core has answered, while nothing of the answer is carried out yet."""
+
+    event: Event | None
+    """None: it was none that can be."""
+
+    ready: Ready
+    before: Job
+    after: Job
+    now_s: float
+
+    @property
+    def is_mere_sign(self) -> bool:
+        """Whether it says that somebody lives, and nothing came of it."""
+        ready = self.ready
+        is_silent = not (ready.commands or ready.notes or ready.register or ready.decision)
+        return is_silent and isinstance(self.event, Progressed | Running)
+
+
+class HeldCore:
+    """The core of one job."""
+
+    def __init__(self, settings: JobSettings, refuse: Callable[[str, str], None]) -> None:
+        """``refuse`` takes whose an event is that cannot be, and why it cannot."""
+        self.state: Job
+        self._settings = settings
+        self._refuse = refuse
+        self._due_s = 0.0
+        self._looked_s: float | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """What counts now: what someone has set, or what the job was started with."""
+        return self.state.policy or self._settings.policy
+
+    @property
+    def demand(self) -> Demand:
+        """What the outside must know of the job now."""
+        return controller.demand(self.state, settings=self._settings)
+
+    def has_named(self, replica: ReplicaId) -> bool:
+        """Whether a replica of this name was ever started: what all of them leave has a bound."""
+        return age(replica) <= self.state.named
+
+    @property
+    def signs_every_s(self) -> float:
+        """How far apart the signs of life of an agent, and of each of its replicas, are to be."""
+        return interval_s(len(self.state.replicas), self._settings.timeouts.heartbeat_s)
+
+    def begin(self, *, now_s: float, register: Register | None, is_asked: bool) -> Ready:
+        """Begin with what is recorded; see ``controller.begin``."""
+        self.state, ready = controller.begin(
+            now_s=now_s, settings=self._settings, register=register, is_asked=is_asked
+        )
+        self.forget_due()
+        return ready
+
+    def forget_due(self) -> None:
+        """Look anew when something is due."""
+        self._looked_s = None
+
+    def due_s(self, now_s: float) -> float:
+        """Return when the core is to be told the time if nothing else comes, or a little before.
+
+        That is a look at every replica.  A sign of life only puts off what is due, so after those
+        it is looked again only now and then.
+        """
+        if self._looked_s is None or now_s >= self._looked_s + TICK_S:
+            self._due_s, self._looked_s = controller.next_deadline_s(self.state), now_s
+        return self._due_s
+
+    def answers(self, events: Iterable[Event], now_s: float) -> list[Answered]:
+        """Return what the core says to these events, and then to time; the job's end is last."""
+        found: list[Answered] = []
+        for event in (*events, Ticked()):
+            if isinstance(event, Ticked) and now_s < self.due_s(now_s):
+                break
+            found.append(self._step(event, now_s))
+            if not found[-1].is_mere_sign:
+                self.forget_due()
+            if any(isinstance(command, EndJob) for command in found[-1].ready.commands):
+                break
+        return found
+
+    def _step(self, event: Event, now_s: float) -> Answered:
+        before = self.state
+        try:
+            self.state, ready = controller.step(before, event, now_s=now_s, settings=self._settings)
+        except Exception as error:  # the core is pure: the job is as it was
+            if not isinstance(event, WorkerEvent | NodeJoined | Running | Exited):
+                raise
+            self._refuse("agent", in_one_line(f"{type(event).__name__} cannot be: {error!r:.300}"))
+            unsaid = Ready(incarnation=before.membership.incarnation)
+            return Answered(None, unsaid, before, before, now_s)
+        return Answered(event, ready, before, self.state, now_s)
+
+
+def newest_reform(answers: Sequence[Answered]) -> Reform | None:
+    """Return the last Reform of what is carried out at once."""
+    commands = (command for one in answers for command in one.ready.commands)
+    return next((one for one in reversed(list(commands)) if isinstance(one, Reform)), None)
+
+
+def left_to_tell(command: Command, newest: Reform | None) -> Command | None:
+    """Return a command without those who get a newer Reform at once; None if that is everybody.
+
+    Whoever hears it abandons what came before, so they would build a group for nothing.
+    """
+    if newest is None or command is newest or not isinstance(command, Reform):
+        return command
+    there = frozenset(newest.to)
+    others = tuple(name for name in command.to if name not in there)
+    return replace(command, to=others) if others else None

@@ -1,0 +1,95 @@
+"""Step reports: what a replica says of the steps that it commits.
+
+Owns what is said of each, and what is said once: a nan or inf, a step that learned nothing, a
+dataset that cannot be looked into.  Must not know how a step comes about.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from pliant.core.values import ReplicaId
+from pliant.engine.data.loading import Schedule
+from pliant.engine.data.slots import Slots
+from pliant.engine.protocol.membership_port import StepDecision
+from pliant.engine.state.script_attributes import ScriptAttributes
+from pliant.engine.update import Gradient, Update
+from pliant.engine.worker.reporter import Reporter
+from pliant.wire.messages import Committed
+
+
+@dataclass(kw_only=True, eq=False)
+class StepReports:
+    """See the module's text; one per session."""
+
+    reporter: Reporter
+    schedule: Schedule
+    attributes: ScriptAttributes
+    slots: Slots
+    update: Update
+    on_nonfinite: str
+
+    def __post_init__(self) -> None:
+        self._has_said_idle = False
+        self._was_nonfinite = False
+        self._has_said_unseen = False
+        self.begin()
+
+    def begin(self) -> None:
+        """The next step begins now, whatever was before."""
+        self._committed_at_s = time.monotonic()
+
+    def tell(
+        self,
+        step: int,
+        gradient: Gradient,
+        decision: StepDecision,
+        replica: ReplicaId,
+        *,
+        is_skipped: bool,
+    ) -> None:
+        """Report a step that ``replica``, which is this one, has committed."""
+        if not gradient.extras.num_computed and not self._has_said_idle:
+            self._has_said_idle = True
+            self.reporter.noted(
+                f"step {step} learned nothing: no micro-batch of it had a "
+                "step.backward(...) of a weight above 0"
+            )
+        self._note_nonfinite(step, gradient, is_leader=decision.is_leader)
+        now_s = time.monotonic()
+        self.reporter.committed(
+            Committed(
+                replica=replica,
+                generation=decision.generation,
+                step=step,
+                mono_s=now_s,
+                loss=gradient.extras.loss,
+                grad_norm=self.update.known_grad_norm,
+                samples=self.schedule.num_samples(step),
+                step_s=now_s - self._committed_at_s,
+                nonfinite=gradient.nonfinite,
+                is_skipped=is_skipped,
+            )
+        )
+        self._committed_at_s = now_s
+
+    def look_at_dataset(self, step: int) -> None:
+        """Now and then, until there is something to say: what loader processes do not see."""
+        is_time = step & (step - 1) == 0 or step % self.schedule.steps_per_epoch == 0
+        if is_time and not self._has_said_unseen and (said := self.attributes.dataset.unseen()):
+            self._has_said_unseen = True
+            self.reporter.noted(said)
+
+    def _note_nonfinite(self, step: int, gradient: Gradient, *, is_leader: bool) -> None:
+        """Say it once for steps in a row: who computed such a loss, else the leader."""
+        is_new = bool(gradient.nonfinite) and not self._was_nonfinite
+        self._was_nonfinite = bool(gradient.nonfinite)
+        where = self.slots.nonfinite
+        if not is_new or not (where or (is_leader and math.isfinite(gradient.extras.loss))):
+            return
+        outcome = "training goes on with it; Session(on_nonfinite=...) can stop or skip"
+        if self.on_nonfinite == "skip":
+            outcome = "the step counts and changes nothing"
+        self.reporter.noted(f"{gradient.nonfinite} at step {step}{where}: {outcome}")

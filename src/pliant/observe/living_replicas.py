@@ -1,0 +1,139 @@
+"""The living replicas of a job, as its event log tells of them.
+
+Owns who lives and what each is doing.  Knows nothing of steps, checkpoints or the job's own state:
+those are the board's (``observe.status``), which hands on the records that are about replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pliant.core.values import Labels
+from pliant.observe.log import Record, listed, members_of
+
+
+def labels_in(record: Record) -> Labels:
+    """Return the labels that a node has joined with."""
+    pairs = (pair for pair in listed(record, "labels") if isinstance(pair, list))
+    return tuple((str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
+
+
+class ReplicaActivity(StrEnum):
+    """What a living replica is doing."""
+
+    STARTING = "starting"
+    SPARE = "spare"
+    JOINING = "joining"
+    TRAINING = "training"
+    WAITING = "waiting"
+    LEAVING = "leaving"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaStatus:
+    """One living replica."""
+
+    name: str
+    state: ReplicaActivity
+    pids: list[int] = field(default_factory=list)
+    node: str = ""
+    device: int | None = None
+
+
+@dataclass(slots=True)
+class LivingReplicas:
+    """Eats the records about replicas, in file order."""
+
+    named: dict[str, ReplicaStatus] = field(default_factory=dict)
+    former: dict[str, ReplicaStatus] = field(default_factory=dict)
+    """Those of the coordinator before, until their agent has said that they live."""
+
+    labels: dict[str, Labels] = field(default_factory=dict)
+    """Of nodes."""
+
+    is_holding: bool = False
+    """The newest generation waits below the minimum."""
+
+    def follow(self) -> None:
+        """Another coordinator: they count again once their agent has said that they live."""
+        self.former |= self.named
+        self.named.clear()
+
+    def add_node(self, record: Record) -> None:
+        """An agent says whom it runs: they have lived through a change of coordinators."""
+        node = str(record.get("node") or "")
+        self.labels[node] = labels_in(record)
+        for name in map(str, listed(record, "replicas")):
+            if name not in self.named:
+                unknown = ReplicaStatus(name=name, state=ReplicaActivity.STARTING, node=node)
+                self.named[name] = self.former.pop(name, unknown)
+
+    def add_order(self, record: Record) -> None:
+        """An order of the coordinator says who is in the next generation, or in none."""
+        if record["kind"] == "dismiss":
+            for name in map(str, listed(record, "to")):
+                self._set(name, ReplicaActivity.LEAVING)
+            return
+        order = record.get("order")
+        if not isinstance(order, dict):
+            return
+        members = dict.fromkeys(members_of(order))
+        if record["kind"] == "prepare":
+            for name in members:
+                if name in self.named and self.named[name].state is ReplicaActivity.SPARE:
+                    self._set(name, ReplicaActivity.JOINING)
+            return
+        self.is_holding = bool(order.get("hold"))
+        for name, replica in self.named.items():
+            if replica.state is ReplicaActivity.TRAINING and name not in members:
+                self._set(name, ReplicaActivity.LEAVING)
+
+    def add(self, record: Record, name: str) -> None:
+        """Take in one record about ``name``; kinds it does not know change nothing."""
+        match record.get("kind"):
+            case "start_replica":
+                node = str(record.get("node") or "")
+                self.named[name] = ReplicaStatus(
+                    name=name, state=ReplicaActivity.STARTING, node=node
+                )
+            case "worker" if name in self.named and isinstance(record.get("pid"), int):
+                if record["pid"] not in self.named[name].pids:  # told again: not known if heard
+                    self.named[name].pids.append(record["pid"])
+                if not record.get("worker"):
+                    self.named[name].device = record.get("device")
+            case "registered":
+                self._on_registered(record, name)
+            case "spare":
+                self._set(name, ReplicaActivity.SPARE)
+            case "switched":
+                self._set(name, self._with_state())
+            case "drain_requested":
+                self._set(name, ReplicaActivity.LEAVING)
+            case "finished":
+                self._set(name, ReplicaActivity.FINISHED)
+            case "exited":
+                self.named.pop(name, None)
+            case _:
+                pass  # answers and heartbeats change no state here
+
+    def _on_registered(self, record: Record, name: str) -> None:
+        """One of them says where it stands."""
+        if (replica := self.named.get(name)) is None:
+            return
+        if record.get("finished"):
+            replica.state = ReplicaActivity.FINISHED
+        elif record.get("leaving"):
+            replica.state = ReplicaActivity.LEAVING
+        elif record.get("has_state"):
+            replica.state = self._with_state()
+        elif record.get("spare"):
+            replica.state = ReplicaActivity.SPARE
+
+    def _with_state(self) -> ReplicaActivity:
+        return ReplicaActivity.WAITING if self.is_holding else ReplicaActivity.TRAINING
+
+    def _set(self, name: str, state: ReplicaActivity) -> None:
+        if name in self.named:
+            self.named[name].state = state

@@ -1,0 +1,105 @@
+"""What workers printed, as it lies in the directory of a run, piece by piece.
+
+Owns reading files while others write and rotate them: none of it is left out, and none comes twice.
+Knows nothing of who writes them, and of how it is shown.
+
+    r1.log.2, r1.log.1    rotated, the oldest first
+    r1.log                grows
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from pliant.core.errors import ConfigError
+from pliant.core.worker_names import order_of
+from pliant.machine import run_files
+from pliant.machine.files import open_to_read
+
+PIECE_BYTES = 1 << 20
+
+MAX_OFFSET = 1 << 40
+"""No file of output has a position beyond, which every file system knows."""
+
+FORK_SERVER = "forkserver"
+"""Its file lies beside the replicas'; shown only by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedUntil:
+    """A place in what a worker has printed: in which file, and how far; at first the beginning."""
+
+    inode: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.inode}-{self.offset}"
+
+    @classmethod
+    def of(cls, text: str) -> PrintedUntil:
+        """Return what ``str`` made this text of; the beginning if it is another text."""
+        inode, dash, offset = text[:40].partition("-")
+        is_one = dash and inode.isdecimal() and offset.isdecimal() and text.isascii()
+        return cls(int(inode), min(int(offset), MAX_OFFSET)) if is_one else cls()
+
+
+def chosen(names: list[str], worker: str | None, where: object) -> str:
+    """Return whose output is asked for: the only one's if none is named.
+
+    Raises:
+        ConfigError: there is nothing of it, or it is not clear whose is meant.
+    """
+    if not names:
+        raise ConfigError(f"no replica has printed anything yet (looked in {where})")
+    if worker is not None and worker not in names:
+        raise ConfigError(f"there is no output of {worker}; there is of {', '.join(names)}")
+    replicas = [name for name in names if name != FORK_SERVER]
+    if worker is None and len(replicas) != 1:
+        raise ConfigError(f"say whose output: {', '.join(replicas or names)}")
+    return worker or replicas[0]
+
+
+def printers(out: Path) -> list[str]:
+    """Return who has printed something, in order."""
+    files = (path for path in (out / run_files.LOGS).glob("*.log") if path.is_file())
+    return sorted((path.stem for path in files), key=order_of)
+
+
+def printed_after(
+    out: Path, worker: str, after: PrintedUntil, most_bytes: int = PIECE_BYTES
+) -> tuple[bytes, PrintedUntil]:
+    """Return what comes after a place, so much at most, and the place behind it."""
+    data = b""
+    with _opened(out / run_files.LOGS / f"{worker}.log", after.inode) as files:
+        for inode, file in files:
+            file.seek(after.offset if inode == after.inode else 0)
+            data += file.read(most_bytes - len(data))
+            after = PrintedUntil(inode, file.tell())
+            if len(data) >= most_bytes:
+                break
+    return data, after
+
+
+@contextmanager
+def _opened(path: Path, since: int) -> Iterator[list[tuple[int, BinaryIO]]]:
+    """Open the file that was read last, by its inode, and all newer ones, the oldest first.
+
+    The newest is opened first: what is rotated meanwhile is met again, under an older name.
+    """
+    found: dict[int, BinaryIO] = {}
+    numbers = [old.suffix[1:] for old in path.parent.glob(path.name + ".*")]
+    rotated = sorted(int(number) for number in numbers if number.isdecimal())
+    with ExitStack() as stack:
+        for name in (path.name, *(f"{path.name}.{number}" for number in rotated)):
+            with suppress(FileNotFoundError):
+                file = stack.enter_context(open_to_read(path.with_name(name)))
+                inode = os.fstat(file.fileno()).st_ino
+                found.setdefault(inode, file)
+                if inode == since:
+                    break
+        yield list(reversed(found.items()))

@@ -1,0 +1,186 @@
+"""A stretch of a recorded pool as a scenario file, and how such a file is played.
+
+Owns the form of the file: what the core was told begins a line, what it answered stands below it::
+
+    pool {"devices": 4, "is_open": false}
+    at 0.1 opened {}
+    at 2 asked {"claim": {"name": "gpt", "ask_replicas": 4}}
+      grant gpt to=4 devices=0,1,2,3
+
+Whose core answers is the caller's to say.  A pool's file begins where the pool began; it was played
+before it is written, and answers as was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
+
+from pliant.core.allocation import (
+    Action,
+    Event,
+    Grant,
+    Overdue,
+    Refuse,
+    Shrink,
+    Suspend,
+    kinds,
+)
+from pliant.core.allocation.beginning import PoolBeginning, begun
+from pliant.core.allocation.values import Actions
+from pliant.core.errors import ConfigError
+from pliant.core.printable import in_one_line
+from pliant.observe.core_values import value_of, written
+from pliant.observe.log import kind_of
+from pliant.simulate.pool_replay import TOLD, PoolStep, PoolTurn
+from pliant.simulate.replay import Break
+from pliant.simulate.replay_scenario import AROUND_S, DIGITS, Scenario
+
+Teller = Callable[[Event, float], Actions]
+"""Tells one pool an event at a moment; returns what it answers."""
+
+MakePool = Callable[[PoolBeginning, float], Teller]
+
+
+def core_alone(beginning: PoolBeginning, now_s: float) -> Teller:
+    """Return the core itself, which nobody drives."""
+    pool = begun(beginning, now_s=now_s)
+
+    def tell(event: Event, now_s: float) -> Actions:
+        nonlocal pool
+        pool, actions = kinds.step_kinds(pool, event, now_s=now_s)
+        return actions
+
+    return tell
+
+
+def play_pool(text: str, make: MakePool) -> str:
+    """Return the scenario with the answers that this pool gives to its events.
+
+    Raises:
+        ConfigError: a line cannot be played.
+    """
+    out: list[str] = []
+    teller: Teller | None = None
+    for line in text.splitlines():
+        if line.startswith("  "):
+            continue
+        out.append(line)
+        if not line.strip() or line.startswith("#"):
+            continue
+        first, at, kind, data = (*line.split(" ", 3), "", "", "")[:4]
+        if first != ("pool" if teller is None else "at") or (teller and kind not in TOLD):
+            raise ConfigError(f"unknown scenario line: {line[:80]}")
+        try:
+            if teller is None:
+                beginning = value_of(PoolBeginning, json.loads(line.removeprefix("pool")))
+                teller = make(beginning, 0.0)
+                continue
+            actions = teller(value_of(TOLD[kind], json.loads(data)), float(at))
+        except ValueError as error:
+            raise ConfigError(f"{line[:80]!r} cannot be played: {error}") from error
+        out += [f"  {one}" for one in map(answer_line, actions)]
+    return "\n".join(out) + "\n"
+
+
+def answer_line(action: Action) -> str:
+    """Write one answer as scenario files show it."""
+    return in_one_line(_answered(action))
+
+
+def _answered(action: Action) -> str:
+    match action:
+        case Grant(name=name, to=to, devices=devices):
+            return f"grant {name} to={to}{_listed(devices)}"
+        case Shrink(name=name, to=to, devices=devices, for_=for_):
+            return f"shrink {name} to={to}{_listed(devices)}{_for(for_)}"
+        case Suspend(name=name, for_=for_):
+            return f"suspend {name}{_for(for_)}"
+        case Overdue(name=name, to=to, excess=excess):
+            return f"overdue {name} to={to} excess={excess}"
+        case Refuse(reason=reason):
+            return f"refuse: {reason}"
+
+
+def _listed(devices: tuple[int, ...]) -> str:
+    return f" devices={','.join(map(str, devices))}" if devices else ""
+
+
+def _for(name: str) -> str:
+    return f" for={name}" if name else ""
+
+
+def event_line(event: Event, at_s: float, digits: int) -> str:
+    """Write what the core was told as scenario files show it."""
+    moment = f"{at_s:.{digits}f}".rstrip("0").rstrip(".") if digits < DIGITS[-1] else repr(at_s)
+    return f"at {moment} {kind_of(event)} {json.dumps(brief(event))}"
+
+
+def brief(value: Any) -> dict[str, Any]:
+    """Return a value as JSON has it, without what is as always."""
+    data: dict[str, Any] = written(type(value), value)
+    for one in fields(value):
+        item = getattr(value, one.name)
+        if one.default is not MISSING and item == one.default:
+            del data[one.name]
+        elif is_dataclass(item):
+            data[one.name] = brief(item)
+    return data
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """From the beginning of a pool on, as far as is certain."""
+
+    beginning: PoolBeginning
+    began_s: float
+    turns: list[PoolTurn] = field(default_factory=list)
+    until: str | None = None
+
+
+def scenario_of_pool(
+    steps: Iterable[PoolStep], *, title: str, around_at: float | None = None
+) -> Scenario:
+    """Return the first life of a pool that is certain, or the one up to a moment, as a scenario.
+
+    Raises:
+        ConfigError: there is none, or played it answers otherwise than was recorded.
+    """
+    found = _stretch(steps, around_at)
+    if found is None or not found.turns:
+        raise ConfigError(
+            "no scenario can be made: no beginning of a pool, with what it was told, is in the log"
+        )
+    answers = [line for turn in found.turns for line in map(answer_line, turn.actions or ())]
+    head = f"# {title}\n\npool {json.dumps(brief(found.beginning))}\n"
+    for digits in DIGITS:
+        lines = [
+            event_line(turn.event, turn.now_s - found.began_s, digits)
+            for turn in found.turns
+            if turn.event is not None
+        ]
+        text = play_pool(head + "\n".join(lines) + "\n", core_alone)
+        if [line[2:] for line in text.splitlines() if line.startswith("  ")] == answers:
+            return Scenario(text=text, num_events=len(lines), num_left_out=0, until=found.until)
+    raise ConfigError("no scenario can be made: played, it answers otherwise than was recorded")
+
+
+def _stretch(steps: Iterable[PoolStep], around_at: float | None) -> _Stretch | None:
+    found: _Stretch | None = None
+    for step in steps:
+        is_end = isinstance(step, Break) or step.beginning is not None or step.actions is None
+        if is_end and found is not None and found.turns and found.until is None:
+            found.until = step.place.where
+            if around_at is None:
+                return found
+        if around_at is not None and step.place.at > around_at + AROUND_S:
+            if found is not None:
+                found.until = found.until or step.place.where
+            return found
+        if isinstance(step, PoolTurn) and step.beginning is not None:
+            found = _Stretch(step.beginning, step.now_s)
+        elif isinstance(step, PoolTurn) and found is not None and found.until is None:
+            found.turns.append(step)
+    return found

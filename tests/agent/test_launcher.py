@@ -1,0 +1,98 @@
+"""What an agent leaves behind that is killed while its fork server imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pliant.agent import launcher
+
+pytestmark = pytest.mark.timeout(120)
+
+DEADLINE_S = 60.0
+
+AGENT = """
+import asyncio, os, signal
+from pathlib import Path
+from pliant.agent.agent_config import PoolDevice
+from pliant.agent.launcher import Launcher
+from pliant.agent.local_replica import LocalReplica
+from pliant.core.values import Incarnation, ReplicaId
+from pliant.wire.launch import Assignment
+from pliant.wire.messages import Work
+
+def take(*_):
+    pass
+
+async def main():
+    launcher = Launcher(on_report=take, on_gone=take)
+    launcher.start(environment=os.environ, cwd=Path.cwd(), log=Path("server.log"))
+    os.kill(launcher.pid, signal.SIGSTOP)  # as if its imports took for ever
+    command = ("train.py", 16_000 * "x")  # a long command line: the socket holds ten of them
+    work = Work(job="j", command=command, cwd=os.getcwd(), out=os.getcwd())
+    for number in range(1, 21):
+        name = ReplicaId(f"r{number}")
+        devices = [PoolDevice(), PoolDevice()]
+        replica = LocalReplica(name, devices, ask=launcher.ask, on_message=take, on_refusal=take)
+        await replica.open(Path("logs"), take, launcher.meeting_place)
+        replica.start(
+            Assignment(replica=name, work=work, address="127.0.0.1", incarnation=Incarnation(1))
+        )
+    print(launcher.pid, len(launcher._waiting), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def meeting() -> Iterator[Path]:
+    """Return a place with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def test_nothing_is_left_of_what_was_still_queued(tmp_path: Path, meeting: Path) -> None:
+    """Twenty replicas of two workers: more requests than the socket holds."""
+    words = ["sh", "-c", 'ulimit -n 4096 && exec "$@"', "sh", sys.executable, "-c", AGENT]
+    agent = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(meeting)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert agent.returncode == -signal.SIGKILL, agent.stderr
+    server, queued = map(int, agent.stdout.split())
+    assert queued
+    assert list(meeting.glob("pliant-*"))
+
+    os.kill(server, signal.SIGCONT)
+
+    until_s = time.monotonic() + DEADLINE_S
+    while psutil.pid_exists(server) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(server), (tmp_path / "server.log").read_text()
+    assert not list(meeting.glob("pliant-*"))
+
+
+def test_workers_meet_elsewhere_where_no_directory_takes_temporary_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+
+    launcher._private_directory().rmdir()

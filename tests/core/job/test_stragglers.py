@@ -1,0 +1,57 @@
+"""When those are looked at that are slow; what follows is in scenarios."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.events import Progressed
+from pliant.core.job.slowness import Slow
+from pliant.core.job.state import Job, JobSettings, Stage
+from pliant.core.job.stragglers import AGAIN_S, hear_slowness, look_at_slow
+from pliant.core.job.transaction import Transaction
+from pliant.core.membership.state import Membership
+from pliant.core.policy.decide import Policy
+from pliant.core.table import Table
+from pliant.core.values import FIRST_LINEAGE, Generation, Incarnation, ReplicaId
+
+SETTINGS = JobSettings(policy=Policy(replace_slow_after_s=100.0, spares=1), slow_s=60.0)
+RUNNING = Job(
+    membership=Membership(incarnation=Incarnation(1), lineage=FIRST_LINEAGE), stage=Stage.RUNNING
+)
+R1 = ReplicaId("r1")
+
+
+def at(now_s: float, job: Job) -> Transaction:
+    return Transaction(job=job, now_s=now_s, settings=SETTINGS)
+
+
+def test_the_job_wakes_when_people_are_to_hear_of_it() -> None:
+    tx = at(10.0, RUNNING)
+
+    hear_slowness(
+        tx,
+        Progressed(replica=R1, generation=Generation(1), committed=1, calls=0, slow=30),
+    )
+
+    assert tx.job.slow_look_s == 70.0
+
+
+def test_one_that_cannot_be_replaced_yet_is_looked_at_again() -> None:
+    told = Table({R1: Slow(tenths=30, since_s=10.0, is_told=True)})
+    tx = at(110.0, replace(RUNNING, slow=told))
+
+    hear_slowness(
+        tx,
+        Progressed(replica=R1, generation=Generation(1), committed=1, calls=0, slow=35),
+    )
+
+    assert tx.job.slow_look_s == 110.0 + AGAIN_S
+
+
+def test_one_that_does_not_train_any_more_is_forgotten() -> None:
+    known = Table({R1: Slow(tenths=30, since_s=10.0)})
+    tx = at(20.0, replace(RUNNING, slow=known))
+
+    look_at_slow(tx)
+
+    assert dict(tx.job.slow) == {}
