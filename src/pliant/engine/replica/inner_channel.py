@@ -107,12 +107,14 @@ class InnerListener:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.bind(str(directory / SOCKET_NAME))
         self._sock.listen()
-        threading.Thread(target=self._accept, name="inner-listener", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="inner-listener", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more; not from ``on_connection``."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._sock.close()
 
     def _accept(self) -> None:
