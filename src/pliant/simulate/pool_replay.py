@@ -23,7 +23,7 @@ from pliant.core.tenancy import MOST_SLOTS
 from pliant.observe import parts
 from pliant.observe.core_values import event_in, value_of
 from pliant.observe.log import Record, fields_of, kind_of
-from pliant.simulate.replay import Break, summary, unlike
+from pliant.simulate.replay import Break, difference_between
 from pliant.simulate.replay_log import Gap, LogPlace, LogWalk, is_torn, moment_of
 from pliant.spec.pool import MOST_DEVICES
 from pliant.wire.codec import type_name
@@ -203,14 +203,7 @@ def difference_of(
 ) -> str | None:
     """Say in what an answer differs first from the recorded one; None: in nothing."""
     now = [record_of_action(action) for action in actions]
-    for mine, then in zip(now, recorded, strict=False):
-        if (why := unlike(mine, then)) is not None:
-            return why
-    if len(recorded) > len(now):
-        return f"{summary(recorded[len(now)])} was recorded, now nothing"
-    if len(now) > len(recorded) and not may_be_cut:
-        return f"nothing more was recorded, now {summary(now[len(recorded)])}"
-    return None
+    return difference_between(now, recorded, may_be_cut=may_be_cut)
 
 
 def _devices_of(event: Event) -> int:

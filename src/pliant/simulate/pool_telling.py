@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any
 
 from pliant.core.counts import counted
@@ -18,6 +17,7 @@ from pliant.observe.log import Record
 from pliant.observe.pool_history import move_of, sentence
 from pliant.simulate.pool_replay import PoolStep, PoolTurn, record_of_action
 from pliant.simulate.replay import Break, summary
+from pliant.simulate.replay_telling import tell_difference
 
 
 @dataclass(slots=True)
@@ -62,10 +62,7 @@ class PoolAccount:
             return f"nothing of this log can be replayed: {why}"
         told = f"{counted(self.inputs, 'input')}, {counted(self.answers, 'answer')}"
         if self.difference is not None:
-            here = version("pliant")
-            other = self.version and self.version != here
-            since = f" (recorded by pliant {self.version}, this is {here})" if other else ""
-            return in_one_line(f"{told}: not the same as recorded{since}: {self.difference}")
+            return tell_difference(told, self.difference, self.version)
         gaps = ""
         if self.unknown:
             compared = f"{self.unknown} of {counted(self.inputs + self.unknown, 'input')}"

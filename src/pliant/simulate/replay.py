@@ -10,7 +10,7 @@ certain until the log says again what the core knew.  Decides nothing: what is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -244,14 +244,20 @@ def difference_of(
     declined = None if ready.declined is None else ready.declined.reason
     if declined != told.declined:
         return f"declined: {_or_nothing(told.declined)} was recorded, now {_or_nothing(declined)}"
-    answers, found = answers_of(ready), list(recorded)
-    for now, then in zip(answers, found, strict=False):
-        if (why := unlike(now, then)) is not None:
+    return difference_between(answers_of(ready), list(recorded), may_be_cut=may_be_cut)
+
+
+def difference_between(
+    now: Sequence[Record], recorded: Sequence[Record], *, may_be_cut: bool
+) -> str | None:
+    """Say in what answers differ first from the recorded ones; None: in nothing."""
+    for mine, then in zip(now, recorded, strict=False):
+        if (why := unlike(mine, then)) is not None:
             return why
-    if len(found) > len(answers):
-        return f"{summary(found[len(answers)])} was recorded, now nothing"
-    if len(answers) > len(found) and not may_be_cut:
-        return f"nothing more was recorded, now {summary(answers[len(found)])}"
+    if len(recorded) > len(now):
+        return f"{summary(recorded[len(now)])} was recorded, now nothing"
+    if len(now) > len(recorded) and not may_be_cut:
+        return f"nothing more was recorded, now {summary(now[len(recorded)])}"
     return None
 
 

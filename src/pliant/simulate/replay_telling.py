@@ -77,10 +77,7 @@ class Account:
             f"{counted(self.commands, 'command')}"
         )
         if self.difference is not None:
-            here = version("pliant")
-            other = self.version and self.version != here
-            since = f" (recorded by pliant {self.version}, this is {here})" if other else ""
-            return in_one_line(f"{told}: not the same as recorded{since}: {self.difference}")
+            return tell_difference(told, self.difference, self.version)
         gaps = ""
         if self.gaps:
             compared = f"{self.unknown} of {counted(self.inputs + self.unknown, 'input')}"
@@ -99,6 +96,14 @@ class Account:
             "version": self.version or None,
             "is_same": self.difference is None and self.inputs > 0,
         }
+
+
+def tell_difference(told: str, difference: str, recorded_by: str) -> str:
+    """Say what differs, and the version that recorded it where it was another one."""
+    here = version("pliant")
+    other = recorded_by and recorded_by != here
+    since = f" (recorded by pliant {recorded_by}, this is {here})" if other else ""
+    return in_one_line(f"{told}: not the same as recorded{since}: {difference}")
 
 
 def lines_of(step: Step, start_at: float) -> list[str]:
