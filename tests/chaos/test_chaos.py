@@ -24,7 +24,7 @@ from tests.processes import elastic, hosts
 from tests.processes.job_storm import MODELS
 
 SEED = int(os.environ.get("SEED", "1"))
-FAULTS = int(os.environ.get("FAULTS", "10"))
+FAULTS = int(os.environ.get("FAULTS", "6"))
 
 IS_LONG = "FAULTS" in os.environ
 """Faults may last for minutes, and all hosts must train together at the end."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.models import Points
 from torch import nn
@@ -72,6 +72,7 @@ def play(size: int, micro_batch_size: int, team: Any) -> Outcome:
     return evaluation(model, size, micro_batch_size).run(model, BufferRules(model, {}, 1), team)
 
 
+@settings(max_examples=30)
 @given(
     size=st.integers(1, 30),
     micro_batch_size=st.integers(1, 8),

@@ -303,6 +303,7 @@ def test_root_ends_nobody_who_was_handed_the_device_of_another(here: Town) -> No
     bob.until("given")
 
 
+@pytest.mark.soak
 def test_who_is_taken_off_a_team_is_still_told_what_to_give_back(here: Town) -> None:
     """Else it would be killed after a notice that it never heard of."""
     here.start_pool("--devices", "2")

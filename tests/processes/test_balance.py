@@ -63,7 +63,7 @@ def slots_of(outcome: Outcome, step: int) -> Counter[str]:
     ("model", "more"),
     [
         ("gpt", {}),
-        ("gpt", {"windows_above": 1 << 40}),
+        pytest.param("gpt", {"windows_above": 1 << 40}, marks=pytest.mark.soak),
         pytest.param("cnn", {"num_workers": 2}, marks=pytest.mark.soak),
         pytest.param("gpt", {"arguments": ("--reduction", "fast")}, marks=pytest.mark.soak),
     ],
@@ -111,7 +111,7 @@ def test_join_kill_and_drain_while_one_computes_less_leave_no_trace(
     [
         ("vote", 7),
         ("commit", 7),
-        ("bucket", 8),
+        pytest.param("bucket", 8, marks=pytest.mark.soak),
         pytest.param("bucket", 7, marks=pytest.mark.soak),
         pytest.param("vote", 8, marks=pytest.mark.soak),
         pytest.param("commit", 8, marks=pytest.mark.soak),
@@ -141,6 +141,7 @@ def test_a_kill_at_the_step_at_which_slots_move_loses_nothing(
     assert len(outcome.kinds("reform")) == 1
 
 
+@pytest.mark.soak
 def test_followers_compute_what_worker_0_of_their_replica_does(tmp_path: Path) -> None:
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")

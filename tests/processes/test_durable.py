@@ -143,6 +143,7 @@ def end_by_signal(job: RunningJob) -> None:
     job.process.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.soak
 def test_what_sharded_replicas_saved_goes_on_at_any_other_shape(tmp_path: Path) -> None:
     """Two replicas of two workers, one of three, two that are whole, two of two again."""
     more: dict[str, Any] = {"steps": 30, "pace": 0.05}
@@ -179,7 +180,7 @@ def test_what_sharded_replicas_saved_goes_on_at_any_other_shape(tmp_path: Path) 
     ("mesh", "is_sharded"),
     [
         ({"shard": 2}, False),
-        ({"tp": 2}, True),
+        pytest.param({"tp": 2}, True, marks=pytest.mark.soak),
         pytest.param({"shard": 2, "tp": 2}, True, marks=pytest.mark.soak),
     ],
 )
@@ -216,7 +217,9 @@ def test_all_replicas_die_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
     assert any(record["order"]["restore"] for record in job.records("switch"))
 
 
-@pytest.mark.parametrize(("mesh", "files"), [(None, "*"), ({"shard": 2}, "__[13]_*")])
+@pytest.mark.parametrize(
+    ("mesh", "files"), [(None, "*"), pytest.param({"shard": 2}, "__[13]_*", marks=pytest.mark.soak)]
+)
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(
     tmp_path: Path, mesh: dict[str, int] | None, files: str
 ) -> None:

@@ -39,8 +39,8 @@ def nothing(job: RunningJob) -> None:
         ("gpt", None),
         ("cnn", {"num_workers": 2}),
         ("moe", None),
-        ("frozen", {"options": {}}),
-        ("judged", {}),
+        pytest.param("frozen", {"options": {}}, marks=pytest.mark.soak),
+        pytest.param("judged", {}, marks=pytest.mark.soak),
     ],
 )
 def test_join_drain_and_kill_leave_no_trace(tmp_path: Path, model: str, more: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_dataset_that_a_tail_changes_reaches_a_joiner_or_is_told(
     [
         pytest.param("r4", "build=SIGKILL", marks=pytest.mark.soak),
         ("r1", "prepared:3+=SIGKILL"),
-        ("r1", "boundary:3+=SIGKILL"),
+        pytest.param("r1", "boundary:3+=SIGKILL", marks=pytest.mark.soak),
         ("r1", "transfer:3+=SIGKILL"),
         pytest.param("r4", "transfer=SIGKILL", marks=pytest.mark.soak),
         ("r1", "reform:2+=SIGKILL"),
@@ -230,8 +230,15 @@ def test_a_stopped_process_is_ended_and_replaced(tmp_path: Path) -> None:
     outcome.check(reference("cnn", 14))
 
 
-@pytest.mark.parametrize("how", ["hang", "lock"])
-@pytest.mark.parametrize("point", ["tail", "micro_batch"])
+@pytest.mark.parametrize(
+    ("point", "how"),
+    [
+        ("tail", "hang"),
+        ("micro_batch", "lock"),
+        pytest.param("tail", "lock", marks=pytest.mark.soak),
+        pytest.param("micro_batch", "hang", marks=pytest.mark.soak),
+    ],
+)
 def test_a_script_that_hangs_while_its_heartbeats_go_on_is_named_ended_and_replaced(
     tmp_path: Path, how: str, point: str
 ) -> None:

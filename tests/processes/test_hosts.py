@@ -83,7 +83,7 @@ def test_a_machine_on_which_everything_stands_still_in_turns_loses_nobody(
     assert len(outcome.kinds("start_replica")) == 3
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed: bool) -> None:
     """Its replicas train on while it is stopped; killed, it takes them with it."""
     with training(tmp_path, nodes={"near": 1, "far": 1}, timeouts=LIMITS) as job:
@@ -102,6 +102,7 @@ def test_an_agent_that_stops_is_waited_for_or_replaced(tmp_path: Path, is_killed
         job.wait_for(lambda: len(elastic.members(job)) == 2, "two train together again")
 
 
+@pytest.mark.soak
 def test_a_node_whose_agent_can_start_nothing_any_more_leaves_the_others_training(
     tmp_path: Path,
 ) -> None:
@@ -201,7 +202,9 @@ def test_a_pipe_under_the_name_of_a_file_of_the_run_is_refused(home: Path) -> No
     assert f"{run_files.REGISTER} is no file; remove it, or choose another --out" in done.stderr
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 def test_a_job_whose_register_does_not_answer_can_be_stopped(home: Path, stop: int) -> None:
     """Another process holds it, as one does that was stopped while it wrote."""
     (home / "out").mkdir(mode=0o700)

@@ -98,7 +98,7 @@ def test_training_goes_on_while_no_coordinator_lives(tmp_path: Path) -> None:
     assert not job.records("reform")
 
 
-@pytest.mark.parametrize("is_out_of_memory", [False, True])
+@pytest.mark.parametrize("is_out_of_memory", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_coordinator_that_the_kernel_kills_is_followed_by_one_that_tells(
     tmp_path: Path, is_out_of_memory: bool
 ) -> None:
@@ -194,6 +194,7 @@ def test_a_switch_goes_through_without_a_coordinator(tmp_path: Path) -> None:
     assert [r["current"] for r in job.records("registered")] == [2, 2]
 
 
+@pytest.mark.soak
 def test_what_was_held_is_held_until_a_replacement_has_come(tmp_path: Path) -> None:
     with training(tmp_path, least=2) as job:
         wait_for_members(job, "r1", "r2")
@@ -232,6 +233,7 @@ def test_of_two_coordinators_the_older_one_ends(tmp_path: Path) -> None:
     assert not job.records("reform")
 
 
+@pytest.mark.soak
 def test_one_that_was_cut_off_cannot_claim_the_past_from_the_next(tmp_path: Path) -> None:
     """r1 is out of reach and left out; of the next coordinator it is the first to be heard."""
     nodes, waits = {"near": 1, "other": 1}, {"heartbeat_s": 2.0}

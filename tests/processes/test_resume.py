@@ -200,6 +200,7 @@ def test_where_the_disk_of_its_directory_fills_up_a_run_trains_on(home: Path) ->
     assert "digest 12 " in done.stdout
 
 
+@pytest.mark.soak
 def test_a_run_whose_last_checkpoint_has_no_room_does_not_end_well(home: Path) -> None:
     done = on_a_small_disk(home, cwd=".", kept=f"{home}/disk/kept")
 

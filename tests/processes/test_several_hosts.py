@@ -42,6 +42,7 @@ def as_in_proc(address: str) -> str:
     return bytes(reversed([int(part) for part in address.split(".")])).hex().upper()
 
 
+@pytest.mark.soak
 def test_three_commands_train_on_three_hosts_that_share_nothing(net: Network) -> None:
     """The coordinator's host runs no replica; one clock is five minutes ahead."""
     a, b, c = net.hosts
@@ -73,7 +74,8 @@ def test_three_commands_train_on_three_hosts_that_share_nothing(net: Network) ->
     assert audit.exactly_once, audit.problems
 
 
-@pytest.mark.parametrize("family", [pytest.param("IPv4", marks=pytest.mark.soak), "IPv6"])
+@pytest.mark.soak
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def test_one_command_on_every_host_trains_on_all_of_them(net: Network, family: str) -> None:
     """The third host comes later; the one that has the address coordinates, and trains."""
     a, b, c = net.hosts
@@ -145,7 +147,7 @@ def test_what_replicas_print_and_the_audit_say_is_read_from_any_host(net: Networ
     coordinator.wait()
 
 
-@pytest.mark.parametrize("odd", ["environment", "name"])
+@pytest.mark.parametrize("odd", ["environment", pytest.param("name", marks=pytest.mark.soak)])
 def test_an_odd_host_that_connects_first_does_not_end_the_job(net: Network, odd: str) -> None:
     """The host that coordinates trains as well, and its own agent happens to come later."""
     a, b, _ = net.hosts

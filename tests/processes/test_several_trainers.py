@@ -58,7 +58,7 @@ def test_one_replica_of_several_workers_ends_as_one_worker_alone(
 @pytest.mark.parametrize(
     ("workers", "options"),
     [
-        (2, {"is_judged": True}),
+        pytest.param(2, {"is_judged": True}, marks=pytest.mark.soak),
         (2, {"is_whole_outside": True, "is_scaled": True}),
         pytest.param(3, {}, marks=pytest.mark.soak),
     ],
@@ -98,7 +98,9 @@ def meshed(sizes: dict[str, int]) -> dict[str, Any]:
     return {"workers": workers, "options": {"mesh": sizes}, "arguments": arguments}
 
 
-@pytest.mark.parametrize("sizes", [{"tp": 2}, {"shard": 2, "tp": 2}])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param({"tp": 2}, marks=pytest.mark.soak), {"shard": 2, "tp": 2}]
+)
 def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
     tmp_path: Path, sizes: dict[str, int]
 ) -> None:
@@ -121,7 +123,7 @@ def test_tensor_parallelism_gives_the_same_for_every_number_of_replicas(
 @pytest.mark.parametrize(
     ("model", "more"),
     [
-        ("moe", {}),
+        pytest.param("moe", {}, marks=pytest.mark.soak),
         ("gpt", {"options": {"mesh": {"shard": 2}}}),
         pytest.param("cnn", {"num_workers": 1}, marks=pytest.mark.soak),
     ],
@@ -177,7 +179,7 @@ def test_a_kill_of_either_worker_at_any_point_of_a_step_loses_nothing(
     ("victim", "fault"),
     [
         ("r1.1", "transfer:3+=SIGKILL"),
-        ("r4.1", "transfer=SIGKILL"),
+        pytest.param("r4.1", "transfer=SIGKILL", marks=pytest.mark.soak),
         pytest.param("r4.1", "build=SIGKILL", marks=pytest.mark.soak),
         pytest.param("r1.1", "prepared:3+=SIGKILL", marks=pytest.mark.soak),
         pytest.param("r1", "boundary:3+=SIGKILL", marks=pytest.mark.soak),
@@ -243,6 +245,7 @@ def test_a_death_near_the_end_leaves_the_others_to_end(tmp_path: Path) -> None:
     assert verify(LocalStorage(str(tmp_path / "kept")), "step-00000006-l1").is_sound
 
 
+@pytest.mark.soak
 def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:
     outcome = run(
         tmp_path,
@@ -261,7 +264,10 @@ def test_a_follower_that_is_slower_by_far_is_waited_for(tmp_path: Path) -> None:
     ("model", "replicas", "fault", "more"),
     [
         ("moe", 2, "r2.1@reduced:4=hang:1000", {}),
-        ("gpt", 1, "r1.1@micro_batch:4=hang:1000", {"options": {"mesh": {"shard": 2}}}),
+        pytest.param(
+            *("gpt", 1, "r1.1@micro_batch:4=hang:1000", {"options": {"mesh": {"shard": 2}}}),
+            marks=pytest.mark.soak,
+        ),
         pytest.param("moe", 1, "r1.1@tail:4=hang:1000", {}, marks=pytest.mark.soak),
         pytest.param("moe", 1, "r1@micro_batch:4=hang:1000", {}, marks=pytest.mark.soak),
     ],

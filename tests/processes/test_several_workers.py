@@ -152,6 +152,7 @@ def test_a_follower_that_hangs_at_its_end_is_ended_as_one_worker_would_be(
         assert_nothing_is_left(job)
 
 
+@pytest.mark.soak
 def test_a_stopped_follower_is_lost_with_its_replica_after_the_deadline(tmp_path: Path) -> None:
     """Worker 0 goes on speaking meanwhile; that is not enough."""
     with running(tmp_path, FAKE_WORKERS, 400, 4.0, workers=2, settings={"heartbeat_s": 1.5}) as job:

@@ -93,6 +93,7 @@ def test_a_script_may_keep_the_interpreter_lock_for_longer_than_a_heartbeat(
 
 
 @pytest.mark.parametrize("members", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.soak
 def test_who_keeps_the_lock_through_several_attempts_of_a_resize_is_waited_for(
     tmp_path: Path, members: int
 ) -> None:

@@ -49,6 +49,7 @@ def test_it_is_named_and_a_spare_takes_its_place(tmp_path: Path) -> None:
     assert exits["r2"] == "left"
 
 
+@pytest.mark.soak
 def test_without_a_spare_it_stays(tmp_path: Path) -> None:
     def play(job: RunningJob) -> None:
         wait_for_members(job, "r1", "r2")

@@ -71,6 +71,7 @@ def attack(host: NetworkHost, address: str, port: int) -> None:
         host.start("sh", "-c", command, environment=environment(host), out=out)
 
 
+@pytest.mark.soak
 def test_strangers_neither_get_in_nor_stop_a_job_over_tls(
     net: Network, authority: Authority
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_node_comes_under_the_names_of_its_certificate_only(
     assert [coordinator.wait(), by_address.wait()] == [0, 0], a.said() + b.said()
 
 
+@pytest.mark.soak
 def test_one_certificate_may_be_for_all_nodes_where_that_is_said(
     net: Network, authority: Authority
 ) -> None:
@@ -152,6 +154,7 @@ def test_one_certificate_may_be_for_all_nodes_where_that_is_said(
     assert [coordinator.wait(), any_node.wait()] == [0, 0], a.said() + b.said()
 
 
+@pytest.mark.soak
 def test_another_host_takes_over_a_job_over_tls(
     net: Network, authority: Authority, tmp_path: Path
 ) -> None:

@@ -21,8 +21,15 @@ def exits(job: RunningJob) -> dict[str, tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("where", ["weight", "moment"])
-@pytest.mark.parametrize("size", [("--is-large",), ()], ids=["boundary", "vote"])
+@pytest.mark.parametrize(
+    ("size", "where"),
+    [
+        pytest.param(("--is-large",), "weight", id="boundary-weight"),
+        pytest.param((), "moment", id="vote-moment"),
+        pytest.param(("--is-large",), "moment", id="boundary-moment", marks=pytest.mark.soak),
+        pytest.param((), "weight", id="vote-weight", marks=pytest.mark.soak),
+    ],
+)
 def test_the_replica_whose_bit_flipped_is_named_and_replaced(
     tmp_path: Path, where: str, size: tuple[str, ...]
 ) -> None:
@@ -47,7 +54,7 @@ def test_the_replica_whose_bit_flipped_is_named_and_replaced(
     ("more", "says"),
     [
         (("--is-sharded",), "differ"),
-        (("--is-large",), "of worker 1"),
+        pytest.param(("--is-large",), "of worker 1", marks=pytest.mark.soak),
         pytest.param((), "of worker 1", marks=pytest.mark.soak),
         pytest.param(("--is-large", "--is-sharded"), "of worker 1", marks=pytest.mark.soak),
     ],
