@@ -204,6 +204,8 @@ class TorchrunDDP(Side):
         first = f"{self.hosts[0].address}:29400"
         for host in self.hosts:
             words: tuple[object, ...] = (*LAUNCHER, f"--nnodes=1:{len(self.hosts)}", *TUNED)
+            is_first = host is self.hosts[0]  # names of namespaces cannot be looked up
+            words = (*words, f"--rdzv-conf=last_call_timeout=1,is_host={is_first}")
             words = (*words, f"--nproc-per-node={self.case.each}", "--rdzv-backend=c10d")
             words = (*words, f"--rdzv-endpoint={first}", "--rdzv-id=hosts", "--max-restarts=100")
             words = (*words, f"--local-addr={host.address}", "-m", "benchmarks.train_torchrun")
