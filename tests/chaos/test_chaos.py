@@ -29,7 +29,7 @@ FAULTS = int(os.environ.get("FAULTS", "6"))
 IS_LONG = "FAULTS" in os.environ
 """Faults may last for minutes, and all hosts must train together at the end."""
 
-GAP_S = 3.0 if IS_LONG else 1.5
+GAP_S = 2.5 if IS_LONG else 1.5
 PACE_S = 0.1 if IS_LONG else 0.03
 """Of each micro-batch."""
 
