@@ -6,6 +6,7 @@ A real server on loopback: what uvicorn and websockets do with frames is part of
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -176,5 +177,16 @@ def test_a_frame_is_what_a_client_reads() -> None:
         for text in ("", "short", "m" * 200, "l" * 70_000, "\u20ac"):
             world.connection.send_frame(frame_of(text))
             assert await asyncio.wait_for(client.recv(), DEADLINE_S) == text
+
+    play(scene)
+
+
+def test_a_small_message_does_not_wait_until_the_one_before_is_acknowledged() -> None:
+    """The kernel holds it back for 40 ms otherwise, unless the client says something meanwhile."""
+
+    async def scene(world: World, client: ClientConnection) -> None:
+        await world.until(lambda: world.socket is not None)
+        served = world.connection.transport.get_extra_info("socket")
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     play(scene)

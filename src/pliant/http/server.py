@@ -45,7 +45,9 @@ def open_socket(address: str, port: int) -> socket.socket:
         ConfigError: the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sets TCP_NODELAY only where it reads that this is TCP; without it an order to an agent
+    # that has not acknowledged the one before waits for up to 40 ms
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
