@@ -1,7 +1,7 @@
 """Coordinators as they run live, told what a scenario file says.
 
-Their driver, register and log are the real ones; agents are nobody, and time is the file's: what
-the driver would tell itself of time is left to the lines of the file.
+Their driver, register and log are the real ones, and time is the file's: what the driver would tell
+itself of time is left to the lines of the file.  Agents are nobody here (``live_agents``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pliant.core.values import Incarnation
 from pliant.machine.clock import Clock
 from pliant.observe.log import EventLog
 from pliant.simulate.replay_player import Answer
+from pliant.wire.codec import Message
 
 
 class FileTime(Clock):
@@ -53,9 +54,14 @@ class MemoryPlace:
 
 
 class Told(JobDriver):
-    """Keeps what its core has answered."""
+    """Keeps what it is told by agents, and what its core has answered."""
 
+    received: list[Message]
     answers: list[Ready]
+
+    def receive(self, message: Message) -> None:
+        self.received.append(message)
+        super().receive(message)
 
     async def _carry_out(self, answered: Answered) -> None:
         self.answers.append(answered.ready)
@@ -68,10 +74,12 @@ class LiveCoordinators:
     due_s = math.inf
     """Until then their driver leaves time alone; ``controller.next_deadline_s`` must say so."""
 
-    def __init__(self, settings: JobSettings, directory: Path, runner: asyncio.Runner) -> None:
+    def __init__(
+        self, settings: JobSettings, directory: Path, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._settings = settings
         self._directory = directory
-        self._runner = runner
+        self._loop = loop
         self._place = MemoryPlace()
         self._time = FileTime()
         self._drivers: list[Told] = []
@@ -87,8 +95,8 @@ class LiveCoordinators:
             clock=self._time,
             boot=1,
         )
-        driver.answers = []
-        self._runner.run(driver.begin())
+        driver.received, driver.answers = [], []
+        self._loop.run_until_complete(driver.begin())
         self._drivers.append(driver)
 
     @property
@@ -98,15 +106,19 @@ class LiveCoordinators:
 
     def hear_event(self, event: Event, *, now_s: float, age: int) -> Answer:
         """Let the coordinator that ``age`` others have followed hear an event."""
-        driver = self._drivers[-1 - age]
         self._time.told_s = now_s
+        return self._loop.run_until_complete(self._answers(event, age))
+
+    async def _answers(self, event: Event | None, age: int) -> Answer:
+        """Let a coordinator take one turn; without an event it finds one itself."""
+        driver = self._drivers[-1 - age]
         before = driver._core.state.stale + driver._core.state.membership.stale
         driver.answers.clear()
-        batch = [] if isinstance(event, Ticked) else [Incoming(event)]
+        batch = [] if event is None or isinstance(event, Ticked) else [Incoming(event)]
         driver._core.forget_due()
         LiveCoordinators.due_s = -math.inf if isinstance(event, Ticked) else math.inf
         try:
-            self._runner.run(driver._turn(batch))
+            await driver._turn(batch)
         except ConflictError:
             raise ConflictError("another coordinator has taken over") from None
         after = driver._core.state.stale + driver._core.state.membership.stale

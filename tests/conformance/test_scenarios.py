@@ -1,55 +1,98 @@
 """Every ``tests/scenarios/*.txt`` plays back to exactly the transcript it contains, by each driver.
 
 Refresh after an intended change with ``pytest --rewrite`` and read the difference; it is the core
-alone that says what is right.  ``live`` are the coordinators that run jobs.  The simulator has two
-drivers: one of single replicas steps the core as here (``core``), the quick one of whole clusters
-has no single events and is held to it by ``tests/simulate/test_controlled_job.py``.
+alone that says what is right.  ``live`` are the coordinators that run jobs, with agents that run
+and workers that are fakes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.conformance.live import LiveCoordinators
+from tests.conformance.live_agents import LiveAgents, exits_of
+from tests.conformance.live_node import Switchboard
+from tests.conformance.not_played import LOST_ORDERS, NOT_SAID_BY_AGENTS
 
 from pliant.core.job import controller
 from pliant.core.job.state import JobSettings
+from pliant.http.server import Server
 from pliant.simulate.replay_core import CoreAlone
-from pliant.simulate.replay_player import MakeDriver, play
+from pliant.simulate.replay_player import play
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
-DRIVERS = ("core", "live")
+each_scenario = pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 
 
-@pytest.fixture
-def make(driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDriver]:
-    """Return what makes the driver of this name."""
-    if driver == "core":
-        yield CoreAlone
-        return
-    monkeypatch.setattr(controller, "next_deadline_s", lambda job: LiveCoordinators.due_s)
-    made: list[LiveCoordinators] = []
-    with asyncio.Runner() as runner:
-
-        def live(settings: JobSettings) -> LiveCoordinators:
-            made.append(LiveCoordinators(settings, tmp_path, runner))
-            return made[-1]
-
-        yield live
-        for one in made:
-            one.close()
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenario(
-    path: Path, driver: str, make: MakeDriver, request: pytest.FixtureRequest
-) -> None:
-    played = play(path.read_text(), make)
-    if driver == "core" and request.config.getoption("--rewrite"):
+@each_scenario
+def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
+    played = play(path.read_text(), CoreAlone)
+    if request.config.getoption("--rewrite"):
         path.write_text(played)
+
     assert played == path.read_text()
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Return the loop of all live agents and coordinators: one server is enough for them."""
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+@pytest.fixture(scope="module")
+def switchboard(loop: asyncio.AbstractEventLoop) -> Iterator[Switchboard]:
+    """Return the place that live agents connect to."""
+    board = Switchboard()
+    server = Server(board.app, board.socket)
+    loop.run_until_complete(server.start())
+    yield board
+    loop.run_until_complete(server.stop())
+
+
+@each_scenario
+def test_scenario_with_live_agents(
+    path: Path,
+    loop: asyncio.AbstractEventLoop,
+    switchboard: Switchboard,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = path.read_text()
+    made: list[LiveAgents] = []
+    monkeypatch.setattr(controller, "next_deadline_s", lambda job: LiveCoordinators.due_s)
+
+    def make(settings: JobSettings) -> LiveAgents:
+        live = LiveAgents(
+            settings,
+            tmp_path,
+            loop,
+            switchboard,
+            monkeypatch,
+            exits=exits_of(text),
+            to_lose=LOST_ORDERS.get(path.stem, []),
+        )
+        made.append(live)
+        return live
+
+    try:
+        played = play(text, make)
+    except BaseException:
+        with suppress(Exception):  # what it has left undone follows from that
+            made[0].close()
+        raise
+    made[0].close()
+
+    assert played == text
+    assert set(made[0].told) == set(NOT_SAID_BY_AGENTS.get(path.stem, {}))
+
+
+def test_what_is_not_played_is_of_scenarios_that_there_are() -> None:
+    names = {path.stem for path in SCENARIOS}
+    for table in (LOST_ORDERS, NOT_SAID_BY_AGENTS):
+        assert set(table) <= names

@@ -1,0 +1,73 @@
+"""Where a scenario file is not played as it stands by each driver, and why.
+
+The tests hold these tables to what is the case: a line that is not needed any more fails, too.
+Lines are worded as ``replay_wording`` does; ``+`` is what one says and the file does not.
+"""
+
+from __future__ import annotations
+
+LOST_ORDERS = {
+    "a_start_is_lost_and_then_not_wanted": ["start r2 on n1"],
+    "commands_are_lost_on_the_way": ["start r2 on n1", "start r3 on n2"],
+    "restart_before_the_end_was_said": [
+        "exit 1: after its last step, r2 failed: ValueError: no place"
+    ],
+    "restart_with_an_end_recorded_and_nobody_heard": [
+        "end r1: the job ends",
+        "end r2: the job ends",
+        "exit 3: stopped on request, at once, after 0 steps",
+    ],
+}
+"""What a live agent does not get, as the story of the file has it."""
+
+_OLDER = "its agent is connected to the newer coordinator alone"
+_GONE = "nobody says so whose process was reaped; live it is on its way meanwhile"
+_TOO_OFTEN = "an agent answers each time that it is asked, and the file once"
+_MEANWHILE = "an agent reports what has ended while it was cut off; the file does without"
+
+NOT_SAID_BY_AGENTS = {
+    "a_node_can_start_nothing": {
+        "node n1 devices=0": "the core is not told of an agent that is back and runs nothing",
+    },
+    "a_node_has_fewer_devices_than_replicas": {
+        "node n1 devices=1 runs=r1,r2": "an agent counts its devices once in its life",
+    },
+    "a_node_is_lost": {"switched 2 r2 step=3": "its node is lost; live it is on its way then"},
+    "a_start_is_lost_and_then_not_wanted": {"+ exit r2 unknown": _TOO_OFTEN},
+    "a_stranger_asks_to_publish": {
+        "publish-asked r9 checkpoint=step-5@5/1": "nobody has started that replica",
+    },
+    "all_die_before_the_first_step": {"progressed 1 r1 committed=1": _GONE},
+    "commands_are_lost_on_the_way": {
+        "running n1 runs=r1": "r2 has exited unnoticed, and an agent notices",
+    },
+    "policy_set_while_the_job_runs": {
+        f"+ exit {name} signal SIGKILL": "it has no device yet: its agent reports its end at once"
+        for name in ("r5", "r6")
+    },
+    "restart_a_joiner_was_set_aside": {"+ exit r2 signal SIGKILL": _MEANWHILE},
+    "restart_after_the_last_release": {
+        "+ exit r1 finished": _TOO_OFTEN,
+        '+ exit r2 script "OSError: no place"': _TOO_OFTEN,
+    },
+    "restart_and_the_end_of_a_leaver_comes_late": {"finished 9 r1": _GONE},
+    "restart_finds_all_but_a_spare_lost_after_the_last_step": {
+        "exit r1 unknown": "an agent says so only when it is asked, and the file does not ask",
+    },
+    "restore_after_a_total_loss": {"saved r1 checkpoint=step-9@9/1": _GONE},
+    "restore_looks_anew_before_it_gives_up": {
+        "running n1 runs=r2": "the order to start r3 has arrived here",
+        "+ exit r1 signal SIGKILL": _MEANWHILE,
+    },
+    "trace_04_two_coordinators": {"old broken 2 r2 reason=reset": _OLDER, "old tick": _OLDER},
+    "trace_07_a_number_is_not_issued_again": {"+ exit r2 signal SIGKILL": _MEANWHILE},
+    "trace_11_the_old_coordinator_writes_after_the_new_one": {
+        "old exit r1 signal SIGKILL": _OLDER,
+        "+ exit r1 signal SIGKILL": _MEANWHILE,
+    },
+    "trace_16_late_news_of_an_older_lineage": {
+        "progressed 1 r1 committed=9": _GONE,
+        "saved r1 checkpoint=step-9@9/1": _GONE,
+    },
+}
+"""What no live agent says where the file has it: the coordinator is told directly."""
