@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulate.worlds import changes, cluster, job, simulated
 
-from pliant.core.events import NodeJoined, Offered
+from pliant.core.events import DrainRequested, NodeJoined, Offered
 from pliant.core.job.state import JobSettings
 from pliant.core.membership.state import Timeouts
 from pliant.core.policy.costs import share
@@ -54,6 +54,20 @@ def test_offers_are_followed_at_the_boundary_and_a_killed_replica_is_replaced() 
 
     # of those that start together the first to be ready does not wait for the others
     assert [size for _, size in one.sizes] == [8, 4, 5, 8, 7, 8]
+
+
+def test_a_leaver_that_is_killed_in_a_step_holds_nobody_up() -> None:
+    times = ReplicaTimes(step_s=80.0, num_slots=8, num_steps=10_000, loss_pause_s=0.5)
+
+    one = controlled(Policy(max_replicas=8), times, [(0.0, 4)], 105.0)
+    last = sorted(one.running)[-1]
+    one.hear_event(DrainRequested(replica=last, notice_s=1000.0))
+    one.run(106.0)  # the others have prepared to go on without it, from the next boundary on
+    one.kill(last)
+    one.run(200.0)
+
+    assert [size for _, size in one.sizes] == [4, 3]
+    assert one.sizes[-1][0] == pytest.approx(106.0 + QUIET.grace_s + 0.5)
 
 
 def test_below_its_minimum_it_holds_the_state_and_does_not_train() -> None:

@@ -139,14 +139,31 @@ class ControlledJob:
             self._in(0.0, lambda name=name: self._exit(name, kind))  # type: ignore[misc]
 
     def _exit(self, name: ReplicaId, kind: ExitKind) -> None:
-        if name in self.running:
-            self.running.discard(name)
-            self.hear_event(events.Exited(replica=name, kind=kind))
+        if name not in self.running:
+            return
+        self.running.discard(name)
+        if kind is ExitKind.SIGNAL and self._step is not None:
+            self._break_step_of(name)
+        self.hear_event(events.Exited(replica=name, kind=kind))
+
+    def _break_step_of(self, name: ReplicaId) -> None:
+        """Let those notice a death who are in a step with the dead: a leaver's, too."""
+        order = self._entered
+        if order is None or name not in order.replicas:
+            return
+        self._stop_steps()
+        for other in order.replicas:
+            if other in self.running:
+                self._in(0.0, lambda other=other: self._report_broken(other, order))  # type: ignore[misc]
+
+    def _report_broken(self, name: ReplicaId, order: Order) -> None:
+        if name in self.running and self._entered is order:
+            self.hear_event(
+                events.Broken(replica=name, generation=order.generation, reason="a member is gone")
+            )
 
     def kill(self, name: ReplicaId) -> None:
         """Let a replica die; the step of the others breaks."""
-        if self._entered is not None and name in self._entered.replicas:
-            self._stop_steps()
         self._exit(name, ExitKind.SIGNAL)
 
     # --- steps ---------------------------------------------------------------------
