@@ -45,6 +45,10 @@ _UPLINK = partial(
     path="uplink.py",
     suite=("tests/agent/test_uplink.py",),
 )
+_AGENT = partial(Fault, room="agent", path="agent.py", suite=("tests/conformance",))
+_SIMULATED = partial(
+    Fault, rule="1", room="simulate", path="controlled_job.py", suite=("tests/conformance",)
+)
 _WORKERS = partial(
     Fault,
     rule="R14",
@@ -54,6 +58,62 @@ _WORKERS = partial(
 )
 
 SHELL_FAULTS = [
+    _AGENT(
+        rule="R6",
+        what="of several replicas of a node the first alone hears an order",
+        old="                for replica in command.to:\n",
+        new="                for replica in command.to[:1]:\n",
+    ),
+    _AGENT(
+        rule="R3",
+        what="workers are told commands of another incarnation than their agent was",
+        old="self._replicas[replica].send(command, incarnation)",
+        new="self._replicas[replica].send(command, Incarnation(1))",
+    ),
+    _AGENT(
+        rule="R11",
+        what="an agent keeps the end of a replica to itself until it is asked",
+        old="        self._exits[exited.replica] = exited\n        self._send(exited)\n",
+        new="        self._exits[exited.replica] = exited\n",
+    ),
+    _AGENT(
+        rule="R11",
+        path="uplink.py",
+        what="what an agent says arrives in another order",
+        old="        self._queue.append(message)\n",
+        new="        self._queue.appendleft(message)\n",
+    ),
+    _SIMULATED(
+        what="of several simulated replicas the first alone prepares",
+        old="        for name in to:\n            if name in self.running:\n"
+        "                self.hear_event(events.Prepared(",
+        new="        for name in to[:1]:\n            if name in self.running:\n"
+        "                self.hear_event(events.Prepared(",
+    ),
+    _SIMULATED(
+        what="the end of a simulated replica is not reported",
+        old="        self.hear_event(events.Exited(replica=name, kind=kind))\n",
+        new="",
+    ),
+    _SIMULATED(
+        what="a simulated replica says that it is in the generation before",
+        old="events.Switched(replica=name, generation=order.generation,",
+        new="events.Switched(replica=name, generation=order.generation - 1,",
+    ),
+    _SIMULATED(
+        what="a step goes on of which a simulated replica has died",
+        old="        if kind is ExitKind.SIGNAL and self._step is not None:\n",
+        new="        if False:\n",
+    ),
+    Fault(
+        rule="5.2",
+        what="an order waits until the one before is acknowledged",
+        room="http",
+        path="server.py",
+        suite=("tests/http/test_direct_socket.py",),
+        old="socket.SOCK_STREAM, socket.IPPROTO_TCP)",
+        new="socket.SOCK_STREAM)",
+    ),
     _WORKERS(
         what="the other workers of a replica outlive one that was lost",
         old="        if len(self._exits) + 1 < len(self.workers):\n            self._kill()\n",

@@ -71,3 +71,81 @@ NOT_SAID_BY_AGENTS = {
     },
 }
 """What no live agent says where the file has it: the coordinator is told directly."""
+
+NOT_SIMULATED = {
+    "progressed": "a simulated replica gives signs of life with its commits alone",
+    "broken": "a simulated generation breaks by a death in a step, and for all who are left",
+    "registered": "a simulated coordinator has no other after it: nobody answers a roll call",
+    "refused": "simulated replicas reach each other, and have one model",
+    "unrestorable": "simulated replicas keep no checkpoints",
+    "publish-asked": "simulated replicas keep no checkpoints",
+    "saved": "simulated replicas keep no checkpoints",
+    "busy": "a simulated tail takes no time",
+    "exit script": "a simulated script does not fail",
+    "exit usage": "a simulated script does not fail",
+    "exit early": "a simulated script does not fail",
+    "exit taken": "simulated devices are nobody else's",
+}
+"""What simulated replicas have no word for; all else they say, but for the lines below."""
+
+_LEFT = "a simulated replica leaves as soon as it is released, and cannot be killed any more"
+_AGAIN = "a simulated script has one call of steps(), and its replica waits there once"
+_APART = "all simulated replicas are at one step, and a leaver has not done the last one"
+_AT_ONCE = "simulated replicas hear of a death, and of what follows, all at once"
+_UNNOTICED = "a simulated process does not end unnoticed"
+_STARTED_ANEW = "no simulated node is started anew, or loses an order"
+
+NOT_SAID_BY_SIMULATED = {
+    "a_drained_leader_has_made_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
+    "a_joiner_falls_through_finished_calls": {"spare r3 calls=1": _AGAIN},
+    "a_joiner_is_late_for_a_call": dict.fromkeys(
+        ["spare r3", "spare r3 calls=1", "spare r4 calls=2"], _AGAIN
+    ),
+    "a_leaver_has_done_the_last_step": dict.fromkeys(
+        ["finished 9 r1", "exit r1 finished", "finished 9 r2", "exit r2 finished"], _APART
+    ),
+    "a_leaver_is_killed": dict.fromkeys(
+        ["switched 2 r1 step=5", "switched 2 r2 step=5"], "simulated members notice the death"
+    ),
+    "a_node_is_lost": {"switched 2 r2 step=3": "r2 is not of that generation"},
+    "a_replica_is_killed_twice_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
+    "a_silent_member_is_ended": {"switched 1 r3": "said twice: a simulated process is not stopped"},
+    "a_start_is_lost_and_then_not_wanted": {"exit r2 unknown": _STARTED_ANEW},
+    "all_are_killed_after_the_last_step": dict.fromkeys(
+        ["exit r2 signal SIGKILL", "exit r1 signal SIGKILL"], _LEFT
+    ),
+    "all_are_killed_after_the_last_step_and_there_is_a_checkpoint": dict.fromkeys(
+        ["exit r1 signal SIGKILL", "exit r2 signal SIGKILL"], _LEFT
+    ),
+    "another_than_the_leader_is_killed_after_the_last_step": {"exit r2 signal SIGKILL": _LEFT},
+    "restart_after_a_restore_that_was_never_entered": {"spare r1 sees=step-8@8/1": _AGAIN},
+    "restart_after_the_last_step_with_no_member_left": {"exit r1 signal SIGKILL": _LEFT},
+    "restart_and_the_end_of_a_leaver_comes_late": dict.fromkeys(
+        ["finished 9 r1", "exit r1 finished", "finished 9 r2", "exit r2 finished"], _APART
+    ),
+    "restart_finds_all_but_a_spare_lost_after_the_last_step": {"exit r1 unknown": _STARTED_ANEW},
+    "restart_finds_all_lost_after_the_last_step": dict.fromkeys(
+        ["exit r1 unknown", "exit r2 unknown"], _STARTED_ANEW
+    ),
+    "restart_while_finishing_and_all_are_killed": {"exit r1 signal SIGKILL": _LEFT},
+    "restart_with_an_end_recorded_and_nobody_heard": {"exit r1 signal SIGKILL": _LEFT},
+    "restart_with_nobody_left": dict.fromkeys(
+        ["switched 2 r3 step=8", "switched 2 r4 step=8"], _UNNOTICED
+    ),
+    "restore_into_the_second_call": dict.fromkeys(
+        ["spare r1 calls=1 sees=step-8@8/1/1", "spare r3 calls=1 sees=step-8@8/1/1"], _AGAIN
+    ),
+    "restore_looks_anew_before_it_gives_up": {
+        "spare r2 keeps=checkpoints sees=step-8@8/1": _AGAIN,
+    },
+    "the_leader_does_not_exit_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
+    "the_leader_is_killed_after_the_last_step": {"exit r1 signal SIGKILL": _LEFT},
+    "trace_03_the_joiner_dies_after_the_switch": {"switched 2 r2 step=5": _AT_ONCE},
+    "trace_04_two_coordinators": dict.fromkeys(
+        ["old broken 2 r2 reason=reset", "old tick"], "replicas speak to the newest coordinator"
+    ),
+    "trace_11_the_old_coordinator_writes_after_the_new_one": {
+        "old exit r1 signal SIGKILL": "replicas speak to the newest coordinator",
+    },
+}
+"""What a simulated replica does not say where the file has it: the coordinator is told directly."""
