@@ -107,8 +107,8 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="a member that hangs while its heartbeats go on is waited for",
-        path="membership/changes.py",
-        old="    return _end(state, hung, reason, moment)",
+        path="membership/silence.py",
+        old="    return changes.end(state, hung, reason, moment)",
         new="    return state, ()",
     ),
     Fault(
@@ -121,21 +121,21 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="joiners are blamed for a member that keeps the interpreter lock",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    if group.mute_holders(state) & silent:",
         new="    if False:",
     ),
     Fault(
         rule="5.6",
         what="a member that keeps the interpreter lock is taken for silent in a Reform",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="max(group.busy_until_s(state), group.mute_until_s(state, moment))",
         new="group.busy_until_s(state)",
     ),
     Fault(
         rule="5.6",
         what="a joiner is blamed for a member that keeps the interpreter lock in a Reform",
-        path="membership/changes.py",
+        path="membership/blame.py",
         old="    if group.mute_until_s(state, moment) > moment.now_s:",
         new="    if False:",
     ),
@@ -149,7 +149,7 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="a pause that was announced counts as a hang",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    began_s = max(busy_until_s, moment.now_s)",
         new="    busy_until_s = began_s = moment.now_s",
     ),
@@ -170,21 +170,21 @@ FAULTS = [
     Fault(
         rule="R6",
         what="a late joiner stalls the survivors",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="        late |= joiners\n",
         new="        pass\n",
     ),
     Fault(
         rule="R6",
         what="an old member is lost the first time it is late",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    lost = group.dispensable(state, silent & late)\n",
         new="    lost = group.dispensable(state, silent)\n",
     ),
     Fault(
         rule="R6",
         what="a joiner is dropped for the silence of the last holder",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    if not silent & state.unheard:  # else no group can be built, whoever joins\n",
         new="    if True:\n",
     ),
@@ -326,7 +326,7 @@ FAULTS = [
     Fault(
         rule="R11",
         what="silence is not a loss",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    if group.found_silent_at_s(state) <= now_s:",
         new="    if group.found_silent_at_s(state) <= now_s < 0:",
     ),
@@ -340,7 +340,7 @@ FAULTS = [
     Fault(
         rule="R11",
         what="the last holder of the state is ended for its silence",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="ended = group.dispensable(state, silent)",
         new="ended = silent",
     ),
@@ -511,7 +511,7 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="an entry has no deadline",
-        path="membership/changes.py",
+        path="membership/silence.py",
         old="    return _entry_expired(state, moment)",
         new="    return state, ()",
     ),
@@ -605,14 +605,14 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="those who may hold the state are given up at the second broken group",
-        path="membership/changes.py",
+        path="membership/blame.py",
         old="and new and (is_hopeless or new != set(group.members(state))):",
         new="and new:",
     ),
     Fault(
         rule="5.6",
         what="a generation without state reforms for ever",
-        path="membership/changes.py",
+        path="membership/blame.py",
         old="and new and (is_hopeless or new != set(group.members(state))):",
         new="and new and new != set(group.members(state)):",
     ),

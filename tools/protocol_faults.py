@@ -62,7 +62,7 @@ PROTOCOL_FAULTS = [
     Fault(
         rule="R6",
         what="joiners with whom no group can be built are never dropped",
-        path=_WORKERS,
+        path="membership/blame.py",
         old="    if failures < 2 or not state.joiners:",
         new="    if True:",
     ),
@@ -71,7 +71,7 @@ PROTOCOL_FAULTS = [
         what="an old member that is said to have failed is dropped like a joiner",
         path=_WORKERS,
         old="        if state.attempt is not None and event.replica not in state.joiners:\n"
-        "            return _attempt_failed(state, moment)\n",
+        "            return blame.attempt_failed(state, moment)\n",
         new="",
     ),
     Fault(
@@ -267,14 +267,14 @@ PROTOCOL_FAULTS = [
     Fault(
         rule="5.6",
         what="members count as hung for what the coordinator slept",
-        path=_CHANGES,
+        path="membership/silence.py",
         old="        hung_at_s=max(state.hung_at_s, patience_s),\n",
         new="",
     ),
     Fault(
         rule="5.6",
         what="an answer counts as late for what the coordinator slept",
-        path=_CHANGES,
+        path="membership/silence.py",
         old="        deadline_s=max(state.deadline_s, patience_s),\n",
         new="",
     ),

@@ -38,7 +38,7 @@ from pliant.core.events import (
     Unrestorable,
     WorkerEvent,
 )
-from pliant.core.membership import changes, worker_events
+from pliant.core.membership import changes, silence, worker_events
 from pliant.core.membership import member as protocol
 from pliant.core.membership.member import Abandon, Build
 from pliant.core.membership.member_value import Member
@@ -228,7 +228,7 @@ def test_an_attempt_that_is_late_or_not_wanted_or_fails_leads_back_to_rest() -> 
         assert hear(attempt, refused).phase is rest
         assert changes.lose(attempt, attempt.joiners, moment())[0].phase is rest
         hurried = replace(attempt, is_hurried=True)
-        assert changes.tick(hurried, moment(100.0))[0].phase is rest
+        assert silence.tick(hurried, moment(100.0))[0].phase is rest
 
 
 def test_a_group_in_which_all_wait_reforms_whatever_is_being_prepared() -> None:
@@ -241,14 +241,14 @@ def test_a_group_in_which_all_wait_reforms_whatever_is_being_prepared() -> None:
             state = hear(state, waits)
         state = replace(state, deadline_s=1e5)
 
-        state, _ = changes.tick(state, moment(1800.0))
+        state, _ = silence.tick(state, moment(1800.0))
 
         assert state.phase is Phase.REFORMING
 
 
 def test_an_entry_that_takes_too_long_reforms() -> None:
     for phase in (Phase.SWITCHING, Phase.REFORMING):
-        state, _ = changes.tick(in_phase(phase, A, B, C), moment(1000.0))
+        state, _ = silence.tick(in_phase(phase, A, B, C), moment(1000.0))
 
         assert state.phase is Phase.REFORMING
 
@@ -258,7 +258,7 @@ def test_a_joiner_of_another_call_is_set_aside_from_a_reform_too() -> None:
     state = answered(in_phase(Phase.PREPARING))
     assert state.joiners == {C}
     state = hear(state, Broken(replica=A, generation=state.issued, reason="reset"))
-    state, _ = changes.tick(state, moment(10.0))
+    state, _ = silence.tick(state, moment(10.0))
     assert state.phase is Phase.REFORMING
     assert C in state.joiners
     behind = Refused(replica=C, generation=state.issued, reason="", joiner=True, calls=1)

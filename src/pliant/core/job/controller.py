@@ -9,6 +9,7 @@ each module knows only those under it:
 
     controller     which handler; what follows
     handlers       what each event means for the job; registration, after a restart
+    requests       what people and the outside ask
     sizing         how many there should be; whom to start, take in and send away
     lifecycle      stop, suspend, finish, lose the state, end
     replicas       start, send away and end a replica; accept what the membership decides
@@ -23,13 +24,22 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.errors import TransitionError
-from pliant.core.job import apart, handlers, lifecycle, node_loss, registration, replicas, sizing
+from pliant.core.job import (
+    apart,
+    handlers,
+    lifecycle,
+    node_loss,
+    registration,
+    replicas,
+    requests,
+    sizing,
+)
 from pliant.core.job.last_step import is_done
 from pliant.core.job.recording import record, record_to_write, remembered
 from pliant.core.job.state import Job, JobSettings, Ready, Stage, company, is_durable
 from pliant.core.job.transaction import Transaction
 from pliant.core.job.transitions import StageCause
-from pliant.core.membership import changes
+from pliant.core.membership import changes, silence
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER
 from pliant.core.membership.transitions import Phase
@@ -174,13 +184,13 @@ def _apply_observation(tx: Transaction, event: events.AgentEvent | events.Ticked
 def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
     match event:
         case events.Scaled(target=target):
-            handlers.on_scaled(tx, target)
+            requests.on_scaled(tx, target)
         case events.PolicySet():
-            handlers.on_policy_set(tx, event)
+            requests.on_policy_set(tx, event)
         case events.DrainRequested():
-            handlers.on_drain(tx, event)
+            requests.on_drain(tx, event)
         case events.KillRequested(replica=name):
-            handlers.on_kill(tx, name)
+            requests.on_kill(tx, name)
         case events.StopRequested(at_once=True):
             lifecycle.stop_at_once(tx)
         case events.StopRequested():
@@ -188,9 +198,9 @@ def _apply_request(tx: Transaction, event: events.PeopleEvent) -> None:
         case events.SuspendRequested(reason=reason):
             lifecycle.suspend(tx, reason)
         case events.Offered():
-            handlers.on_offered(tx, event)
+            requests.on_offered(tx, event)
         case events.Reclaimed(replicas=names, notice_s=notice_s):
-            handlers.on_reclaimed(tx, names, notice_s)
+            requests.on_reclaimed(tx, names, notice_s)
         case _:
             assert_never(event)
 
@@ -257,7 +267,7 @@ def _excuse_own_silence(tx: Transaction, slept_s: float) -> None:
     if slept_s > tx.settings.timeouts.asleep_s:
         tx.job = replace(
             tx.job,
-            membership=changes.woken(tx.job.membership, tx.moment),
+            membership=silence.woken(tx.job.membership, tx.moment),
             register_by_s=max(tx.job.register_by_s, tx.now_s + heartbeat_s / 5),
             costs=costs.interrupted(tx.job.costs),
         )

@@ -1,13 +1,12 @@
-"""What each event means for a job: what workers say, what agents and time report, what people ask.
+"""What each event means for a job: what workers say, what agents and time report.
 
 Owns the conclusions for the job; what a worker's words mean for the membership
 ``core.membership.worker_events`` says first.  What follows from the state whatever the event was is
-in ``controller``, a node that joins in ``registration``, stop and suspend in ``lifecycle``.
+in ``controller``, a node that joins in ``registration``, what people ask in ``requests``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core import events
@@ -25,13 +24,13 @@ from pliant.core.job import (
     sizing,
     stragglers,
 )
-from pliant.core.job.state import Replica, ReplicaState, Stage, is_member, live, trainers
+from pliant.core.job.state import Replica, ReplicaState, Stage, is_member
 from pliant.core.job.transaction import WAY_IN, Transaction, charge, likeness
 from pliant.core.job.transitions import ReplicaCause, StageCause
-from pliant.core.membership import changes, rejoin, worker_events
+from pliant.core.membership import changes, rejoin, silence, worker_events
 from pliant.core.membership.state import NEVER, Membership
 from pliant.core.policy import costs
-from pliant.core.policy.decide import objection, require_slots
+from pliant.core.policy.decide import require_slots
 from pliant.core.values import CHECKPOINT_PLACE, ReplicaId
 
 # --- workers ---------------------------------------------------------------------------
@@ -299,7 +298,7 @@ def _expire_membership(tx: Transaction) -> None:
     unheard = tx.job.membership.unheard
     for _ in range(len(tx.job.replicas) + 1):
         before = tx.job.membership
-        replicas.accept_membership(tx, changes.tick(before, tx.moment))
+        replicas.accept_membership(tx, silence.tick(before, tx.moment))
         if tx.job.membership == before:
             break
     for name in sorted(tx.job.membership.unheard - unheard):
@@ -308,91 +307,3 @@ def _expire_membership(tx: Transaction) -> None:
             f"no sign of life of {name} for {silence_s:g} s; nobody else holds the state, so it is "
             "waited for"
         )
-
-
-# --- people and the outside -------------------------------------------------------------
-
-
-def _is_too_late(tx: Transaction) -> bool:
-    """Decline what makes no sense in a job that is on its way out."""
-    if tx.job.stage in (Stage.STARTING, Stage.RUNNING):
-        return False
-    tx.decline(f"the job is {tx.job.stage}")
-    return True
-
-
-def on_scaled(tx: Transaction, target: int) -> None:
-    """Let the policy head for another size, if it allows for it."""
-    if _is_too_late(tx):
-        return
-    why = objection(target, sizing.view(tx.job), tx.settings.policy)
-    if why is not None:
-        tx.decline(why)
-        return
-    tx.job = replace(tx.job, wished=target, is_urgent=True)
-
-
-def on_policy_set(tx: Transaction, event: events.PolicySet) -> None:
-    """Let another policy count from now on."""
-    if not _is_too_late(tx):
-        sizing.set_policy(tx, event)
-
-
-def on_drain(tx: Transaction, event: events.DrainRequested) -> None:
-    """Let one replica leave, and the target fall by one, if those that stay can spare it."""
-    name, replica = event.replica, tx.job.replicas.get(event.replica)
-    if _is_too_late(tx):
-        return
-    if replica is None or replica.state is ReplicaState.ENDING:
-        tx.decline(f"there is no replica {name} to drain")
-        return
-    if replica.state is ReplicaState.LEAVING:  # only the notice can change
-        due_s = min(replica.due_s, tx.now_s + event.notice_s)
-        tx.put(name, replace(replica, due_s=due_s))
-        return
-    wanted = tx.job.decision.target_replicas if tx.job.decision else len(live(tx.job))
-    rest = tx.settings.policy.largest(wanted - 1) or wanted - 1
-    why = objection(rest, sizing.view(tx.job), tx.settings.policy)
-    if why is None and is_member(tx.job, name):
-        why = _below_minimum(tx, name)
-    if why is not None:
-        tx.decline(f"{name} is not drained: {why}")
-        return
-    tx.job = replace(tx.job, wished=rest, is_urgent=True)
-    replicas.send_away(tx, name, event.notice_s, "drained")
-
-
-def _below_minimum(tx: Transaction, name: ReplicaId) -> str | None:
-    """Say why the members cannot spare this one now, or None."""
-    rest = [r for r in trainers(tx.job) if r != name]
-    minimum = tx.settings.policy.min_replicas
-    if len(rest) >= minimum:
-        return None
-    return f"{len(rest)} would be left training, below minReplicas={minimum}"
-
-
-def on_kill(tx: Transaction, name: ReplicaId) -> None:
-    """Kill a replica; that it is lost the membership learns from its exit, while there is one."""
-    replica = tx.job.replicas.get(name)
-    if replica is None:
-        tx.decline(f"there is no replica {name} to kill")
-        return
-    is_over = tx.job.stage is Stage.FINISHING
-    if is_over and not replica.is_lost:
-        lifecycle.lose_after_the_end(tx, name, f"{name} was killed on request", is_final=True)
-    replicas.end(tx, name, ReplicaCause.KILLED, "killed on request", is_lost=is_over)
-
-
-def on_offered(tx: Transaction, event: events.Offered) -> None:
-    """Take note of what the outside grants, and let those go whose devices it takes."""
-    said_s, usual_s = event.notice_s, tx.settings.policy.graceful_shutdown_timeout_s
-    tx.job = replace(
-        tx.job, offered=event.replicas, offer_notice_s=said_s, offer_reason=event.reason
-    )
-    on_reclaimed(tx, event.leave, usual_s if said_s is None else said_s)
-
-
-def on_reclaimed(tx: Transaction, names: Iterable[ReplicaId], notice_s: float) -> None:
-    """Let these go, whatever that leaves."""
-    for name in names:
-        replicas.send_away(tx, name, notice_s, "reclaimed", is_reclaimed=True)

@@ -1,7 +1,8 @@
 """The moves of a membership: numbering attempts, changing on plan, reforming after a loss.
 
-Owns when a number is issued, whom an order contains, and what follows from silence.  It does not
-read messages (``worker_events`` does) and does not choose who should train (the controller does).
+Owns when a number is issued and whom an order contains.  It does not read messages
+(``worker_events`` does), knows no deadline (``silence`` does) and does not choose who should train
+(the controller does).
 """
 
 from __future__ import annotations
@@ -10,16 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.core.commands import Command, EndReplica, FallThrough, Prepare, Reform, Switch
-from pliant.core.membership import links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
-from pliant.core.table import Table
 from pliant.core.values import Generation, Order, ReplicaId, Seat, arranged
-
-MAX_FAILURES = 5
-"""Attempts in a row that may fail with nobody to blame before all the awaited are given up."""
-
 
 # --- planned changes ----------------------------------------------------------------
 
@@ -192,6 +187,13 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
     return (at_rest(state, "joiner lost") if lost & state.joiners else state), ()
 
 
+def end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Moment) -> Outcome:
+    """Count these replicas as lost, and have their processes ended."""
+    ends = tuple(EndReplica(replica=replica, reason=reason) for replica in sorted(lost))
+    state, commands = lose(state, lost, moment)
+    return state, (*ends, *commands)
+
+
 def set_aside(state: Membership, joiner: ReplicaId, moment: Moment) -> Outcome:
     """Go on without a joiner that has received no state; it hears so and is a spare again."""
     state = replace(state, gone=state.gone | {joiner}, joiners=state.joiners - {joiner})
@@ -254,143 +256,3 @@ def reform(state: Membership, moment: Moment, *, cause: str) -> Outcome:
         hung_at_s=NEVER,
     )
     return state, (Reform(to=order.replicas, order=order),)
-
-
-# --- time ------------------------------------------------------------------------------
-
-
-def woken(state: Membership, moment: Moment) -> Membership:
-    """Return the state after the coordinator itself was away: reports may be waiting to be read.
-
-    For less than what counts as being away: where nobody is left to report, this is said once.
-    """
-    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 5
-    pulses = {
-        name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
-        for name, pulse in state.pulses.items()
-    }
-    return replace(
-        state,
-        pulses=Table(pulses),
-        deadline_s=max(state.deadline_s, patience_s),
-        hung_at_s=max(state.hung_at_s, patience_s),
-    )
-
-
-def tick(state: Membership, moment: Moment) -> Outcome:
-    """Turn silence into loss and due moments into moves; call until it changes nothing.
-
-    Every replica that is lost here is named by an EndReplica among the commands.
-    """
-    now_s = moment.now_s
-    if group.found_silent_at_s(state) <= now_s:
-        silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
-        patience_s = moment.timeouts.heartbeat_s
-        ended = group.dispensable(state, silent)
-        state = group.waited_for(state, silent - ended, now_s + patience_s)
-        return _end(state, ended, f"no sign of life for {patience_s:g} s", moment)
-    if state.reform_at_s <= now_s:
-        return _still_broken(state, moment)
-    if state.hung_at_s <= now_s:
-        return _look_for_hung(state, moment)
-    if state.deadline_s > now_s:
-        return state, ()
-    if state.phase is Phase.PREPARING:
-        return _prepare_expired(state, moment)
-    return _entry_expired(state, moment)
-
-
-def _end(state: Membership, lost: frozenset[ReplicaId], reason: str, moment: Moment) -> Outcome:
-    ends = tuple(EndReplica(replica=replica, reason=reason) for replica in sorted(lost))
-    state, commands = lose(state, lost, moment)
-    return state, (*ends, *commands)
-
-
-def _still_broken(state: Membership, moment: Moment) -> Outcome:
-    """No loss explains the Broken: reform with everybody, a second time without the joiners.
-
-    Where all are joiners, one may have received the state before its generation was abandoned:
-    they are given up only when it keeps breaking, as it does when nobody holds the state, or one of
-    the holders is mute: that is nobody's fault, for a while.
-    """
-    if group.mute_until_s(state, moment) > moment.now_s:
-        return reform(state, moment, cause="still broken")
-    new = group.outsiders(state)
-    state = replace(state, failures=state.failures + 1)
-    present = group.members(state)
-    cut = links.left_out(present, state.links, frozenset(present) - new)
-    if cut and state.failures > 1:
-        reason = links.told(cut, state.links)
-        return _end(links_cut(state, cut), cut, reason, moment)
-    is_hopeless = state.failures >= MAX_FAILURES
-    if state.phase is Phase.REFORMING and new and (is_hopeless or new != set(group.members(state))):
-        return _end(state, new, "the generation it was to enter kept breaking", moment)
-    return reform(state, moment, cause="still broken")
-
-
-def links_cut(state: Membership, names: frozenset[ReplicaId]) -> Membership:
-    """Return the state that forgets its links, but for those by which these are left out."""
-    cut = frozenset(link for link in state.links if names & set(link))
-    return replace(state, links=frozenset(), cut=cut)
-
-
-def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
-    """No step was committed for long: end the members that the others wait for, if there are such.
-
-    Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
-    A replica of several workers of which one keeps the rest waiting is at fault by itself.
-    """
-    busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
-    began_s = max(busy_until_s, moment.now_s)
-    state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
-    if busy_until_s > moment.now_s:
-        return state, ()
-    hung = group.held_up_by(state)
-    if not hung:
-        is_waiting = any(state.pulses[r].waiting == state.formed for r in group.members(state))
-        if not is_waiting or group.is_finished(state):
-            return state, ()
-        return reform(state, moment, cause="all wait")
-    reason = group.why_hung(state, hung, moment.timeouts.hang_s)
-    return _end(state, hung, reason, moment)
-
-
-def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
-    """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
-    if (until_s := group.busy_until_s(state)) > moment.now_s:
-        return replace(state, deadline_s=until_s), ()
-    silent, joiners = state.awaiting, state.joiners
-    reason = f"did not prepare generation {group.under_way(state).generation} in time"
-    if state.is_hurried:
-        state = replace(state, passed_over=state.passed_over | joiners)
-        return at_rest(state, "late"), ()
-    if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
-        return at_rest(state, "late"), ()
-    late = state.late
-    if not silent & state.unheard:  # else no group can be built, whoever joins
-        late |= joiners
-    lost = group.dispensable(state, silent & late)
-    state = replace(state, late=silent - lost)
-    return _end(state, lost, reason, moment) if lost else (at_rest(state, "late"), ())
-
-
-def _entry_expired(state: Membership, moment: Moment) -> Outcome:
-    """Reform without the joiners that did not get in; blame an old member only if it is silent.
-
-    Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
-    has failed with nobody to blame, which may happen a few times.
-    """
-    until_s = max(group.busy_until_s(state), group.mute_until_s(state, moment))
-    if until_s > moment.now_s:
-        return replace(state, deadline_s=until_s), ()
-    silent = state.awaiting - state.arrived
-    lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
-    if not silent:
-        state = replace(state, failures=state.failures + 1)
-        is_hopeless = state.failures >= MAX_FAILURES
-        lost = state.awaiting if is_hopeless else state.awaiting & group.outsiders(state)
-    state = replace(state, late=silent - lost)
-    reason = f"did not enter generation {group.under_way(state).generation} in time"
-    if lost:
-        return _end(state, lost, reason, moment)
-    return reform(state, moment, cause="late")

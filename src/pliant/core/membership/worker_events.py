@@ -10,7 +10,7 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.membership import changes, links
+from pliant.core.membership import blame, changes, links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
@@ -109,7 +109,7 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
         return _stale(state)
     if event.joiner and event.replica in order.replicas and event.replica not in state.gone:
         if state.attempt is not None and event.replica not in state.joiners:
-            return _attempt_failed(state, moment)
+            return blame.attempt_failed(state, moment)
         if event.calls:
             return _on_late_for_call(state, event, moment)
         state, commands = changes.lose(state, frozenset({event.replica}), moment)
@@ -117,31 +117,8 @@ def _on_refused(state: Membership, event: events.Refused, moment: Moment) -> Out
     if event.joiner:
         return _stale(state)
     if state.attempt is not None:
-        return _attempt_failed(state, moment)
+        return blame.attempt_failed(state, moment)
     return _reform_soon(state, event, moment)
-
-
-def _attempt_failed(state: Membership, moment: Moment) -> Outcome:
-    """An attempt could not be built: try again, then without the joiners, ever less often."""
-    if group.mute_holders(state):  # it could not have been, whoever joins
-        return changes.at_rest(state, "not built"), ()
-    failures = state.failures + 1
-    if failures < 2 or not state.joiners:
-        wait_s = moment.timeouts.retry_s * failures
-        state = changes.at_rest(state, "not built")
-        return replace(state, failures=failures, retry_at_s=moment.now_s + wait_s), ()
-    old = group.members(state)
-    there = group.under_way(state).replicas
-    cut = links.left_out(there, state.links, old or there) & state.joiners
-    dropped = cut or state.joiners
-    reason = links.told(cut, state.links) if cut else _not_built_with(dropped)
-    state = replace(group.forget(changes.at_rest(state, "not built"), dropped), failures=0)
-    state = changes.links_cut(state, cut)
-    return state, (Dismiss(to=tuple(sorted(dropped)), reason=reason),)
-
-
-def _not_built_with(names: frozenset[ReplicaId]) -> str:
-    return f"the groups of two attempts could not be built with {', '.join(sorted(names))}"
 
 
 def _on_late_for_call(state: Membership, event: events.Refused, moment: Moment) -> Outcome:
@@ -204,7 +181,7 @@ def _formed(state: Membership, moment: Moment) -> Membership:
 
 def _on_broken(state: Membership, event: events.Broken, moment: Moment) -> Outcome:
     if state.attempt is not None and event.generation == state.attempt.generation:
-        return _attempt_failed(state, moment)
+        return blame.attempt_failed(state, moment)
     known = state.recorded is not None and (
         event.replica in group.members(state) or event.replica in state.leavers
     )

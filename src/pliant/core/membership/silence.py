@@ -1,0 +1,120 @@
+"""Time: what follows once nothing was heard for as long as each phase may wait.
+
+Owns the deadlines that pass, and whom silence makes lost.  What a loss leads to is in ``changes``,
+who is blamed for what breaks in ``blame``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.membership import blame, changes
+from pliant.core.membership import state as group
+from pliant.core.membership.state import Membership, Moment, Outcome
+from pliant.core.membership.transitions import Phase
+from pliant.core.table import Table
+
+
+def woken(state: Membership, moment: Moment) -> Membership:
+    """Return the state after the coordinator itself was away: reports may be waiting to be read.
+
+    For less than what counts as being away: where nobody is left to report, this is said once.
+    """
+    patience_s = moment.now_s + moment.timeouts.heartbeat_s / 5
+    pulses = {
+        name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
+        for name, pulse in state.pulses.items()
+    }
+    return replace(
+        state,
+        pulses=Table(pulses),
+        deadline_s=max(state.deadline_s, patience_s),
+        hung_at_s=max(state.hung_at_s, patience_s),
+    )
+
+
+def tick(state: Membership, moment: Moment) -> Outcome:
+    """Turn silence into loss and due moments into moves; call until it changes nothing.
+
+    Every replica that is lost here is named by an EndReplica among the commands.
+    """
+    now_s = moment.now_s
+    if group.found_silent_at_s(state) <= now_s:
+        silent = frozenset(r for r, pulse in state.pulses.items() if pulse.silent_at_s <= now_s)
+        patience_s = moment.timeouts.heartbeat_s
+        ended = group.dispensable(state, silent)
+        state = group.waited_for(state, silent - ended, now_s + patience_s)
+        return changes.end(state, ended, f"no sign of life for {patience_s:g} s", moment)
+    if state.reform_at_s <= now_s:
+        return blame.still_broken(state, moment)
+    if state.hung_at_s <= now_s:
+        return _look_for_hung(state, moment)
+    if state.deadline_s > now_s:
+        return state, ()
+    if state.phase is Phase.PREPARING:
+        return _prepare_expired(state, moment)
+    return _entry_expired(state, moment)
+
+
+def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
+    """No step was committed for long: end the members that the others wait for, if there are such.
+
+    Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
+    A replica of several workers of which one keeps the rest waiting is at fault by itself.
+    """
+    busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
+    began_s = max(busy_until_s, moment.now_s)
+    state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
+    if busy_until_s > moment.now_s:
+        return state, ()
+    hung = group.held_up_by(state)
+    if not hung:
+        is_waiting = any(state.pulses[r].waiting == state.formed for r in group.members(state))
+        if not is_waiting or group.is_finished(state):
+            return state, ()
+        return changes.reform(state, moment, cause="all wait")
+    reason = group.why_hung(state, hung, moment.timeouts.hang_s)
+    return changes.end(state, hung, reason, moment)
+
+
+def _prepare_expired(state: Membership, moment: Moment) -> Outcome:
+    """Drop late joiners; an old member is lost if it was late in the attempt before, too."""
+    if (until_s := group.busy_until_s(state)) > moment.now_s:
+        return replace(state, deadline_s=until_s), ()
+    silent, joiners = state.awaiting, state.joiners
+    reason = f"did not prepare generation {group.under_way(state).generation} in time"
+    if state.is_hurried:
+        state = replace(state, passed_over=state.passed_over | joiners)
+        return changes.at_rest(state, "late"), ()
+    if group.mute_holders(state) & silent:  # else no group can be built, whoever joins
+        return changes.at_rest(state, "late"), ()
+    late = state.late
+    if not silent & state.unheard:  # else no group can be built, whoever joins
+        late |= joiners
+    lost = group.dispensable(state, silent & late)
+    state = replace(state, late=silent - lost)
+    return (
+        changes.end(state, lost, reason, moment) if lost else (changes.at_rest(state, "late"), ())
+    )
+
+
+def _entry_expired(state: Membership, moment: Moment) -> Outcome:
+    """Reform without the joiners that did not get in; blame an old member only if it is silent.
+
+    Whoever says that it waits for the others is not silent.  If all of them say so, the attempt
+    has failed with nobody to blame, which may happen a few times.
+    """
+    until_s = max(group.busy_until_s(state), group.mute_until_s(state, moment))
+    if until_s > moment.now_s:
+        return replace(state, deadline_s=until_s), ()
+    silent = state.awaiting - state.arrived
+    lost = group.dispensable(state, silent & (group.outsiders(state) | state.late))
+    if not silent:
+        state = replace(state, failures=state.failures + 1)
+        is_hopeless = state.failures >= blame.MAX_FAILURES
+        lost = state.awaiting if is_hopeless else state.awaiting & group.outsiders(state)
+    state = replace(state, late=silent - lost)
+    reason = f"did not enter generation {group.under_way(state).generation} in time"
+    if lost:
+        return changes.end(state, lost, reason, moment)
+    return changes.reform(state, moment, cause="late")
