@@ -181,7 +181,7 @@ def lose(state: Membership, lost: frozenset[ReplicaId], moment: Moment) -> Outco
         state = replace(state, gone=state.gone | old)
         if not group.is_finished(state):
             return reform(state, moment, cause="member lost")
-        return state, ()
+        return replace(state, awaiting=state.awaiting - lost, deadline_s=NEVER), ()
     if state.attempt is None:
         return replace(state, leavers=state.leavers - lost), ()
     return (at_rest(state, "joiner lost") if lost & state.joiners else state), ()
