@@ -114,8 +114,8 @@ FAULTS = [
     Fault(
         rule="5.6",
         what="members in one long tail are taken for hung",
-        path="membership/state.py",
-        old="    return present - waiting if waiting else stuck",
+        path="membership/hangs.py",
+        old="    return present - waiting if waiting else NOBODY",
         new="    return present - waiting",
     ),
     Fault(

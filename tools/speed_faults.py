@@ -242,9 +242,9 @@ SPEED_FAULTS = [
     ),
     _WORKERS(
         what="one of whose workers hangs is waited for",
-        path="membership/state.py",
-        old="return present - waiting if waiting else stuck",
-        new="return present - waiting if waiting else NOBODY",
+        path="membership/silence.py",
+        old="        return _end_stuck(state, stuck, moment)\n",
+        new="        return state, ()\n",
     ),
     _NODES(
         what="nodes that are lost at once are a fault each",

@@ -121,6 +121,9 @@ DEFAULT = {
     "a replica of which one worker hangs": Case(
         devices=2, steps=1, faults=Faults(stalls=1), is_prompt=True
     ),
+    "a join where a worker of the only member hangs": Case(
+        members=1, devices=2, steps=1, wishes=(GROW,), faults=Faults(stalls=1), is_prompt=True
+    ),
     "slots that are divided by speed, a slow replica and a kill": Case(
         devices=2, steps=1, is_balanced=True, faults=Faults(slows=1, kills=1), is_prompt=True
     ),
@@ -147,6 +150,9 @@ SOAK = {
     "slots that are divided by speed, a join and a kill": Case(
         members=1, devices=2, steps=2, is_balanced=True, wishes=(GROW,),
         faults=Faults(slows=1, kills=1), is_prompt=True,
+    ),
+    "a worker that hangs while the members hold": Case(
+        devices=2, min_replicas=2, steps=1, faults=Faults(kills=1, stalls=1), is_prompt=True
     ),
     "a replica of which one worker hangs, and a coordinator that dies": Case(
         devices=2, steps=1, faults=Faults(stalls=1, restarts=1), is_prompt=True

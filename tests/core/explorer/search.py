@@ -14,12 +14,11 @@ from typing import Any
 
 from tests.core.explorer.coordinator import tick
 from tests.core.explorer.generator import actions
-from tests.core.explorer.universe import Universe, possible_holders
+from tests.core.explorer.universe import Universe
 from tests.core.explorer.world import NO_FAULTS, Violation, World, node_of
 
 from pliant.core.commands import Prepare, Reform, Switch
-from pliant.core.job.state import Job, Stage, is_held
-from pliant.core.membership.transitions import Phase
+from pliant.core.job.state import Job, Stage
 
 IN_PLACE = ("computing", "held", "spare")
 
@@ -122,8 +121,8 @@ def is_over(universe: Universe, world: World) -> bool:
     """Whether the job has ended, or only a person can help.
 
     That is so if it is offered less than its minimum, if the last holder of the state is silent for
-    ever, or has a worker that hangs and is to enter a generation, and if too few devices are left
-    on nodes that reach each other and are reached, without those that the outside has taken back.
+    ever, and if too few devices are left on nodes that reach each other and are reached, without
+    those that the outside has taken back.
     """
     if world.ended is not None:
         return True
@@ -132,10 +131,6 @@ def is_over(universe: Universe, world: World) -> bool:
         return False
     if job.offered is not None and job.offered < universe.min_replicas:
         return True
-    if job.membership.phase is not Phase.STEADY or is_held(job):
-        holders = possible_holders(universe, world)
-        if holders and all(holder.stalled for holder in holders):
-            return True
     mute = {process.name for process in world.processes if process.hung or process.unreaped}
     nodes = [(number, node) for number, node in enumerate(world.nodes) if not node.is_cut]
     room = sum(universe.nodes[number] for number, _ in nodes) - sum(

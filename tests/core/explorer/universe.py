@@ -175,17 +175,12 @@ def count_committed(universe: Universe, world: World) -> int:
 
 def holders_of(universe: Universe, world: World) -> list[ReplicaId]:
     """Return who holds the state of the newest lineage, can hand it over, and may yet."""
-    return [process.name for process in possible_holders(universe, world) if not process.stalled]
-
-
-def possible_holders(universe: Universe, world: World) -> list[Process]:
-    """Return the same and those of which a worker hangs."""
     lineage = recorded(universe, world).lineage
     return [
-        process
+        process.name
         for process in world.processes
         if process.alive
-        and not process.hung
+        and not (process.hung or process.stalled)
         and process.name not in world.left_behind
         and process.name not in world.given_up
         and universe.members[process.member].has_state

@@ -124,7 +124,7 @@ def next_deadline_s(job: Job) -> float:
         look_s = again_s = NEVER
     slow_s = job.slow_look_s if job.stage is Stage.RUNNING else NEVER
     done_s = job.last_step_by_s if is_done(job, job.seen_s) else NEVER
-    deadline_s = min(group.next_deadline_s(job.membership), slow_s, done_s)
+    deadline_s = min(silence.next_deadline_s(job.membership), slow_s, done_s)
     return min(deadline_s, due_s, start_s, retry_s, job.stop_by_s, look_s, again_s)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pliant.core.membership import blame, changes
+from pliant.core.membership import blame, changes, hangs
 from pliant.core.membership import state as group
-from pliant.core.membership.state import Membership, Moment, Outcome
+from pliant.core.membership.state import NEVER, Membership, Moment, Outcome
 from pliant.core.membership.transitions import Phase
 from pliant.core.table import Table
+from pliant.core.values import ReplicaId
 
 
 def woken(state: Membership, moment: Moment) -> Membership:
@@ -22,7 +23,11 @@ def woken(state: Membership, moment: Moment) -> Membership:
     """
     patience_s = moment.now_s + moment.timeouts.heartbeat_s / 5
     pulses = {
-        name: replace(pulse, silent_at_s=max(pulse.silent_at_s, patience_s))
+        name: replace(
+            pulse,
+            silent_at_s=max(pulse.silent_at_s, patience_s),
+            hung_at_s=max(pulse.hung_at_s, patience_s),
+        )
         for name, pulse in state.pulses.items()
     }
     return replace(
@@ -31,6 +36,13 @@ def woken(state: Membership, moment: Moment) -> Membership:
         deadline_s=max(state.deadline_s, patience_s),
         hung_at_s=max(state.hung_at_s, patience_s),
     )
+
+
+def next_deadline_s(state: Membership) -> float:
+    """Return when ``tick`` will next have something to do, if nothing else happens."""
+    silent_at_s = group.found_silent_at_s(state)
+    stuck_s = min(hangs.stuck(state).values(), default=NEVER)
+    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, silent_at_s, stuck_s)
 
 
 def tick(state: Membership, moment: Moment) -> Outcome:
@@ -49,6 +61,8 @@ def tick(state: Membership, moment: Moment) -> Outcome:
         return blame.still_broken(state, moment)
     if state.hung_at_s <= now_s:
         return _look_for_hung(state, moment)
+    if stuck := frozenset(r for r, at_s in hangs.stuck(state).items() if at_s <= now_s):
+        return _end_stuck(state, stuck, moment)
     if state.deadline_s > now_s:
         return state, ()
     if state.phase is Phase.PREPARING:
@@ -60,21 +74,34 @@ def _look_for_hung(state: Membership, moment: Moment) -> Outcome:
     """No step was committed for long: end the members that the others wait for, if there are such.
 
     Where nobody waits, all may be in the same long tail.  Where all wait, the group is at fault.
-    A replica of several workers of which one keeps the rest waiting is at fault by itself.
     """
     busy_until_s = max((state.pulses[r].busy_until_s for r in group.members(state)), default=0.0)
     began_s = max(busy_until_s, moment.now_s)
     state = replace(state, hung_at_s=began_s + moment.timeouts.hang_s)
     if busy_until_s > moment.now_s:
         return state, ()
-    hung = group.held_up_by(state)
+    hung = hangs.awaited(state)
     if not hung:
-        is_waiting = any(state.pulses[r].waiting == state.formed for r in group.members(state))
-        if not is_waiting or group.is_finished(state):
+        if not hangs.is_waiting(state) or group.is_finished(state):
             return state, ()
         return changes.reform(state, moment, cause="all wait")
-    reason = group.why_hung(state, hung, moment.timeouts.hang_s)
+    reason = hangs.why_hung(state, hung, moment.timeouts.hang_s)
     return changes.end(state, hung, reason, moment)
+
+
+def _end_stuck(state: Membership, stuck: frozenset[ReplicaId], moment: Moment) -> Outcome:
+    """End members of which one worker has kept the rest waiting for long, but who asked for more.
+
+    Also the last that hold the state, and whatever is under way: they are not silent, and nobody
+    can get at what they hold.
+    """
+    hang_s, pulses = moment.timeouts.hang_s, state.pulses
+    for name in stuck:
+        if pulses[name].busy_until_s > moment.now_s:
+            later_s = pulses[name].busy_until_s + hang_s
+            later = replace(pulses[name], hung_at_s=later_s)
+            return replace(state, pulses=pulses.put(name, later)), ()
+    return changes.end(state, stuck, hangs.why_hung(state, stuck, hang_s), moment)
 
 
 def _prepare_expired(state: Membership, moment: Moment) -> Outcome:

@@ -21,7 +21,6 @@ from pliant.core.events import Spare
 from pliant.core.heartbeats import SILENCE_S, found_at_s
 from pliant.core.membership.links import Link
 from pliant.core.membership.transitions import PHASES, Phase
-from pliant.core.membership.whereabouts import EACH_OTHER
 from pliant.core.table import Table
 from pliant.core.transitions import Story, told
 from pliant.core.values import (
@@ -129,6 +128,9 @@ class Pulse:
 
     held_up_by: int | None = None
     """Its worker for which, as it said last, its other workers wait."""
+
+    hung_at_s: float = NEVER
+    """When it counts as hung, as it says so all the time and no step is committed."""
 
     mute_at_s: float = NEVER
     """Since when its agent speaks for it: it lives, and its threads do not come to do anything."""
@@ -307,33 +309,6 @@ def busy_until_s(state: Membership) -> float:
     return max((state.pulses[r].busy_until_s for r in state.awaiting), default=0.0)
 
 
-def held_up_by(state: Membership) -> frozenset[ReplicaId]:
-    """Return the members that the others wait for; nobody while no member waits.
-
-    While none does, those of which one worker keeps the others waiting.
-    """
-    present = frozenset(members(state))
-    if state.phase is Phase.REFORMING:
-        return (state.awaiting - state.arrived) & present
-    pulses = {r: state.pulses[r] for r in present if r in state.pulses}
-    waiting = {r for r, pulse in pulses.items() if pulse.waiting == state.formed} | state.finished
-    stuck = frozenset(r for r, pulse in pulses.items() if pulse.held_up_by is not None)
-    return present - waiting if waiting else stuck
-
-
-def why_hung(state: Membership, hung: frozenset[ReplicaId], hang_s: float) -> str:
-    """Say why these members are ended."""
-    worker = next((w for r in sorted(hung) if (w := state.pulses[r].held_up_by) is not None), None)
-    who = "the others wait for it"
-    if worker == EACH_OTHER:
-        who = "its workers wait for each other, so their scripts made other calls"
-    elif worker is not None:
-        who = f"the others wait for its worker {worker}"
-    return (
-        f"no step ended for {hang_s:g} s and {who}; announce longer pauses with session.busy(max_s)"
-    )
-
-
 def is_finished(state: Membership) -> bool:
     """Whether everyone left who takes part in the training has done the last step.
 
@@ -359,11 +334,6 @@ def register(state: Membership) -> Register:
         leavers=tuple(sorted(state.leavers)) if recorded else (),
         restore=state.restore,
     )
-
-
-def next_deadline_s(state: Membership) -> float:
-    """Return when ``tick`` will next have something to do, if nothing else happens."""
-    return min(state.deadline_s, state.reform_at_s, state.hung_at_s, found_silent_at_s(state))
 
 
 def found_silent_at_s(state: Membership) -> float:

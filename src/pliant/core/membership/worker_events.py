@@ -10,7 +10,7 @@ from typing import assert_never
 
 from pliant.core import events
 from pliant.core.commands import Command, Dismiss, Release
-from pliant.core.membership import blame, changes, links
+from pliant.core.membership import blame, changes, hangs, links
 from pliant.core.membership import state as group
 from pliant.core.membership.state import NEVER, NOBODY, Membership, Moment, Outcome, Pulse
 from pliant.core.membership.transitions import PHASES, Phase
@@ -221,7 +221,14 @@ def _on_progressed(state: Membership, event: events.Progressed, moment: Moment) 
     said = committed, event.waiting, event.held_up_by
     if said != (pulse.committed, pulse.waiting, pulse.held_up_by):
         stuck = event.held_up_by
-        pulse = replace(pulse, committed=committed, waiting=event.waiting, held_up_by=stuck)
+        hung_at_s = hangs.counts_as_hung_at_s(pulse, stuck, committed, moment)
+        pulse = replace(
+            pulse,
+            committed=committed,
+            waiting=event.waiting,
+            held_up_by=stuck,
+            hung_at_s=hung_at_s,
+        )
         state = replace(state, pulses=state.pulses.put(replica, pulse))
     if committed > state.committed:
         state = replace(state, committed=committed)

@@ -1,0 +1,79 @@
+"""Members that live and do nothing more: whom the others wait for, and who says so of itself.
+
+Owns which members those are, from when each counts as hung, and the words for it.  In a generation
+that trains a member hangs if others wait for it and it waits for nobody; a replica of several
+workers of which one keeps the rest waiting says so itself, and that is heard in every phase.  What
+follows is in ``silence``.
+"""
+
+from __future__ import annotations
+
+from pliant.core.membership.state import (
+    NEVER,
+    NOBODY,
+    Membership,
+    Moment,
+    Pulse,
+    members,
+)
+from pliant.core.membership.transitions import Phase
+from pliant.core.membership.whereabouts import EACH_OTHER
+from pliant.core.values import ReplicaId
+
+
+def awaited(state: Membership) -> frozenset[ReplicaId]:
+    """Return the members that others wait for and that wait for nobody."""
+    present = frozenset(members(state))
+    if state.phase is Phase.REFORMING:
+        return (state.awaiting - state.arrived) & present
+    waiting = frozenset(r for r in present & state.pulses.keys() if _waits(state, r))
+    waiting |= state.finished
+    return present - waiting if waiting else NOBODY
+
+
+def is_waiting(state: Membership) -> bool:
+    """Whether a member waits for the others in the generation that trains."""
+    return any(_waits(state, r) for r in members(state) if r in state.pulses)
+
+
+def _waits(state: Membership, name: ReplicaId) -> bool:
+    return state.pulses[name].waiting == state.formed
+
+
+def stuck(state: Membership) -> dict[ReplicaId, float]:
+    """Return the members of which a worker keeps the rest waiting, and when each counts as hung.
+
+    Not those that have fallen silent since, nor those that have done their last step.
+    """
+    said = {r: pulse.hung_at_s for r, pulse in state.pulses.items() if pulse.hung_at_s < NEVER}
+    there = frozenset(members(state)) - state.finished - state.unheard if said else NOBODY
+    return {r: hung_at_s for r, hung_at_s in said.items() if r in there}
+
+
+def held_up_by(state: Membership) -> frozenset[ReplicaId]:
+    """Return the members that the others wait for; while no member waits, those that are stuck."""
+    return awaited(state) or frozenset(stuck(state))
+
+
+def counts_as_hung_at_s(
+    pulse: Pulse, held_up_by: int | None, committed: int, moment: Moment
+) -> float:
+    """Return when one counts as hung that says now who keeps its other workers waiting."""
+    if held_up_by is None:
+        return NEVER
+    if pulse.hung_at_s < NEVER and committed == pulse.committed:
+        return pulse.hung_at_s
+    return moment.now_s + moment.timeouts.hang_s
+
+
+def why_hung(state: Membership, hung: frozenset[ReplicaId], hang_s: float) -> str:
+    """Say why these members are ended."""
+    worker = next((w for r in sorted(hung) if (w := state.pulses[r].held_up_by) is not None), None)
+    who = "the others wait for it"
+    if worker == EACH_OTHER:
+        who = "its workers wait for each other, so their scripts made other calls"
+    elif worker is not None:
+        who = f"the others wait for its worker {worker}"
+    return (
+        f"no step ended for {hang_s:g} s and {who}; announce longer pauses with session.busy(max_s)"
+    )

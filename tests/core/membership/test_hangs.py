@@ -1,0 +1,112 @@
+"""Who counts as hung by what it says of its own workers, and from when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.core.commands import EndReplica
+from pliant.core.events import Busy, Progressed
+from pliant.core.membership import silence, worker_events
+from pliant.core.membership.hangs import held_up_by, stuck
+from pliant.core.membership.state import Membership, Moment, Pulse, Timeouts
+from pliant.core.membership.transitions import Phase
+from pliant.core.membership.whereabouts import EACH_OTHER
+from pliant.core.table import Table
+from pliant.core.values import Generation, Incarnation, Order, ReplicaId, Seat
+
+A, B = (ReplicaId(name) for name in "ab")
+TWO = Generation(2)
+ORDER = Order(
+    generation=TWO, members=tuple(Seat(replica=name, endpoint=f"{name}:1") for name in (A, B))
+)
+TIMEOUTS = Timeouts(hang_s=60.0, heartbeat_s=20.0)
+
+
+def moment(now_s: float) -> Moment:
+    return Moment(now_s=now_s, timeouts=TIMEOUTS, min_replicas=1)
+
+
+def membership(phase: Phase = Phase.SWITCHING, *, deadline_s: float = 1e6) -> Membership:
+    return Membership(
+        incarnation=Incarnation(1),
+        phase=phase,
+        issued=TWO,
+        formed=TWO if phase is Phase.STEADY else Generation(1),
+        recorded=ORDER,
+        awaiting=frozenset() if phase is Phase.STEADY else frozenset({A, B}),
+        deadline_s=deadline_s,
+        committed=8,
+        pulses=Table({name: Pulse(silent_at_s=1e6) for name in (A, B)}),
+    )
+
+
+def says(
+    state: Membership, at_s: float, held_up_by: int | None = 1, committed: int = 8
+) -> Membership:
+    sign = Progressed(
+        replica=A, generation=TWO, committed=committed, calls=0, held_up_by=held_up_by
+    )
+    return worker_events.hear_worker(state, sign, moment(at_s))[0]
+
+
+def ended(state: Membership, at_s: float) -> tuple[str, ...]:
+    _, commands = silence.tick(state, moment(at_s))
+    return tuple(command.replica for command in commands if isinstance(command, EndReplica))
+
+
+@pytest.mark.parametrize("phase", [Phase.STEADY, Phase.SWITCHING, Phase.REFORMING])
+def test_one_that_says_so_for_long_is_ended_whatever_is_under_way(phase: Phase) -> None:
+    state = says(says(membership(phase), 10.0), 50.0, EACH_OTHER)
+
+    assert silence.next_deadline_s(state) == 70.0
+    assert ended(state, 69.0) == ()
+    assert ended(state, 70.0) == (A,)
+
+
+def test_one_that_goes_on_meanwhile_begins_anew() -> None:
+    again = says(says(says(membership(), 10.0), 40.0, None), 50.0)
+    after_a_step = says(says(membership(), 10.0), 50.0, committed=9)
+
+    for state in (again, after_a_step):
+        assert stuck(state) == {A: 110.0}
+
+
+def test_a_pause_that_was_announced_is_no_hang() -> None:
+    state = says(membership(), 10.0)
+    state, _ = worker_events.hear_worker(state, Busy(replica=A, max_s=100.0), moment(20.0))
+
+    state, commands = silence.tick(state, moment(70.0))
+
+    assert commands == ()
+    assert stuck(state) == {A: 180.0}
+
+
+def test_what_the_coordinator_slept_is_no_hang() -> None:
+    state = silence.woken(says(membership(), 10.0), moment(1000.0))
+
+    assert stuck(state) == {A: 1004.0}
+    assert ended(state, 1000.0) == ()
+
+
+def test_one_that_has_fallen_silent_since_is_waited_for_like_any_that_is_silent() -> None:
+    state = replace(says(membership(), 10.0), unheard=frozenset({A}))
+
+    assert stuck(state) == {}
+    assert ended(says(state, 1000.0), 1000.0) == (A,)
+
+
+def test_only_members_that_have_not_done_their_last_step_are_looked_at() -> None:
+    state = says(membership(), 10.0)
+
+    assert stuck(replace(state, finished=frozenset({A}))) == {}
+    assert stuck(replace(state, gone=frozenset({A}))) == {}
+
+
+def test_the_others_wait_for_whom_nobody_else_waits_first() -> None:
+    state = says(membership(Phase.STEADY), 10.0)
+    waits = Progressed(replica=A, generation=TWO, committed=8, calls=0, waiting=TWO)
+
+    assert held_up_by(state) == {A}
+    assert held_up_by(worker_events.hear_worker(state, waits, moment(11.0))[0]) == {B}
