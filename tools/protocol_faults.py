@@ -131,6 +131,13 @@ PROTOCOL_FAULTS = [
         new="",
     ),
     Fault(
+        rule="5.6",
+        what="a start that was lost is said again once the last step is done",
+        path="job/registration.py",
+        old="    return () if is_there or is_over else (",
+        new="    return () if is_there else (",
+    ),
+    Fault(
         rule="R7",
         what="ready although a collective of its generation failed",
         path=_MEMBER,

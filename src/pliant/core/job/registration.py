@@ -38,7 +38,7 @@ from pliant.core.events import (
     WorkerEvent,
 )
 from pliant.core.job import node_loss
-from pliant.core.job.last_step import hear_finished
+from pliant.core.job.last_step import hear_finished, is_done
 from pliant.core.job.lifecycle import (
     begin_stop,
     go_on_ending,
@@ -87,8 +87,9 @@ def on_running(tx: Transaction, event: Running) -> None:
         tx.commands.append(RollCall(to=tuple(unknown)))
     tx.must_advance = bool(unknown)
     here = {name for name, replica in job.replicas.items() if replica.node == event.node}
+    is_over = is_done(job, tx.now_s)
     for name in sorted(here, key=age):
-        tx.again.extend(_told(job, name, is_there=name in event.replicas))
+        tx.again.extend(_told(job, name, is_there=name in event.replicas, is_over=is_over))
     tx.again.extend(repeating.unanswered(job.membership, here))
     if job.outcome is not None:  # to hear how they ended
         left = (n for n, node in job.homes.items() if node == event.node)
@@ -101,10 +102,11 @@ def on_running(tx: Transaction, event: Running) -> None:
         tx.again.append(Stop(to=tuple(sorted(members, key=age))))
 
 
-def _told(job: Job, name: ReplicaId, *, is_there: bool) -> tuple[Command, ...]:
+def _told(job: Job, name: ReplicaId, *, is_there: bool, is_over: bool) -> tuple[Command, ...]:
     """Return what one was told that has neither come nor gone; anyone else is known by its voice.
 
-    Who is to end and is not there has ended: what its agent answers says how.
+    Who is to end and is not there has ended: what its agent answers says how.  ``is_over``: who is
+    started now would find nothing to do.
     """
     replica = job.replicas[name]
     if replica.state is ReplicaState.ENDING:
@@ -117,7 +119,7 @@ def _told(job: Job, name: ReplicaId, *, is_there: bool) -> tuple[Command, ...]:
     if replica.started_at is None:  # of a coordinator before
         ask, is_gone = RollCall(to=(name,)), EndReplica(replica=name, reason="it is not there")
         return (ask,) if is_there else (is_gone,)
-    return () if is_there else (StartReplica(replica=name, node=replica.node),)
+    return () if is_there or is_over else (StartReplica(replica=name, node=replica.node),)
 
 
 def _take_in(tx: Transaction, node: NodeId, names: Iterable[ReplicaId]) -> list[ReplicaId]:
